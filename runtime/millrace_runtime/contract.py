@@ -1,0 +1,71 @@
+"""What operator, gateway and replica rely on of each other: ports, paths, flags, labels, metric names.
+
+Standard library only: the operator imports this module and must never load torch. A name here is an
+interface between processes of different versions; change one only together with its readers.
+"""
+
+from typing import Final
+
+GROUP: Final = "millrace.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "InferenceService"
+PLURAL: Final = "inferenceservices"
+
+# Labels of the objects that belong to a service. Selectors use these and no others.
+LABEL_SERVICE: Final = "millrace.dev/service"
+LABEL_REVISION: Final = "millrace.dev/revision"
+LABEL_COMPONENT: Final = "millrace.dev/component"  # "replica" on the pods that serve
+
+# One replica. It binds MILLRACE_BIND_ADDRESS, all interfaces when unset.
+ENV_BIND_ADDRESS: Final = "MILLRACE_BIND_ADDRESS"
+DEFAULT_BIND_ADDRESS: Final = "0.0.0.0"  # noqa: S104  a pod serves its network, not its loopback
+PORT_HTTP: Final = 8000  # the OpenAI dialect, /readyz and /metrics
+PORT_LIVE: Final = 8001  # the supervisor's /livez, answered without the HTTP process
+PORT_NAME_HTTP: Final = "http"
+PATH_LIVE: Final = "/livez"
+PATH_READY: Final = "/readyz"
+PATH_METRICS: Final = "/metrics"
+CONTAINER_REPLICA: Final = "replica"
+
+# Flags of `millrace serve` that the operator renders into a pod.
+FLAG_MODEL: Final = "--model"
+FLAG_SERVED_NAME: Final = "--served-name"
+FLAG_MAX_MODEL_LENGTH: Final = "--max-model-length"
+FLAG_MAX_SEQUENCES: Final = "--max-sequences"
+FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
+
+# What a failing replica leaves for the operator to read: the last line of its log says why.
+EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or is no model we can load
+EXIT_BAD_USAGE: Final = 64  # EX_USAGE: a flag's value is refused
+
+# Prometheus metrics of a replica (label model_name), under vLLM's names so that dashboards,
+# KEDA scalers and the Gateway API Inference Extension's endpoint picker work unchanged.
+METRIC_WAITING: Final = "vllm:num_requests_waiting"
+METRIC_RUNNING: Final = "vllm:num_requests_running"
+METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+METRIC_TTFT: Final = "vllm:time_to_first_token_seconds"
+METRIC_TPOT: Final = "vllm:request_time_per_output_token_seconds"
+METRIC_ITL: Final = "vllm:inter_token_latency_seconds"
+METRIC_E2E: Final = "vllm:e2e_request_latency_seconds"
+METRIC_PROMPT_TOKENS: Final = "vllm:request_prompt_tokens"
+METRIC_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
+METRIC_REQUEST_SUCCESS: Final = "vllm:request_success"
+# Ours: the step-time model's moments, over steps (see METRIC_STEP_*).
+METRIC_STEP_SECONDS: Final = "millrace:step_seconds"  # histogram; label kind: decode | mixed
+METRIC_STEP_SEQUENCES: Final = "millrace:step_sequences"  # histogram: sequences in a step
+METRIC_STEP_CONTEXT_TOKENS: Final = "millrace:step_context_tokens"  # histogram: KV tokens read
+METRIC_STEP_TOKENS: Final = "vllm:iteration_tokens_total"  # histogram: tokens computed in a step
+METRIC_STARTUP: Final = "millrace:startup_time_seconds"  # gauge; label phase
+
+LATENCY_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+    10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+"""Upper bounds of METRIC_TTFT, in seconds: vLLM's."""
+
+# The gateway's own metrics (labels namespace, service).
+METRIC_GATEWAY_ARRIVALS: Final = "millrace_gateway_requests_received_total"
+METRIC_GATEWAY_FINISHED: Final = "millrace_gateway_requests_finished_total"  # label outcome
+METRIC_GATEWAY_IN_FLIGHT: Final = "millrace_gateway_requests_in_flight"
+PORT_GATEWAY: Final = 8080
+PORT_OPERATOR_METRICS: Final = 8090

@@ -1,0 +1,1 @@
+"""The messages that cross a replica's processes: msgspec structs, no torch, no I/O."""

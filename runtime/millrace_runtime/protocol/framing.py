@@ -1,0 +1,53 @@
+"""Frames on a byte stream: a 4-byte big-endian length, then a MessagePack body."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+Message = TypeVar("Message")
+
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""A longer frame means that the two ends no longer agree where frames begin."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class FrameError(Exception):
+    """The peer sent what is no frame of ours; the connection can't go on."""
+
+
+def encode_frame(message: object) -> bytes:
+    """Return the message as one frame."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+class FrameDecoder(Generic[Message]):
+    """Turns a stream's pieces, cut anywhere, into messages of one (union) type."""
+
+    def __init__(self, message_type: type[Message]) -> None:
+        self._decoder = msgspec.msgpack.Decoder(message_type)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Add received bytes and return the messages they complete. Raises FrameError."""
+        self._buffer += data
+        messages = []
+        while (end := self._frame_end()) is not None:
+            messages.append(self._decode(bytes(self._buffer[4:end])))
+            del self._buffer[:end]
+        return messages
+
+    def _frame_end(self) -> int | None:
+        if len(self._buffer) < 4:
+            return None
+        size = int.from_bytes(self._buffer[:4], "big")
+        if size > MAX_FRAME_BYTES:
+            raise FrameError(f"a frame of {size} bytes is over the bound of {MAX_FRAME_BYTES}")
+        return 4 + size if len(self._buffer) >= 4 + size else None
+
+    def _decode(self, body: bytes) -> Message:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise FrameError(f"a frame of {len(body)} bytes can't be decoded: {error}") from error

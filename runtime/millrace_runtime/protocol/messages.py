@@ -1,0 +1,90 @@
+"""What the HTTP process and the engine process say to each other over their Unix socket.
+
+Each message is one msgspec MessagePack frame (a 4-byte big-endian length, then the body).
+"""
+
+import msgspec
+
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import TokenLogprobs
+
+FINISH_STOP = "stop"
+FINISH_LENGTH = "length"
+FINISH_ABORT = "abort"
+FINISH_ERROR = "error"
+
+
+class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
+    """Begin one sequence. A request with n choices sends n of these."""
+
+    sequence_id: int
+    prompt: list[int]
+    max_tokens: int
+    stop_token_ids: list[int]
+    """Ends the sequence, and is not itself part of the text. Empty with ignore_eos."""
+    sampling: Sampling
+    arrival: float
+    """time.monotonic() at the front end: the same clock in every process of the machine."""
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """Drop a sequence: its client left, or its text reached a stop string."""
+
+    sequence_id: int
+
+
+class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence's news from one step."""
+
+    sequence_id: int
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    """One for each token where they were asked for, else empty."""
+    finish_reason: str | None
+    error: str | None
+    """With finish_reason "error": what went wrong, fit for the client."""
+
+
+class Stats(msgspec.Struct, frozen=True, array_like=True):
+    """The engine's state after a step; gauges are read from the newest."""
+
+    num_waiting: int
+    num_running: int
+    num_blocks: int
+    num_free_blocks: int
+    num_preemptions: int
+    """Since start."""
+
+
+class StepTiming(msgspec.Struct, frozen=True, array_like=True):
+    """What one step did and cost: an observation for the step-time model."""
+
+    seconds: float
+    num_sequences: int
+    num_tokens: int
+    num_context_tokens: int
+    """KV tokens that its rows attended to."""
+    is_decode_only: bool
+
+
+class StepOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
+    """One message a step, with every sequence's new tokens. Without timing, only stats changed."""
+
+    outputs: list[SequenceOutput]
+    stats: Stats
+    timing: StepTiming | None
+
+
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """The engine's first message: weights are loaded and the first step was tried."""
+
+    max_model_length: int
+    num_blocks: int
+    block_size: int
+    vocabulary_size: int
+    startup_seconds: dict[str, float]
+    """By phase: imports, weights, warmup."""
+
+
+ToEngine = Generate | Abort
+FromEngine = EngineReady | StepOutputs

@@ -1,0 +1,23 @@
+"""How a sequence's next token is drawn."""
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Sampling parameters of one sequence, already validated and with its own seed.
+
+    Tokens are drawn from softmax(logits / temperature), cut to the `top_k` most likely and then to
+    the smallest set of total probability `top_p`. The draw at position p is `uniform(seed, p)`, a
+    counter-based random number, so a sequence's text depends on nothing but itself.
+    """
+
+    temperature: float = 1.0
+    """0 means greedy; ties go to the lowest token id."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    seed: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    num_logprobs: int | None = None
+    """Log-probabilities wanted: None none, 0 only the drawn token's, n also the n most likely."""
