@@ -1,0 +1,64 @@
+# The commands of this repository. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONDONTWRITEBYTECODE ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help up down status serve venv test test-fast test-e2e lint types format lock crds bench-path
+
+help:  ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up:  ## a local cluster of real parts, with an example service that answers
+	@$(PYTHON) -m e2e.cluster.bootstrap
+	@$(BIN)/python -m e2e.cluster up
+
+down:  ## stop the local cluster; nothing is left running
+	@$(BIN)/python -m e2e.cluster down
+
+status:  ## what runs in the local cluster
+	@$(BIN)/python -m e2e.cluster status
+
+serve: venv  ## the shipped model alone, no cluster
+	@$(BIN)/millrace serve --demo
+
+venv: $(VENV)/.installed  ## the virtual environment
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -m e2e.cluster.bootstrap --only-venv
+
+test: venv lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
+
+test-fast: venv  ## lint and the fast tests, no cluster
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
+	@$(BIN)/pytest -q -m "not slow" tests
+
+.PHONY: test-unit
+test-unit: venv
+	$(BIN)/pytest -q tests
+
+test-e2e: venv  ## what users do, on the local control plane
+	$(BIN)/pytest -q e2e
+
+lint: venv  ## style, formatting and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: venv  ## strict types
+	$(BIN)/mypy operator/millrace_operator runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli kernels/millrace_kernels
+
+format: venv  ## format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: venv  ## resolve requirements.lock anew
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --upgrade pyproject.toml --extra dev -o requirements.lock
+
+crds: venv  ## write crds/ from the operator's types
+	$(BIN)/python -m millrace_operator.resources.generate
+
+bench-path: venv  ## the whole path, timed: a table, then one JSON line
+	$(BIN)/python -m benchmarks.path

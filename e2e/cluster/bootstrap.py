@@ -1,0 +1,133 @@
+"""From a fresh clone to what `make` needs: the virtual environment and, beside it, the cluster's parts.
+
+`python3 -m e2e.cluster.bootstrap [--only-venv]` runs on the system's Python with nothing installed, so it
+imports the standard library and ours alone. Stamped by a hash of the lock file: a second run does nothing.
+"""
+
+import sys
+
+MINIMUM_PYTHON = (3, 11)
+if sys.version_info < MINIMUM_PYTHON:
+    sys.exit(
+        f"Millrace needs Python 3.11 or newer and this is {sys.version.split()[0]}; "
+        "write: make PYTHON=/path/to/python3.11 …"
+    )
+
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+import venv
+from pathlib import Path
+
+from e2e.cluster.build import get_programs
+from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
+from e2e.cluster.processes import last_line
+from e2e.cluster.progress import Say, progress
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+VENV = REPOSITORY / ".venv"
+STAMP = VENV / ".installed"
+VENV_BYTES = 6_000_000_000
+"""Of the disk while installing: 5.2 GB stay (torch with its CUDA libraries is most of it)."""
+
+
+def main(argv: list[str]) -> int:
+    """Make what is missing; return the exit status."""
+    try:
+        if "--only-venv" in argv:
+            install_venv(say)
+        else:
+            bootstrap(say)
+    except ClusterError as error:
+        say(f"failed: {error}")
+        return 1
+    return 0
+
+
+def say(line: str) -> None:
+    """Print a line of progress at once."""
+    print(line, flush=True)
+
+
+def bootstrap(say: Say) -> None:
+    """Install the environment and get the cluster's parts, side by side. Raises ClusterError."""
+    failures: list[ClusterError] = []
+
+    def install() -> None:
+        try:
+            install_venv(say)
+        except ClusterError as error:
+            failures.append(error)
+
+    installer = threading.Thread(target=install)
+    installer.start()
+    try:
+        get_programs(say)
+    finally:
+        installer.join()
+    if failures:
+        raise failures[0]
+
+
+def install_venv(say: Say) -> None:
+    """Make the virtual environment as requirements.lock says, unless it is. Raises ClusterError."""
+    fingerprint = lock_fingerprint()
+    if STAMP.exists() and STAMP.read_text() == fingerprint:
+        STAMP.touch()  # make compares its time with the lock file's
+        return
+    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.2 GB of disk in .venv")
+    check_disk()
+    if not (VENV / "bin" / "python").exists():
+        make_venv()
+    log = REPOSITORY / ".millrace" / "logs" / "venv.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with progress("venv", log, say, "lines of pip's log"):
+        run_pip(log, "-r", "requirements.lock")
+        run_pip(log, "--no-deps", "-e", ".")
+    STAMP.write_text(fingerprint)
+
+
+def lock_fingerprint() -> str:
+    """Hash what decides the environment: the locked versions, our own metadata, this Python."""
+    digest = hashlib.sha256(sys.version.encode())
+    for name in ("requirements.lock", "pyproject.toml"):
+        digest.update((REPOSITORY / name).read_bytes())
+    return digest.hexdigest()
+
+
+def check_disk() -> None:
+    """Raise PrecheckFailedError when the environment would not fit."""
+    free = shutil.disk_usage(REPOSITORY).free
+    if free < VENV_BYTES and not VENV.exists():
+        raise PrecheckFailedError(
+            f"the disk of {REPOSITORY} has {free / 1e9:.1f} GB free and the environment takes 6 GB; "
+            "free some space"
+        )
+
+
+def make_venv() -> None:
+    """Make an empty virtual environment. Raises PrecheckFailedError where Python lacks the means."""
+    try:
+        venv.create(VENV, with_pip=True)
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise PrecheckFailedError(
+            "Python can't make a virtual environment with pip; on Debian and Ubuntu write: "
+            f"sudo apt-get install python3-venv   ({error})"
+        ) from error
+
+
+def run_pip(log: Path, *arguments: str) -> None:
+    """Run pip in the environment. Raises BuildFailedError naming the cause and the log."""
+    command = [VENV / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    with log.open("ab") as sink:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, stdout=sink, stderr=sink, env=dict(os.environ), check=False
+        )
+    if done.returncode:
+        raise BuildFailedError("venv", f"pip failed: {last_line(log)}", log)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

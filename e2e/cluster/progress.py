@@ -1,0 +1,42 @@
+"""Lines of progress that a person can follow while something takes its time."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Say = Callable[[str], None]
+PROGRESS_SECONDS = 10.0
+
+
+@contextmanager
+def progress(name: str, log: Path, say: Say, unit: str) -> Iterator[None]:
+    """Say every few seconds how long `name` has taken and how many lines its log has, and how it ended.
+
+    `unit` says what a line of the log stands for, in the plural.
+    """
+    began = time.monotonic()
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(PROGRESS_SECONDS):
+            say(f"{name}: {time.monotonic() - began:4.0f} s, {_count_lines(log)} {unit}")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    say(f"{name}: building (log: {log})")
+    teller.start()
+    try:
+        yield
+    except BaseException:
+        say(f"{name}: failed after {time.monotonic() - began:.0f} s")
+        raise
+    else:
+        say(f"{name}: done in {time.monotonic() - began:.0f} s")
+    finally:
+        over.set()
+        teller.join()
+
+
+def _count_lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0

@@ -1,0 +1,178 @@
+"""Open-loop load: requests leave when they are due, whether or not earlier ones were answered.
+
+Counts at the client what became of every stream. Traffic goes to loopback addresses only, and every
+run is bounded in time and in number of requests.
+"""
+
+import asyncio
+import ipaddress
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+MAX_REQUESTS = 20_000
+REQUEST_TIMEOUT_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A constant mean rate, in requests a second, for some seconds."""
+
+    seconds: float
+    rate: float
+
+
+@dataclass
+class Stream:
+    """What one client saw. Times are seconds since the load began; None where it never happened."""
+
+    sent: float
+    status: int | None = None
+    first_token: float | None = None
+    ended: float | None = None
+    num_chunks: int = 0
+    finish_reason: str | None = None
+    error: str | None = None
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from sending to the first token."""
+        return None if self.first_token is None else self.first_token - self.sent
+
+    @property
+    def is_refused(self) -> bool:
+        """The server said no before it began: 429, 503 or another error status."""
+        return self.status is not None and self.status != 200
+
+    @property
+    def is_truncated(self) -> bool:
+        """Begun, and ended without a finish reason."""
+        return not self.is_refused and self.finish_reason is None
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go and what they ask for: a completion of exactly `max_tokens` tokens."""
+
+    url: str
+    host: str | None = None
+    model: str = "stories"
+    prompt: str = "Once upon a time"
+    max_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        address = urlsplit(self.url).hostname or ""
+        if not ipaddress.ip_address(address).is_loopback:
+            raise ValueError(f"a load goes to 127.0.0.0/8 only, not to {address}")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The Host header that names the service, where the address does not."""
+        return {} if self.host is None else {"Host": self.host}
+
+    def body(self, number: int) -> dict[str, Any]:
+        """Return the JSON of request `number`."""
+        return {
+            "model": self.model,
+            "prompt": self.prompt,
+            "max_tokens": self.max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "seed": number,
+        }
+
+
+@dataclass
+class Load:
+    """One run of open-loop traffic, and its streams so far."""
+
+    target: Target
+    streams: list[Stream] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    async def run(self, phases: Iterable[Phase], seed: int = 0) -> list[Stream]:
+        """Send the phases' requests at Poisson times, await every stream's end, and return them all."""
+        connector = aiohttp.TCPConnector(limit=0, force_close=False)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+        self.began = time.monotonic()
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for due in poisson_times(phases, seed):
+                await asyncio.sleep(max(0.0, self.began + due - time.monotonic()))
+                group.create_task(self._send(session))
+        return self.streams
+
+    async def _send(self, session: aiohttp.ClientSession) -> None:
+        stream = Stream(sent=self._now())
+        number = len(self.streams)
+        self.streams.append(stream)
+        try:
+            url = f"{self.target.url}/v1/completions"
+            async with session.post(
+                url, json=self.target.body(number), headers=self.target.headers
+            ) as response:
+                stream.status = response.status
+                await self._read(stream, response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            stream.error = repr(error)
+        stream.ended = self._now()
+
+    async def _read(self, stream: Stream, response: aiohttp.ClientResponse) -> None:
+        if response.status != 200:
+            stream.error = (await response.text())[:500]
+            return
+        async for event in server_sent_events(response):
+            if "error" in event:
+                stream.error = json.dumps(event["error"])
+                return
+            stream.num_chunks += 1
+            stream.first_token = stream.first_token or self._now()
+            stream.finish_reason = event["choices"][0]["finish_reason"] or stream.finish_reason
+
+    def _now(self) -> float:
+        return time.monotonic() - self.began
+
+
+def poisson_times(phases: Iterable[Phase], seed: int) -> Iterator[float]:
+    """Yield the times, in seconds, at which requests are due; at most MAX_REQUESTS."""
+    draw = random.Random(seed)
+    begin, num_sent = 0.0, 0
+    for phase in phases:
+        due = begin
+        while phase.rate > 0 and num_sent < MAX_REQUESTS:
+            due += draw.expovariate(phase.rate)
+            if due >= begin + phase.seconds:
+                break
+            num_sent += 1
+            yield due
+        begin += phase.seconds
+
+
+async def server_sent_events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """Yield the JSON of each event until `[DONE]`."""
+    async for line in response.content:
+        if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+            yield json.loads(line[6:])
+
+
+def percentile(values: Iterable[float], q: float) -> float:
+    """Return the q-th percentile (0–100), by the nearest rank. NaN without values."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * q / 100))] if ranked else float("nan")
+
+
+def ttft_percentile(streams: Iterable[Stream], q: float, *, since: float, until: float) -> float:
+    """Return the q-th percentile of the time to first token of the streams sent in [since, until).
+
+    A stream that never had its first token counts as infinitely late, so losing streams can't help.
+    """
+    sent = [s for s in streams if since <= s.sent < until]
+    return percentile((t if (t := s.time_to_first_token) is not None else float("inf") for s in sent), q)

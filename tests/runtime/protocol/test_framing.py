@@ -1,0 +1,39 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
+from millrace_runtime.protocol.messages import Abort, Generate, ToEngine
+from millrace_runtime.protocol.sampling import Sampling
+
+MESSAGES = [
+    Generate(
+        sequence_id=7,
+        prompt=[1, 2, 3],
+        max_tokens=5,
+        stop_token_ids=[0],
+        sampling=Sampling(temperature=0.5, seed=2**63),
+        arrival=1.5,
+    ),
+    Abort(7),
+    Abort(2**40),
+]
+
+
+@given(cuts=st.lists(st.integers(0, 200), max_size=10))
+def test_messages_survive_any_cutting_of_the_stream(cuts: list[int]) -> None:
+    stream = b"".join(map(encode_frame, MESSAGES))
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    decoder = FrameDecoder[ToEngine](ToEngine)
+    received = [m for a, b in zip(edges, edges[1:], strict=False) for m in decoder.feed(stream[a:b])]
+    assert received == MESSAGES
+
+
+def test_a_length_out_of_bounds_is_refused_before_it_is_awaited() -> None:
+    with pytest.raises(FrameError, match="over the bound"):
+        FrameDecoder[ToEngine](ToEngine).feed(b"\xff\xff\xff\xff")
+
+
+def test_a_body_of_another_type_is_refused() -> None:
+    with pytest.raises(FrameError, match="can't be decoded"):
+        FrameDecoder[Abort](Abort).feed(encode_frame(["generate", 1]))
