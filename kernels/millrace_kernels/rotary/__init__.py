@@ -1,0 +1,4 @@
+"""Rotary position embedding. README.md has the maths.
+
+Knows tensors; not models, sequences or schedules.
+"""

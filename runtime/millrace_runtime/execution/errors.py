@@ -1,0 +1,38 @@
+"""What can go wrong in execution.
+
+ExecutionError
+├── ModelError            the model, or the settings it is to run with, can't be used
+│   ├── ModelNotFoundError
+│   ├── UnsupportedModelError
+│   ├── BadCheckpointError
+│   └── CapacityError     its KV cache has no room
+└── PlanError             a step plan breaks the protocol: our own bug
+"""
+
+
+class ExecutionError(Exception):
+    """Anything below."""
+
+
+class ModelError(ExecutionError):
+    """The model can't be served as asked; the text says what to do about it."""
+
+
+class ModelNotFoundError(ModelError):
+    """No model lies at the path."""
+
+
+class UnsupportedModelError(ModelError):
+    """config.json describes a model that we can't run."""
+
+
+class BadCheckpointError(ModelError):
+    """The weights are missing, damaged or of other shapes than config.json says."""
+
+
+class CapacityError(ModelError):
+    """The KV cache has no room for one sequence of the length asked for."""
+
+
+class PlanError(ExecutionError):
+    """The plan names a slot, block or token that does not exist."""

@@ -1,0 +1,69 @@
+"""How large the KV cache is, and its tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millrace_runtime.execution.errors import CapacityError
+from millrace_runtime.models.config import LlamaConfig
+
+BLOCK_SIZE = 16
+"""Tokens in a block."""
+DEFAULT_CPU_BYTES = 1 << 30
+GPU_SHARE_OF_FREE = 0.9
+"""The rest is for activations and for what else lives on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """The cache's size, in blocks, and the longest sequence it is to hold."""
+
+    num_blocks: int
+    max_model_length: int
+
+
+def block_bytes(config: LlamaConfig, dtype: torch.dtype) -> int:
+    """Memory of one block over all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BLOCK_SIZE * dtype.itemsize
+
+
+def default_cache_bytes(
+    config: LlamaConfig, dtype: torch.dtype, max_sequences: int, length: int, free: int | None
+) -> int:
+    """Memory to take when nobody said; `free` is a GPU's free memory, None on a CPU."""
+    if free is not None:
+        return int(free * GPU_SHARE_OF_FREE)
+    needed = max_sequences * _blocks_of(length) * block_bytes(config, dtype)
+    return min(needed, DEFAULT_CPU_BYTES)
+
+
+def plan_cache(config: LlamaConfig, dtype: torch.dtype, length: int | None, cache_bytes: int) -> CacheShape:
+    """Fit the cache into the memory. Raises CapacityError if a sequence of `length` has no room.
+
+    Without a length it is the model's own, or what fits.
+    """
+    if length is not None and length > config.max_length:
+        raise CapacityError(
+            f"--max-model-length {length} is more than the model's own {config.max_length}: lower it"
+        )
+    num_blocks = cache_bytes // block_bytes(config, dtype)
+    room = num_blocks * BLOCK_SIZE
+    if room < (length or BLOCK_SIZE):
+        raise CapacityError(
+            f"a KV cache of {cache_bytes} bytes holds {room} tokens, fewer than one sequence of "
+            f"{length or BLOCK_SIZE}: lower --max-model-length or give the cache more memory"
+        )
+    return CacheShape(num_blocks, length or min(config.max_length, room))
+
+
+def allocate_cache(
+    config: LlamaConfig, num_blocks: int, dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """Return each layer's [blocks, 2, kv_heads, block_size, head_dim]."""
+    shape = (num_blocks, 2, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+
+
+def _blocks_of(length: int) -> int:
+    return -(-length // BLOCK_SIZE)

@@ -1,0 +1,35 @@
+"""Random numbers that are a function of (seed, position), on the device."""
+
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
+    """Return float64 in [0, 1) with 32 random bits for int64 seeds and positions of one shape.
+
+    SplitMix64's finaliser over the seed, then over the result with the position: neighbouring seeds or
+    positions give unrelated numbers. 32 bits keep u * total below total in float64.
+    """
+    state = _mix(_mix(seeds) + positions * to_signed(_GOLDEN))
+    return _shift(state, 32).double() * 2.0**-32
+
+
+def to_signed(value: int) -> int:
+    """Return the int64 with the same low 64 bits."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = x + to_signed(_GOLDEN)
+    x = (x ^ _shift(x, 30)) * to_signed(_MIX_1)
+    x = (x ^ _shift(x, 27)) * to_signed(_MIX_2)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Shift right without dragging the sign along."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

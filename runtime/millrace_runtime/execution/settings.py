@@ -1,0 +1,25 @@
+"""What an executor is built from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """The executor's settings, parsed once."""
+
+    model_path: Path
+    """Folder with config.json and safetensors."""
+    device: str = "auto"
+    """"cpu", "cuda", or "auto": CUDA where there is one."""
+    dtype: str = "auto"
+    """"float32", "bfloat16", or "auto": float32 on CPUs, the checkpoint's own on GPUs."""
+    max_model_length: int | None = None
+    """Tokens of prompt and output together. None: the model's own, or what the KV cache holds."""
+    max_sequences: int = 64
+    """Sequences on the device at once."""
+    max_batched_tokens: int = 2048
+    """Tokens computed in one step at most."""
+    kv_cache_bytes: int | None = None
+    """Memory for the KV cache. None: on CPUs what the sequences can need, at most 1 GiB; on GPUs nine
+    tenths of what is free after the weights."""

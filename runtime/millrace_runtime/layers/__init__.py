@@ -1,0 +1,1 @@
+"""What models are made of: layers that hold weights and call kernels. Know no sequence, plan or file."""

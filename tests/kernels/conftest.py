@@ -1,0 +1,61 @@
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, and at each launch
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def load_kernel() -> Callable[[str], Any]:
+    """Load an operation's Triton launcher; its kernel runs interpreted, on CPU tensors."""
+    return lambda name: getattr(importlib.import_module(f"millrace_kernels.{name}.triton_kernel"), name)
+
+
+class Paged:
+    """A paged batch with shuffled blocks; what no sequence owns is NaN."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        queries: list[int],
+        contexts: list[int],
+        heads: int = 4,
+        kv_heads: int = 2,
+        head_dim: int = 8,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.block_size = 16
+        self.query = torch.randn(sum(queries), heads, head_dim, generator=generator).to(dtype)
+        self.starts = [sum(queries[:i]) for i in range(len(queries) + 1)]
+        self.contexts = contexts
+        counts = [-(-context // 16) for context in contexts]
+        num_blocks = sum(counts) + 3
+        order = torch.randperm(num_blocks, generator=generator).tolist()
+        self.cache = torch.full((num_blocks, 2, kv_heads, 16, head_dim), float("nan"), dtype=dtype)
+        self.tables = torch.full((len(queries), max(counts)), num_blocks - 1, dtype=torch.int32)
+        for row, (count, context) in enumerate(zip(counts, contexts, strict=True)):
+            blocks, order = order[:count], order[count:]
+            self.tables[row, :count] = torch.tensor(blocks, dtype=torch.int32)
+            for at in range(context):
+                pair = torch.randn(2, kv_heads, head_dim, generator=generator)
+                self.cache[blocks[at // 16], :, :, at % 16] = pair.to(dtype)
+        self.scale = head_dim**-0.5
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        integers = (torch.tensor(part, dtype=torch.int32) for part in (self.starts, self.contexts))
+        return (self.query, self.cache, *integers, self.tables)
+
+
+@pytest.fixture(scope="session")
+def paged() -> type[Paged]:
+    return Paged

@@ -1,0 +1,19 @@
+import subprocess
+import sys
+
+import torch
+
+from millrace_kernels.paged_attention.tiled import TiledAttention
+from millrace_kernels.select import select_kernels
+
+
+def test_a_cpu_gets_the_tiled_attention() -> None:
+    assert select_kernels(torch.device("cpu")).plan_attention is TiledAttention
+
+
+def test_choosing_for_a_cpu_loads_no_triton() -> None:
+    code = (
+        "import sys, torch; from millrace_kernels.select import select_kernels;"
+        "select_kernels(torch.device('cpu')); assert not [m for m in sys.modules if 'triton_kernel' in m]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,139 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from millrace_runtime.execution.local import LocalExecutor, build_executor
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
+
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "vocab_size": 199,
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
+}
+
+
+def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    width, mlp, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    query, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], width)}
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}"
+        for name, size in {"q": query, "k": kv, "v": kv}.items():
+            shapes[f"{prefix}.self_attn.{name}_proj.weight"] = (size, width)
+            if "Qwen2ForCausalLM" in config["architectures"]:
+                shapes[f"{prefix}.self_attn.{name}_proj.bias"] = (size,)
+        shapes[f"{prefix}.self_attn.o_proj.weight"] = (width, query)
+        shapes[f"{prefix}.mlp.gate_proj.weight"] = shapes[f"{prefix}.mlp.up_proj.weight"] = (mlp, width)
+        shapes[f"{prefix}.mlp.down_proj.weight"] = (width, mlp)
+        shapes[f"{prefix}.input_layernorm.weight"] = (width,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (width,)
+    shapes["model.norm.weight"] = (width,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], width)
+    return shapes
+
+
+def random_weights(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(shape, generator=generator) * 0.2 + (1.0 if "norm" in name else 0.0)
+        for name, shape in weight_shapes(config).items()
+    }
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> Callable[..., Path]:
+    """Write a random-weight model in the Hugging Face layout; keywords change its config."""
+
+    def make(name: str = "model", **changes: Any) -> Path:
+        config = TINY | changes
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        save_file(random_weights(config), folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    return make
+
+
+class Driver:
+    """A minimal scheduler: gives each sequence its own blocks and runs what it is told."""
+
+    def __init__(self, executor: LocalExecutor, *, is_shuffled: bool = True) -> None:
+        self.executor = executor
+        count = executor.limits.num_blocks
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
+        self.free: list[int] = order if is_shuffled else list(range(count))
+        self.held: dict[int, list[int]] = {}
+        self.known: dict[int, list[int]] = {}
+        self.computed: dict[int, int] = {}
+        self.step = 0
+        self.starts: list[SlotStart] = []
+        self.released: list[int] = []
+
+    def start(self, slot: int, tokens: list[int], num_prompt: int | None = None, **sampling: Any) -> None:
+        self.held[slot] = [self.free.pop() for _ in range(-(-(len(tokens) + 1) // 16))]
+        self.known[slot], self.computed[slot] = list(tokens), 0
+        parameters = Sampling(**({"temperature": 0.0} | sampling))
+        self.starts.append(
+            SlotStart(
+                slot, self.step, list(tokens), 0, self.held[slot], parameters, num_prompt or len(tokens)
+            )
+        )
+
+    def release(self, slot: int) -> list[int]:
+        self.free += self.held.pop(slot)
+        self.released.append(slot)
+        return self.known.pop(slot)
+
+    def run(self, counts: dict[int, int]) -> list[RowResult]:
+        """Compute so many tokens of each slot, drawing one where these are all that is known."""
+        appends, rows = [], []
+        for slot, count in counts.items():
+            end = self.computed[slot] + count
+            if end > len(self.held[slot]) * 16:
+                self.held[slot].append(self.free.pop())
+                appends.append(BlockAppend(slot, self.held[slot][-1:]))
+            rows.append(Row(slot, count, end == len(self.known[slot])))
+            self.computed[slot] = end
+        plan = StepPlan(self.step, self.released, self.starts, appends, rows)
+        self.released, self.starts, self.step = [], [], self.step + 1
+        self.executor.submit(plan)
+        results = self.executor.collect().rows
+        for result in results:
+            if result.token is not None:
+                self.known[result.slot].append(result.token)
+        return results
+
+    def advance(self, chunk: int) -> list[RowResult]:
+        """One step of every sequence, prefill in chunks."""
+        left = {slot: len(known) - self.computed[slot] for slot, known in self.known.items()}
+        return self.run({slot: min(chunk, count) for slot, count in left.items()})
+
+
+@pytest.fixture
+def make_driver() -> Callable[..., Driver]:
+    def make(path: Path, **settings: Any) -> Driver:
+        values = {"device": "cpu", "dtype": "float32", "max_sequences": 12, "max_model_length": 640}
+        return Driver(build_executor(ExecutionSettings(model_path=path, **(values | settings))))
+
+    return make

@@ -1,0 +1,93 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    tokens: list[int] = torch.randint(
+        0, 199, (length,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    return tokens
+
+
+def run(driver: Any, chunk: int, count: int, slot: int = 0) -> list[tuple[Any, Any]]:
+    """Tokens with the exact bits of every log-probability."""
+    found: list[tuple[Any, Any]] = []
+    while len(found) < count:
+        found += [
+            (r.token, r.logprobs) for r in driver.advance(chunk) if r.slot == slot and r.token is not None
+        ]
+    return found
+
+
+@torch.inference_mode()
+def poison(driver: Any, blocks: list[int] | None = None) -> None:
+    for cache in driver.executor._runner._kv_caches:
+        cache[slice(None) if blocks is None else blocks] = float("nan")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bits_do_not_depend_on_company_chunks_or_slots(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], dtype: str
+) -> None:
+    path, tokens = make_model(), prompt(290, 0)
+    sampling = {"temperature": 0.8, "seed": 11, "num_logprobs": 199}
+    alone = make_driver(path, dtype=dtype)
+    alone.start(0, tokens, **sampling)
+    expected = run(alone, 1000, 6)
+    for chunk, crowd in ((1000, 7), (16, 0), (100, 10), (7, 3)):
+        driver = make_driver(path, dtype=dtype)
+        for other in range(crowd):
+            driver.start(other + 1, prompt(5 + 47 * other, other + 1), temperature=1.0, seed=other)
+        driver.start(0, tokens, **sampling)
+        assert run(driver, chunk, 6) == expected, (chunk, crowd)
+
+
+def test_a_preempted_sequence_goes_on_bit_for_bit(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any]
+) -> None:
+    path, tokens = make_model(), prompt(40, 3)
+    sampling = {"temperature": 0.9, "seed": 5, "num_logprobs": 5, "frequency_penalty": 0.3}
+    whole = make_driver(path)
+    whole.start(0, tokens, **sampling)
+    expected = run(whole, 1000, 10)
+    driver = make_driver(path)
+    driver.start(0, tokens, **sampling)
+    begun = run(driver, 1000, 4)
+    known = driver.release(0)
+    driver.start(2, prompt(30, 9))
+    driver.advance(100)
+    driver.start(5, known, num_prompt=len(tokens), **sampling)
+    assert begun + run(driver, 9, 6, slot=5) == expected
+
+
+def test_blocks_of_another_with_nan_in_them_do_no_harm(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any]
+) -> None:
+    path, tokens = make_model(), prompt(21, 4)
+    clean = make_driver(path)
+    clean.start(0, tokens, num_logprobs=3)
+    expected = run(clean, 100, 3)
+    driver = make_driver(path)
+    poison(driver)
+    driver.start(0, tokens, num_logprobs=3)
+    assert run(driver, 100, 3) == expected
+
+
+def test_a_fault_is_one_rows(make_model: Callable[..., Path], make_driver: Callable[..., Any]) -> None:
+    path, tokens = make_model(), prompt(21, 4)
+    clean = make_driver(path)
+    clean.start(0, tokens, num_logprobs=3)
+    expected = run(clean, 100, 3)
+    driver = make_driver(path)
+    driver.start(0, tokens, num_logprobs=3)
+    driver.start(1, prompt(30, 8))
+    driver.advance(100)
+    poison(driver, driver.held[1])
+    ours, theirs = driver.advance(100)
+    assert (ours.token, ours.logprobs) == expected[1]
+    assert theirs.token is None
+    assert "not finite" in theirs.fault

@@ -1,0 +1,84 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.protocol.executor import Executor
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import BlockAppend, Row, SlotStart, StepPlan
+
+
+@pytest.fixture
+def executor(make_model: Callable[..., Path], make_driver: Callable[..., Any]) -> Executor:
+    executor: Executor = make_driver(make_model()).executor
+    return executor
+
+
+def start(slot: int = 0, count: int = 5, epoch: int = 0, num_computed: int = 0) -> SlotStart:
+    tokens = list(range(count))
+    return SlotStart(slot, epoch, tokens, num_computed, [7], Sampling(temperature=0.0), count)
+
+
+def plan(*rows: Row, **parts: Any) -> StepPlan:
+    values: dict[str, Any] = {"step": 4, "released": [], "starts": [], "appends": []}
+    return StepPlan(rows=list(rows), **(values | parts))
+
+
+def run(executor: Executor, step: StepPlan) -> Any:
+    executor.submit(step)
+    return executor.collect()
+
+
+def test_a_result_answers_its_plan(executor: Executor) -> None:
+    result = run(
+        executor, plan(Row(1, 5, emit=True), Row(0, 2, emit=False), starts=[start(0), start(1, epoch=9)])
+    )
+    assert result.step == 4
+    assert [(row.slot, row.epoch, row.token is None) for row in result.rows] == [(1, 9, False), (0, 0, True)]
+    assert result.seconds > 0
+
+
+def test_a_plan_without_rows_changes_slots_only(executor: Executor) -> None:
+    assert run(executor, plan(starts=[start(0)])).rows == []
+    assert run(executor, plan(released=[0])).rows == []
+    assert run(executor, plan(starts=[start(0)])).rows == []
+
+
+def test_a_prefix_hit_computes_only_the_rest(executor: Executor) -> None:
+    whole = run(executor, plan(Row(0, 5, emit=True), starts=[start(0)])).rows[0].token
+    hit = plan(Row(1, 2, emit=True), starts=[start(1, num_computed=3)])
+    assert run(executor, hit).rows[0].token == whole
+
+
+def test_depth_is_a_bound(executor: Executor) -> None:
+    executor.submit(plan(starts=[start(0)]))
+    with pytest.raises(PlanError, match="collect one"):
+        executor.submit(plan())
+    executor.collect()
+    with pytest.raises(PlanError, match="submit one"):
+        executor.collect()
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (plan(Row(3, 1, emit=False)), "holds no sequence"),
+        (plan(released=[0]), "holds no sequence"),
+        (plan(starts=[start(99)]), "not free"),
+        (plan(starts=[start(0), start(0)]), "not free"),
+        (plan(starts=[start(0, num_computed=5)]), "5 of 5 tokens computed"),
+        (plan(starts=[start(0, count=900)]), "0 of 900 tokens"),
+        (plan(Row(0, 6, emit=True), starts=[start(0)]), "can't compute"),
+        (plan(Row(0, 17, emit=False), starts=[start(0, count=30)]), "has 1 blocks"),
+        (plan(Row(0, 3, emit=True), starts=[start(0)]), "can't emit"),
+        (plan(starts=[start(0)], appends=[BlockAppend(0, [10**6])]), "can't take the blocks"),
+    ],
+)
+def test_a_plan_that_breaks_the_protocol_is_refused(
+    executor: Executor, broken: StepPlan, message: str
+) -> None:
+    executor.submit(broken)
+    with pytest.raises(PlanError, match=message):
+        executor.collect()

@@ -1,0 +1,147 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from millrace_runtime.execution.errors import (
+    BadCheckpointError,
+    CapacityError,
+    ModelError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
+from millrace_runtime.execution.local import build_executor
+from millrace_runtime.execution.settings import ExecutionSettings
+
+Make = Callable[..., Path]
+
+
+def build(path: Path, **settings: Any) -> Any:
+    return build_executor(ExecutionSettings(model_path=path, **({"device": "cpu"} | settings)))
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no folder"):
+        build(tmp_path / "nothing")
+
+
+def test_a_folder_without_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"holds no config\.json"):
+        build(tmp_path)
+
+
+def test_a_config_that_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BadCheckpointError, match="can't be read as JSON"):
+        build(tmp_path)
+
+
+def test_an_unknown_architecture_names_the_supported(make_model: Make) -> None:
+    path = make_model(architectures=["BertModel"])
+    with pytest.raises(UnsupportedModelError, match="BertModel; supported are LlamaForCausalLM"):
+        build(path)
+
+
+def test_missing_weights_and_tensors(make_model: Make) -> None:
+    path = make_model()
+    weights = load_file(path / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, path / "model.safetensors")
+    with pytest.raises(BadCheckpointError, match=r"lack the tensor model\.norm\.weight"):
+        build(path)
+    (path / "model.safetensors").unlink()
+    with pytest.raises(BadCheckpointError, match=r"no \*\.safetensors file"):
+        build(path)
+
+
+def test_another_shape_than_the_config_says(make_model: Make) -> None:
+    path = make_model()
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"vocab_size": 200}))
+    with pytest.raises(
+        BadCheckpointError, match=r"has the shape \[199, 48\] and config\.json asks for \[200"
+    ):
+        build(path)
+
+
+def test_a_damaged_file(make_model: Make) -> None:
+    path = make_model()
+    (path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0nothing")
+    with pytest.raises(BadCheckpointError, match="download it again"):
+        build(path)
+
+
+def shard(path: Path) -> dict[str, str]:
+    weights = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    places = {name: f"part-{number % 2}.safetensors" for number, name in enumerate(weights)}
+    for part in set(places.values()):
+        save_file({name: weights[name] for name in weights if places[name] == part}, path / part)
+    return places
+
+
+def test_a_sharded_index_is_followed(make_model: Make, make_driver: Callable[..., Any]) -> None:
+    def first(path: Path) -> Any:
+        driver = make_driver(path)
+        driver.start(0, [5, 6, 7], num_logprobs=5)
+        return driver.advance(10)
+
+    whole, parts = make_model("whole"), make_model("parts")
+    index = {"weight_map": shard(parts)}
+    (parts / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert first(parts) == first(whole)
+    (parts / "part-1.safetensors").unlink()
+    with pytest.raises(BadCheckpointError, match=r"part-1\.safetensors, which is not there"):
+        build(parts)
+
+
+def test_an_index_may_not_leave_its_folder(make_model: Make) -> None:
+    path = make_model()
+    index = {"weight_map": {"a": "../model.safetensors"}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadCheckpointError, match="points outside its folder"):
+        build(path)
+
+
+def test_limits_follow_the_settings(make_model: Make) -> None:
+    limits = build(make_model(), max_sequences=3, max_model_length=100).limits
+    assert (limits.num_slots, limits.max_model_length, limits.num_blocks) == (3, 100, 3 * 7)
+    assert (limits.block_size, limits.depth, limits.vocabulary_size) == (16, 1, 199)
+
+
+def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
+    path = make_model()
+    assert build(path).limits.max_model_length == 1024
+    block = 2 * 2 * 2 * 8 * 16 * 4
+    assert build(path, kv_cache_bytes=10 * block).limits.max_model_length == 160
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_length": 2000}, "more than the model's own 1024"),
+        ({"max_model_length": 512, "kv_cache_bytes": 100_000}, "lower --max-model-length"),
+        ({"kv_cache_bytes": 10}, "give the cache more memory"),
+    ],
+)
+def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(CapacityError, match=message):
+        build(make_model(), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"device": "tpu"}, {"dtype": "int3"}, {"max_sequences": 0}, {"max_batched_tokens": 0}]
+)
+def test_bad_settings_are_refused(make_model: Make, settings: dict[str, Any]) -> None:
+    with pytest.raises(ModelError):
+        build(make_model(), **settings)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device_is_refused(make_model: Make) -> None:
+    with pytest.raises(ModelError, match="finds no CUDA device"):
+        build(make_model(), device="cuda")

@@ -1,0 +1,86 @@
+"""Greedy output against transformers: at the first divergent token each side's token must be among
+the other's most likely."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from millrace_runtime.protocol.step import RowResult
+
+TOP = 3
+LENGTH = 12
+MODELS = [
+    pytest.param({}, id="grouped, untied"),
+    pytest.param({"tie_word_embeddings": True, "num_key_value_heads": 6}, id="ungrouped, tied"),
+    pytest.param(
+        {
+            "num_key_value_heads": 1,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+        },
+        id="one KV head, llama3 scaling",
+    ),
+    pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, id="linear scaling"),
+    pytest.param({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
+                 id="mistral"),
+    pytest.param({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, id="qwen2"),
+]  # fmt: skip
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(0, 199, (length,), generator=generator).tolist()
+    return tokens
+
+
+def expected_logits(path: Path, tokens: list[int]) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
+    return logits
+
+
+def generate(driver: Any, slot: int, chunk: int, count: int) -> list[RowResult]:
+    results: list[RowResult] = []
+    while len(results) < count:
+        results += [r for r in driver.advance(chunk) if r.slot == slot and r.token is not None]
+    return results
+
+
+def check(logits: torch.Tensor, num_prompt: int, results: list[RowResult]) -> None:
+    """Teacher-forced by our own tokens: each of ours among theirs, and theirs among ours."""
+    for step, result in enumerate(results):
+        theirs = logits[num_prompt - 1 + step]
+        assert result.logprobs is not None
+        if theirs.argmax().item() != result.token:
+            assert result.token in theirs.topk(TOP).indices.tolist(), step
+            assert theirs.argmax().item() in result.logprobs.top_tokens, step
+        drawn = theirs.log_softmax(-1)[result.token].item()
+        assert result.logprobs.drawn == pytest.approx(drawn, abs=2e-3)
+
+
+@pytest.mark.parametrize("changes", MODELS)
+def test_greedy_agrees_with_transformers_alone_crowded_and_chunked(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    path = make_model(**changes)
+    tokens = prompt(277, 0)
+    outputs = []
+    for chunk, crowd in ((512, 0), (37, 5), (1, 0)):
+        driver = make_driver(path)
+        known = tokens if chunk > 1 else tokens[:20]
+        driver.start(3, known, num_logprobs=TOP)
+        for other in range(crowd):
+            driver.start(4 + other, prompt(10 + 60 * other, other + 1))
+        results = generate(driver, 3, chunk, LENGTH)
+        drawn = [result.token for result in results]
+        check(expected_logits(path, known + drawn), len(known), results)
+        outputs.append(results)
+    assert outputs[0] == outputs[1] or [r.token for r in outputs[0]] == [r.token for r in outputs[1]]

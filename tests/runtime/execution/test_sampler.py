@@ -1,0 +1,97 @@
+import pytest
+import torch
+
+from millrace_runtime.execution.randomness import to_signed, uniform
+from millrace_runtime.execution.sampler import Draw, sample
+from millrace_runtime.protocol.sampling import Sampling
+
+KNOWN = torch.zeros((4, 64), dtype=torch.int64)
+
+
+def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: float) -> Draw:
+    return Draw(Sampling(**sampling), position, slot, num_prompt)
+
+
+def tokens(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
+    found: list[int] = sample(logits, draws, KNOWN).tokens.tolist()
+    return found
+
+
+def test_greedy_ties_go_to_the_lowest_id() -> None:
+    assert tokens(torch.tensor([[0.0, 3.0, 1.0, 3.0]]), [draw(temperature=0)]) == [1]
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_k": 5}, {"top_p": 0.999999}])
+def test_draws_follow_the_distribution(cut: dict[str, float]) -> None:
+    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    logits = (probabilities**0.7).log().expand(4000, 4)
+    draws = [draw(position=p, seed=3, temperature=0.7, **cut) for p in range(4000)]
+    shares = torch.tensor(tokens(logits, draws)).bincount(minlength=4) / 4000
+    torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0.0)
+
+
+def test_top_k_keeps_the_k_most_likely() -> None:
+    logits = torch.tensor([1.0, 3.0, 2.0, 3.0, 0.0]).expand(200, 5)
+    assert set(tokens(logits, [draw(position=p, top_k=2) for p in range(200)])) == {1, 3}
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(300, 4)
+    assert set(tokens(logits, [draw(position=p, top_p=0.75) for p in range(300)])) == {0, 1}
+    assert set(tokens(logits, [draw(position=p, top_p=1e-9) for p in range(300)])) == {0}
+
+
+def test_a_tiny_temperature_is_greedy_not_nan() -> None:
+    assert tokens(torch.tensor([[1.0, 90.0, 2.0]]), [draw(temperature=1e-30)]) == [1]
+
+
+def test_a_row_draws_the_same_whatever_its_neighbours() -> None:
+    logits = torch.randn(6, 300, generator=torch.Generator().manual_seed(0))
+    draws = [draw(seed=7), draw(seed=1, top_k=9), draw(temperature=0), draw(seed=2, top_p=0.5),
+             draw(seed=-4, temperature=2.0), draw(seed=2**64 - 1)]  # fmt: skip
+    together = tokens(logits, draws)
+    assert together == [tokens(logits[i : i + 1], [draws[i]])[0] for i in range(6)]
+    assert together[::-1] == tokens(logits.flip(0), draws[::-1])
+
+
+def test_penalties_count_generated_tokens_only() -> None:
+    known = torch.tensor([[2, 2, 2, 2, 1, 1, 0, 3, 3]])
+    logits = torch.tensor([[4.0, 5.0, 4.5, 1.0]])
+    plain = draw(position=7, temperature=0)
+    counted = draw(position=7, temperature=0, frequency_penalty=0.3)
+    present = draw(position=7, temperature=0, presence_penalty=0.6)
+    assert sample(logits, [plain], known).tokens.tolist() == [1]
+    assert sample(logits, [counted], known).tokens.tolist() == [2]
+    assert sample(logits, [present], known).tokens.tolist() == [2]
+
+
+def test_logprobs_are_of_the_model_before_penalties_and_temperature() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0]])
+    drawn = sample(logits, [draw(temperature=0.1, num_logprobs=2, presence_penalty=1.0)], KNOWN)
+    assert drawn.logprobs is not None
+    torch.testing.assert_close(drawn.logprobs, logits.log_softmax(-1))
+    assert sample(logits, [draw()], KNOWN).logprobs is None
+
+
+def test_a_row_of_nan_is_marked_and_alone() -> None:
+    logits = torch.tensor([[1.0, float("nan")], [0.0, 4.0], [float("inf"), 0.0]])
+    drawn = sample(logits, [draw(), draw(temperature=0), draw()], KNOWN)
+    assert drawn.is_finite.tolist() == [False, True, False]
+    assert drawn.tokens.tolist()[1] == 1
+
+
+def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
+    positions = torch.arange(20000)
+    numbers = uniform(torch.full((20000,), 42), positions)
+    assert torch.equal(numbers, uniform(torch.full((20000,), 42), positions))
+    assert 0.0 <= numbers.min() < 0.001
+    assert 0.999 < numbers.max() < 1.0
+    assert abs(numbers.mean() - 0.5) < 0.01
+    other = uniform(torch.full((20000,), 43), positions)
+    assert abs(torch.corrcoef(torch.stack((numbers, other)))[0, 1]) < 0.03
+
+
+def test_seeds_of_64_bits_are_taken() -> None:
+    assert to_signed(2**64 - 1) == -1
+    assert to_signed(2**63) == -(2**63)
+    assert to_signed(5) == 5
