@@ -26,6 +26,8 @@ PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 PATH_METRICS: Final = "/metrics"
 CONTAINER_REPLICA: Final = "replica"
+# On a replica's 503: it is shutting down and has not begun this request, so another may have it.
+HEADER_DRAINING: Final = "X-Millrace-Draining"
 
 # Flags of `millrace serve` that the operator renders into a pod.
 FLAG_MODEL: Final = "--model"

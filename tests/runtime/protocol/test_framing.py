@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ def test_messages_survive_any_cutting_of_the_stream(cuts: list[int]) -> None:
     stream = b"".join(map(encode_frame, MESSAGES))
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     decoder = FrameDecoder[ToEngine](ToEngine)
-    received = [m for a, b in zip(edges, edges[1:], strict=False) for m in decoder.feed(stream[a:b])]
+    received = [m for a, b in itertools.pairwise(edges) for m in decoder.feed(stream[a:b])]
     assert received == MESSAGES
 
 

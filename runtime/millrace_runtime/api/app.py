@@ -1,0 +1,145 @@
+"""The replica's HTTP application."""
+
+import importlib.metadata
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from millrace_runtime import contract
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.exchange import CHAT, COMPLETIONS, Dialect, Exchange
+from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.worker import TextWorker
+
+
+def create_app(
+    engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
+) -> FastAPI:
+    """Return the application. It serves at once, unready until engine and text worker have started.
+
+    `app.state.replica` is its ReplicaState: `begin_drain()`, then `await wait_idle()`.
+    """
+    replica = ReplicaState(engine, text, tokenizer, settings)
+    version = importlib.metadata.version("millrace")
+    app = FastAPI(title="Millrace", version=version, lifespan=_lifespan_of(replica), redirect_slashes=False)
+    app.state.replica = replica
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    _add_generation(app, replica)
+    _add_models(app, replica)
+    _add_health(app, replica)
+    _add_metrics(app, replica)
+    return app
+
+
+def _lifespan_of(replica: ReplicaState) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        replica.start()
+        try:
+            yield
+        finally:
+            await replica.close()
+
+    return lifespan
+
+
+class _ExchangeResponse(Response):
+    """Hands the whole exchange to us: no body parsing, no wrapper around each chunk."""
+
+    def __init__(self, replica: ReplicaState, dialect: Dialect) -> None:
+        super().__init__()
+        self._replica = replica
+        self._dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Exchange(self._replica, self._dialect, scope, receive, send).run()
+
+
+def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
+    @app.post("/v1/completions", response_class=_ExchangeResponse)
+    async def create_completion() -> Response:
+        """Continue a prompt."""
+        return _ExchangeResponse(replica, COMPLETIONS)
+
+    @app.post("/v1/chat/completions", response_class=_ExchangeResponse)
+    async def create_chat_completion() -> Response:
+        """Answer a conversation."""
+        return _ExchangeResponse(replica, CHAT)
+
+
+def _add_models(app: FastAPI, replica: ReplicaState) -> None:
+    created = int(time.time())
+
+    def describe() -> dict[str, Any]:
+        ready = replica.engine.ready
+        return {
+            "id": replica.settings.served_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "millrace",
+            "max_model_len": ready.max_model_length if ready else None,
+        }
+
+    @app.get("/v1/models")
+    async def list_models() -> JSONResponse:
+        """List the one model that is served."""
+        return JSONResponse({"object": "list", "data": [describe()]})
+
+    @app.get("/v1/models/{model:path}")
+    async def get_model(model: str) -> JSONResponse:
+        """Describe the model that is served."""
+        if model != replica.settings.served_name:
+            raise HTTPException(
+                404, f"the model `{model}` is not served here: use `{replica.settings.served_name}`"
+            )
+        return JSONResponse(describe())
+
+
+def _add_health(app: FastAPI, replica: ReplicaState) -> None:
+    @app.get(contract.PATH_READY)
+    async def ready() -> JSONResponse:
+        """Tell whether requests are taken."""
+        why = replica.why_not_ready
+        return JSONResponse({"status": why or "ready"}, 503 if why else 200)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        """Tell whether the engine lives."""
+        is_gone = replica.engine.is_gone
+        return JSONResponse({"status": "the engine ended" if is_gone else "alive"}, 503 if is_gone else 200)
+
+    @app.get("/version")
+    async def version() -> JSONResponse:
+        """Tell the server's version."""
+        return JSONResponse({"version": app.version})
+
+
+def _add_metrics(app: FastAPI, replica: ReplicaState) -> None:
+    registry = CollectorRegistry()
+    registry.register(replica.metrics)
+
+    @app.get(contract.PATH_METRICS)
+    async def metrics() -> Response:
+        """Tell every metric as it stands now."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    """Answer unknown paths and methods in OpenAI's shape too."""
+    status, message = (
+        (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "failed")
+    )
+    if message in ("Not Found", "Method Not Allowed"):
+        message = f"{message}: {request.method} {request.url.path}"
+    return Response(BadRequestError(message).encode(), status, media_type="application/json")

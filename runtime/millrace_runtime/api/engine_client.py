@@ -1,0 +1,212 @@
+"""The asyncio side of the engine's socket: sends sequences, hands each request its new tokens."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+
+from millrace_runtime.api.errors import ClientGoneError, GenerationError, UnavailableError
+from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
+from millrace_runtime.protocol.messages import (
+    FINISH_ERROR,
+    Abort,
+    EngineReady,
+    FromEngine,
+    Generate,
+    SequenceOutput,
+    Stats,
+    StepOutputs,
+    StepTiming,
+)
+
+logger = logging.getLogger(__name__)
+_ENGINE_GONE = "the engine of this replica ended"
+_NO_STATS = Stats(num_waiting=0, num_running=0, num_blocks=0, num_free_blocks=0, num_preemptions=0)
+
+
+class OutputStream:
+    """The outputs of one request's sequences: each iteration gives all that is new, one wake a step.
+
+    Iteration ends after every sequence's finish reason. It raises GenerationError when the engine ends
+    or fails on a sequence, and ClientGoneError after `disconnect`.
+    """
+
+    def __init__(self, client: "EngineClient", sequence_ids: set[int]) -> None:
+        self._client = client
+        self._open_ids = sequence_ids
+        self._outputs: list[SequenceOutput] = []
+        self._failure: Exception | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> "OutputStream":
+        return self
+
+    async def __anext__(self) -> list[SequenceOutput]:
+        while not self._outputs:
+            if self._failure is not None:
+                raise self._failure
+            if not self._open_ids:
+                raise StopAsyncIteration
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def put(self, output: SequenceOutput) -> None:
+        """Take a sequence's output and wake the reader."""
+        if output.finish_reason is not None:
+            self._open_ids.discard(output.sequence_id)
+            self._client.forget(output.sequence_id)
+        if output.finish_reason == FINISH_ERROR:
+            self.fail(GenerationError(output.error or "the engine failed on this sequence"))
+        else:
+            self._outputs.append(output)
+            self._notify()
+
+    def abort(self, sequence_id: int) -> None:
+        """Drop one sequence: its text is complete."""
+        if sequence_id in self._open_ids:
+            self._open_ids.discard(sequence_id)
+            self._client.abort(sequence_id)
+
+    def disconnect(self) -> None:
+        """End the iteration with ClientGoneError."""
+        self.fail(ClientGoneError())
+
+    def fail(self, failure: Exception) -> None:
+        """End the iteration with an exception, after what has already come."""
+        self._failure = self._failure or failure
+        self._notify()
+
+    def close(self) -> None:
+        """Drop every sequence that has not ended."""
+        for sequence_id in list(self._open_ids):
+            self.abort(sequence_id)
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class EngineClient:
+    """The engine as the HTTP process sees it, over a connected Unix socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Take the HTTP process's end of the socket pair; `start` begins to read it."""
+        self._sock = sock
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[EngineReady] | None = None
+        self._streams: dict[int, OutputStream] = {}
+        self._next_id = 1
+        self._timing_observers: list[Callable[[StepTiming], None]] = []
+        self.ready: EngineReady | None = None
+        """The engine's limits, once it is ready; None again when it is gone."""
+        self.is_gone = False
+        """Whether the socket has closed: this process can serve nothing any more."""
+        self.stats = _NO_STATS
+        """The newest state the engine told."""
+
+    async def start(self) -> EngineReady:
+        """Begin reading and wait for the engine to be ready. Raises UnavailableError if it ends first."""
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        self._sock.setblocking(False)
+        transport, _ = await loop.connect_accepted_socket(lambda: _EngineProtocol(self), self._sock)
+        self._transport = transport
+        return await asyncio.shield(self._ready)
+
+    def observe_timing(self, observer: Callable[[StepTiming], None]) -> None:
+        """Call `observer` with each step's timing."""
+        self._timing_observers.append(observer)
+
+    def reserve_id(self) -> int:
+        """Return an id that no other sequence of this process has."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def generate(self, sequences: Sequence[Generate]) -> OutputStream:
+        """Send a request's sequences and return their outputs. Raises UnavailableError."""
+        if self.ready is None or self._transport is None:
+            raise UnavailableError(
+                _ENGINE_GONE if self.is_gone else "the engine is still loading", retry_after=5
+            )
+        stream = OutputStream(self, {sequence.sequence_id for sequence in sequences})
+        for sequence in sequences:
+            self._streams[sequence.sequence_id] = stream
+        self._transport.write(b"".join([encode_frame(sequence) for sequence in sequences]))
+        return stream
+
+    def abort(self, sequence_id: int) -> None:
+        """Tell the engine to drop a sequence; what it still sends of it is ignored."""
+        if self._streams.pop(sequence_id, None) is not None and self._transport is not None:
+            self._transport.write(encode_frame(Abort(sequence_id)))
+
+    def forget(self, sequence_id: int) -> None:
+        """Stop expecting outputs of a sequence that ended."""
+        self._streams.pop(sequence_id, None)
+
+    async def close(self) -> None:
+        """Close the socket; the engine's process sees it and ends."""
+        if self._transport is not None:
+            self._transport.close()
+        else:
+            self._sock.close()
+        await asyncio.sleep(0)
+
+    def receive(self, message: FromEngine) -> None:
+        """Take one message from the engine."""
+        match message:
+            case EngineReady():
+                self.ready = message
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(message)
+            case StepOutputs(outputs, stats, timing):
+                self.stats = stats
+                self._deliver(outputs)
+                if timing is not None:
+                    for observe in self._timing_observers:
+                        observe(timing)
+
+    def lose(self, error: Exception | None) -> None:
+        """The socket closed: every stream fails, and this replica is not ready any more."""
+        if error is not None:
+            logger.error("the engine's socket failed: %s", error)
+        self.ready, self.is_gone, self.stats = None, True, _NO_STATS
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(UnavailableError(_ENGINE_GONE))
+            self._ready.exception()  # nobody may be waiting for it
+        streams, self._streams = set(self._streams.values()), {}
+        for stream in streams:
+            stream.fail(GenerationError(_ENGINE_GONE, code="engine_gone"))
+
+    def _deliver(self, outputs: list[SequenceOutput]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.sequence_id)
+            if stream is not None:  # else aborted, and the engine had not heard yet
+                stream.put(output)
+
+
+class _EngineProtocol(asyncio.Protocol):
+    """Bytes to messages."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._decoder.feed(data)
+        except FrameError:
+            logger.exception("the engine sent what is no message")
+            if self._transport is not None:
+                self._transport.close()
+            return
+        for message in messages:
+            self._client.receive(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client.lose(error)

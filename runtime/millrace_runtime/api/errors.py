@@ -1,0 +1,96 @@
+"""What a client is told when a request fails: OpenAI's error shape, with a status.
+
+ApiError                    any refusal or failure, with its HTTP status
+├── BadRequestError         400: the request is at fault, `param` says where
+├── ModelNotFoundError      404: another model is served here
+├── BodyTooLargeError       413
+├── OverloadedError         429: admission's bounds are reached; Retry-After says when to come back
+├── UnavailableError        503: loading, draining or without an engine; Retry-After
+└── GenerationError         500: the engine or the text worker failed on this request
+ClientGoneError             the client closed its connection: nobody to answer
+"""
+
+from typing import Any
+
+import orjson
+
+
+class ApiError(Exception):
+    """A refusal or failure with the HTTP status to answer."""
+
+    status = 500
+    error_type = "server_error"
+    reason = "error"
+    """Label of the rejection metric."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    def encode(self) -> bytes:
+        """Return OpenAI's JSON error body."""
+        body: dict[str, Any] = {
+            "message": self.message,
+            "type": self.error_type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return orjson.dumps({"error": body})
+
+
+class BadRequestError(ApiError):
+    """The request is at fault; the message says what to change."""
+
+    status = 400
+    error_type = "invalid_request_error"
+    reason = "bad_request"
+
+
+class ModelNotFoundError(BadRequestError):
+    """Another model is served here."""
+
+    status = 404
+    reason = "model_not_found"
+
+
+class BodyTooLargeError(BadRequestError):
+    """The body is over the server's limit."""
+
+    status = 413
+    reason = "body_too_large"
+
+
+class OverloadedError(ApiError):
+    """Admission's bounds are reached."""
+
+    status = 429
+    error_type = "overloaded_error"
+    reason = "overloaded"
+
+
+class UnavailableError(ApiError):
+    """Nothing can be served here now: loading, draining, or the engine is gone."""
+
+    status = 503
+    error_type = "unavailable_error"
+    reason = "unavailable"
+
+
+class GenerationError(ApiError):
+    """The engine or the text worker failed on this request."""
+
+    reason = "failed"
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection."""

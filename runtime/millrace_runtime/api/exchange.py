@@ -1,0 +1,261 @@
+"""One request from its first byte to its last: admit, read, tokenise, generate, answer, count."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from millrace_runtime.api import chat_completions, completions
+from millrace_runtime.api.admission import Refusal, Ticket
+from millrace_runtime.api.choice import Delta
+from millrace_runtime.api.envelope import DONE, Envelope
+from millrace_runtime.api.errors import (
+    ApiError,
+    BadRequestError,
+    ClientGoneError,
+    GenerationError,
+    ModelNotFoundError,
+    OverloadedError,
+)
+from millrace_runtime.api.generation import Generation, Usage
+from millrace_runtime.api.intent import GenerationRequest
+from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.wire import Answer, Body
+from millrace_runtime.chat.errors import TemplateError, TextMemoryError, TextTimeoutError, TextWorkerError
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.protocol.messages import EngineReady
+
+logger = logging.getLogger(__name__)
+_BYTES_PER_TOKEN = 4
+"""A first guess at a body's tokens, so that admission can decide before reading it."""
+
+
+class Writer(Protocol):
+    """Writes a dialect's chunks and answers."""
+
+    def encode_opening(self, num_choices: int) -> bytes:
+        """Return the chunks before the first text."""
+
+    def encode_delta(self, delta: Delta) -> bytes:
+        """Return one choice's chunk."""
+
+    def encode_usage(self, usage: Usage) -> bytes:
+        """Return the chunk that tells the usage."""
+
+    def encode_answer(self, choices: list[Delta], usage: Usage) -> bytes:
+        """Return the whole answer."""
+
+
+class OpenWriter(Protocol):
+    """Makes a writer for one request."""
+
+    def __call__(self, envelope: Envelope, tokenizer: Tokenizer, *, has_logprobs: bool) -> Writer:
+        """Return the writer."""
+
+
+class Dialect:
+    """How one endpoint reads and writes."""
+
+    def __init__(
+        self, id_prefix: str, read: Callable[[bytes], GenerationRequest], open_writer: OpenWriter
+    ) -> None:
+        self.id_prefix = id_prefix
+        self.read = read
+        self.open_writer = open_writer
+
+
+COMPLETIONS = Dialect(completions.ID_PREFIX, completions.read_completion, completions.CompletionWriter)
+CHAT = Dialect(chat_completions.ID_PREFIX, chat_completions.read_chat, chat_completions.ChatWriter)
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, replica: ReplicaState, dialect: Dialect, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._replica = replica
+        self._dialect = dialect
+        self._body = Body(scope, receive, replica.settings.max_body_bytes)
+        self._answer = Answer(send)
+        self._arrival = time.monotonic()
+        self._num_sequences = 0
+        """Counted as received, and neither as rejected nor, choice by choice, as finished."""
+        self._ticket: Ticket | None = None
+        self._generation: Generation | None = None
+
+    async def run(self) -> None:
+        """Serve the request; whatever goes wrong is this client's alone."""
+        failure: ApiError | None = None
+        try:
+            await self._serve()
+        except ApiError as error:
+            failure = error
+        except (ClientGoneError, asyncio.CancelledError) as error:
+            self._settle(None)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except Exception:
+            logger.exception("a request failed")
+            failure = GenerationError("this server failed on the request; its log says why")
+        self._settle(failure)
+        if failure is not None:
+            await self._answer.fail(failure, closes=self._replica.is_draining)
+
+    async def _serve(self) -> None:
+        ready = self._replica.require_ready()
+        self._body.check_declared()
+        ticket = self._ticket = self._admit()
+        request = self._dialect.read(await self._body.read())
+        self._require_model(request.model)
+        self._resize(ticket, request.num_sequences, ticket.num_tokens)
+        with self._body.watch(self._disconnect):
+            prompts = await self._tokenise(request)
+            self._resize(
+                ticket, len(prompts) * request.num_choices, sum(map(len, prompts)) * request.num_choices
+            )
+            generation = self._generate(request, prompts, ready)
+            await self._write(request, generation)
+
+    def _admit(self) -> Ticket:
+        self._receive_sequences(1)
+        admitted = self._replica.admission.admit((self._body.declared_bytes or 0) // _BYTES_PER_TOKEN)
+        if isinstance(admitted, Refusal):
+            raise OverloadedError(admitted.message, retry_after=admitted.retry_after_seconds)
+        return admitted
+
+    def _resize(self, ticket: Ticket, num_sequences: int, num_tokens: int) -> None:
+        self._receive_sequences(num_sequences)
+        refusal = self._replica.admission.resize(ticket, num_sequences, num_tokens)
+        if refusal is not None:
+            raise OverloadedError(refusal.message, retry_after=refusal.retry_after_seconds)
+
+    def _receive_sequences(self, num_sequences: int) -> None:
+        self._replica.metrics.num_received += num_sequences - self._num_sequences
+        self._num_sequences = num_sequences
+
+    def _require_model(self, model: str | None) -> None:
+        served = self._replica.settings.served_name
+        if model is not None and model != served:
+            raise ModelNotFoundError(
+                f"the model `{model}` is not served here: use `{served}`",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _tokenise(self, request: GenerationRequest) -> list[list[int]]:
+        if isinstance(request.prompts, list):
+            return request.prompts
+        try:
+            return await self._replica.text.run(request.prompts)
+        except (TemplateError, TextTimeoutError, TextMemoryError) as error:
+            raise BadRequestError(str(error)) from error
+        except TextWorkerError as error:
+            raise GenerationError(str(error)) from error
+
+    def _generate(
+        self, request: GenerationRequest, prompts: list[list[int]], ready: EngineReady
+    ) -> Generation:
+        replica = self._replica
+        generation = Generation(replica.engine, replica.metrics, self._arrival, self._start_tokens)
+        for prompt in prompts:
+            max_tokens = fit_prompt(prompt, request.max_tokens, ready)
+            generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
+        replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
+        generation.start()
+        self._generation = generation
+        if self._body.is_disconnected:
+            generation.disconnect()
+        return generation
+
+    def _start_tokens(self, num_tokens: int) -> None:
+        if self._ticket is not None:
+            self._replica.admission.start(self._ticket, num_tokens)
+
+    async def _write(self, request: GenerationRequest, generation: Generation) -> None:
+        envelope = Envelope(
+            request_id=self._dialect.id_prefix + uuid.uuid4().hex,
+            created=int(time.time()),
+            model=self._replica.settings.served_name,
+            includes_usage=request.includes_usage,
+        )
+        has_logprobs = request.sampling.num_logprobs is not None
+        writer = self._dialect.open_writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+        if request.is_streaming:
+            await self._stream(request, generation, writer)
+        else:
+            await self._answer_whole(generation, writer)
+
+    async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
+        """Send each step's chunks in one write, the status with the first: early failures have their own."""
+        opening = writer.encode_opening(generation.num_choices)
+        async for deltas in generation.deltas():
+            await self._answer.send_events(opening + b"".join(map(writer.encode_delta, deltas)))
+            opening = b""
+        usage = writer.encode_usage(generation.usage) if request.includes_usage else b""
+        await self._answer.end_events(usage + DONE)
+
+    async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
+        choices = [Delta(index, "") for index in range(generation.num_choices)]
+        async for deltas in generation.deltas():
+            for delta in deltas:
+                _add_delta(choices[delta.index], delta)
+        await self._answer.send_json(200, writer.encode_answer(choices, generation.usage))
+
+    def _disconnect(self) -> None:
+        if self._generation is not None:
+            self._generation.disconnect()
+
+    def _settle(self, failure: ApiError | None) -> None:
+        """Give back what the request holds, and count it once."""
+        ticket, self._ticket = self._ticket, None
+        generation, self._generation = self._generation, None
+        num_sequences, self._num_sequences = self._num_sequences, 0
+        metrics = self._replica.metrics
+        if ticket is not None:
+            self._replica.admission.release(ticket)
+        if generation is not None:
+            generation.close(has_failed=failure is not None)
+        elif failure is not None:
+            metrics.num_received += max(0, 1 - num_sequences)  # refused before it was admitted
+            metrics.rejected[failure.reason] += max(1, num_sequences)
+        elif num_sequences:
+            metrics.finished["abort"] += num_sequences  # the client left before the engine knew of it
+
+
+def fit_prompt(prompt: list[int], max_tokens: int | None, ready: EngineReady) -> int:
+    """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
+    _check_tokens(prompt, ready.vocabulary_size)
+    limit = min(ready.max_model_length, ready.num_blocks * ready.block_size)
+    length = len(prompt)
+    if length >= limit:
+        raise BadRequestError(
+            f"the prompt has {length} tokens and this model's limit is {limit}, of which at least one is "
+            "generated: shorten the prompt",
+            code="context_length_exceeded",
+        )
+    if max_tokens is not None and length + max_tokens > limit:
+        raise BadRequestError(
+            f"the prompt has {length} tokens and {max_tokens} more are asked for, but this model's limit is "
+            f"{limit} in all: ask for at most {limit - length}",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    return limit - length if max_tokens is None else max_tokens
+
+
+def _check_tokens(prompt: list[int], vocabulary_size: int) -> None:
+    if not prompt:
+        raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")
+    if min(prompt) < 0 or max(prompt) >= vocabulary_size:
+        raise BadRequestError(f"a token id is outside 0 to {vocabulary_size - 1}", param="prompt")
+
+
+def _add_delta(choice: Delta, delta: Delta) -> None:
+    choice.text += delta.text
+    choice.logprobs += delta.logprobs
+    choice.finish_reason = delta.finish_reason

@@ -1,0 +1,125 @@
+"""A request under way: its sequences in the engine, their text on the way out, their latencies counted."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from millrace_runtime.api.choice import Choice, Delta
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.intent import GenerationRequest
+from millrace_runtime.api.metrics import ReplicaMetrics
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.protocol.messages import FINISH_ABORT, FINISH_ERROR, Generate, SequenceOutput
+from millrace_runtime.protocol.sampling import Sampling
+
+
+class Usage(NamedTuple):
+    """Tokens of a request: each prompt once, every choice's completion."""
+
+    num_prompt_tokens: int
+    num_completion_tokens: int
+
+
+class Generation:
+    """Runs a request's sequences and yields their deltas, all that one step brought at a time."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        metrics: ReplicaMetrics,
+        arrival: float,
+        on_first_token: Callable[[int], None],
+    ) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._arrival = arrival
+        self._on_first_token = on_first_token
+        self._choices: dict[int, Choice] = {}
+        self._sequences: list[Generate] = []
+        self._num_prompt_tokens = 0
+
+    def add_prompt(
+        self, request: GenerationRequest, prompt: list[int], max_tokens: int, tokenizer: Tokenizer
+    ) -> None:
+        """Plan the choices of one prompt. `start` sends them."""
+        ends = () if request.ignores_end else tokenizer.end_token_ids
+        stop_ids = [*ends, *request.stop_token_ids]
+        self._num_prompt_tokens += len(prompt)
+        for number in range(request.num_choices):
+            sequence_id = self._engine.reserve_id()
+            sampling = _seeded(request, number)
+            self._sequences.append(
+                Generate(
+                    sequence_id=sequence_id,
+                    prompt=prompt,
+                    max_tokens=max_tokens,
+                    stop_token_ids=stop_ids,
+                    sampling=sampling,
+                    arrival=self._arrival,
+                )
+            )
+            self._choices[sequence_id] = Choice(
+                len(self._choices), len(prompt), tokenizer, request.stops, frozenset(stop_ids)
+            )
+
+    def start(self) -> None:
+        """Send the sequences to the engine. Raises UnavailableError."""
+        self._stream = self._engine.generate(self._sequences)
+
+    async def deltas(self) -> AsyncIterator[list[Delta]]:
+        """Yield what each step made certain. Raises GenerationError or ClientGoneError."""
+        async for outputs in self._stream:
+            now = time.monotonic()
+            deltas = [delta for output in outputs if (delta := self._accept(output, now)) is not None]
+            if deltas:
+                yield deltas
+
+    def disconnect(self) -> None:
+        """The client left: end `deltas` with ClientGoneError."""
+        self._stream.disconnect()
+
+    def close(self, *, has_failed: bool) -> int:
+        """Abort what has not ended, and return how many sequences were sent."""
+        self._stream.close()
+        for choice in self._choices.values():
+            if choice.finish_reason is None:
+                choice.finish_reason = FINISH_ERROR if has_failed else FINISH_ABORT
+                self._metrics.finish(choice, self._arrival, time.monotonic())
+        return len(self._choices)
+
+    @property
+    def num_choices(self) -> int:
+        """Choices of all prompts."""
+        return len(self._choices)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(self._num_prompt_tokens, sum(choice.num_tokens for choice in self._choices.values()))
+
+    def _accept(self, output: SequenceOutput, now: float) -> Delta | None:
+        choice = self._choices[output.sequence_id]
+        if choice.finish_reason is not None:  # a stop string ended it in this very batch
+            return None
+        if output.tokens:
+            self._time_tokens(choice, now)
+        delta = choice.accept(output)
+        if choice.finish_reason is not None:
+            self._stream.abort(output.sequence_id)  # nothing to do where the engine ended it itself
+            self._metrics.finish(choice, self._arrival, now)
+        return delta
+
+    def _time_tokens(self, choice: Choice, now: float) -> None:
+        if choice.first_token_at is None:
+            choice.first_token_at = now
+            self._on_first_token(choice.num_prompt_tokens)
+            self._metrics.time_to_first_token.observe(now - self._arrival)
+        else:
+            self._metrics.inter_token.observe(now - choice.last_token_at)
+        choice.last_token_at = now
+
+
+def _seeded(request: GenerationRequest, choice: int) -> Sampling:
+    return msgspec.structs.replace(request.sampling, seed=request.seed_of(choice))

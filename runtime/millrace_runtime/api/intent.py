@@ -1,0 +1,106 @@
+"""What a client asks for, whichever dialect it spoke."""
+
+import random
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.refusals import refuse_unsupported
+from millrace_runtime.api.schema import MAX_SEQUENCES, GenerationBody
+from millrace_runtime.chat.jobs import TextJob
+from millrace_runtime.protocol.sampling import Sampling
+
+Body = TypeVar("Body", bound=GenerationBody)
+_SEED_BITS = 63
+_SEED_MASK = (1 << _SEED_BITS) - 1
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A validated request. Prompts are a job for the text worker, or token ids already."""
+
+    prompts: TextJob | list[list[int]]
+    num_prompts: int
+    model: str | None
+    num_choices: int
+    max_tokens: int | None
+    """None: as many as fit."""
+    sampling: Sampling
+    """Its seed is not used: each sequence gets its own from `seed_of`."""
+    seed: int | None
+    stops: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignores_end: bool
+    is_streaming: bool
+    includes_usage: bool
+
+    @property
+    def num_sequences(self) -> int:
+        """Choices of all prompts."""
+        return self.num_prompts * self.num_choices
+
+    def seed_of(self, choice: int) -> int:
+        """Return the seed of a prompt's choice: the client's plus the choice's number, or a random one."""
+        if self.seed is None:
+            return random.getrandbits(_SEED_BITS)
+        return (self.seed + choice) & _SEED_MASK
+
+
+def decode_body(data: bytes, body_type: type[Body]) -> Body:
+    """Return the request body as `body_type`. Raises BadRequestError naming the field."""
+    try:
+        return msgspec.json.decode(data, type=body_type)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        raise BadRequestError(
+            f"{message} - in `{path.rstrip('`')}`" if path else message, param=path.rstrip("`") or None
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
+
+
+def build_request(
+    body: GenerationBody,
+    prompts: TextJob | list[list[int]],
+    num_prompts: int,
+    max_tokens: int | None,
+    num_logprobs: int | None,
+) -> GenerationRequest:
+    """Return the request of a decoded body. Raises BadRequestError for what can't be honoured."""
+    num_choices = body.n or 1
+    refuse_unsupported(body, num_choices)
+    if num_prompts * num_choices > MAX_SEQUENCES:
+        raise BadRequestError(
+            f"{num_prompts} prompts with {num_choices} choices each are more than {MAX_SEQUENCES} sequences: "
+            "split the request",
+            param="prompt",
+        )
+    if body.stream_options is not None and not body.stream:
+        raise BadRequestError("`stream_options` needs `stream: true`", param="stream_options")
+    return GenerationRequest(
+        prompts=prompts,
+        num_prompts=num_prompts,
+        model=body.model,
+        num_choices=num_choices,
+        max_tokens=max_tokens,
+        sampling=_sampling(body, num_logprobs),
+        seed=body.seed,
+        stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignores_end=bool(body.ignore_eos),
+        is_streaming=bool(body.stream),
+        includes_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+
+
+def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
+    return Sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=body.top_p or 1.0,
+        top_k=max(0, body.top_k or 0),
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        num_logprobs=num_logprobs,
+    )

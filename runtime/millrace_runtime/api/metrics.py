@@ -1,0 +1,193 @@
+"""A replica's metrics, counted on the event loop and read at scrape.
+
+Conservation, at every scrape and in units of sequences (one for each choice of each prompt):
+received = rejected + finished + running + waiting.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from millrace_runtime import contract
+from millrace_runtime.api.choice import Choice
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.histogram import Histogram
+from millrace_runtime.protocol.messages import StepTiming
+
+METRIC_RECEIVED = "millrace:requests_received"
+METRIC_REJECTED = "vllm:admission_rejections"
+METRIC_PREEMPTIONS = "vllm:num_preemptions"
+METRIC_CACHE_CONFIG = "vllm:cache_config_info"
+METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
+METRIC_GENERATION_TOTAL = "vllm:generation_tokens"
+
+_TOKEN_SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
+    0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_REQUEST_SECONDS = (
+    0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+_STEP_SECONDS = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25,
+    0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+_TOKENS = tuple(float(2**power) for power in range(21))
+_SEQUENCES = tuple(float(2**power) for power in range(11))
+FINISH_REASONS = ("stop", "length", "abort", "error")
+
+
+class ReplicaMetrics(Collector):
+    """Counters and histograms of one replica, and gauges read from the engine's newest word."""
+
+    def __init__(self, engine: EngineClient, model_name: str) -> None:
+        self._engine = engine
+        self._model_name = model_name
+        self.num_received = 0
+        self.rejected: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter(dict.fromkeys(FINISH_REASONS, 0))
+        self.time_to_first_token = Histogram(contract.LATENCY_BUCKETS)
+        self.inter_token = Histogram(_TOKEN_SECONDS)
+        self._time_per_output_token = Histogram(_TOKEN_SECONDS)
+        self._request_seconds = Histogram(_REQUEST_SECONDS)
+        self._prompt_tokens = Histogram(_TOKENS)
+        self._generation_tokens = Histogram(_TOKENS)
+        self._step_seconds = {kind: Histogram(_STEP_SECONDS) for kind in ("decode", "mixed")}
+        self._step_sequences = Histogram(_SEQUENCES)
+        self._step_context_tokens = Histogram(_TOKENS)
+        self._step_tokens = Histogram(_TOKENS)
+        engine.observe_timing(self.observe_step)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Sequences received and neither rejected nor finished."""
+        return self.num_received - self.rejected.total() - self.finished.total()
+
+    @property
+    def num_running(self) -> int:
+        """Sequences the engine computes; what is being read, tokenised or sent is waiting."""
+        return min(self._engine.stats.num_running, self.num_in_flight)
+
+    def finish(self, choice: Choice, arrival: float, now: float) -> None:
+        """Count a choice that has its finish reason. Latencies count where the answer was complete."""
+        reason = choice.finish_reason or "error"
+        self.finished[reason] += 1
+        self._prompt_tokens.observe(choice.num_prompt_tokens)
+        self._generation_tokens.observe(choice.num_tokens)
+        if reason not in ("stop", "length"):
+            return
+        self._request_seconds.observe(now - arrival)
+        if choice.first_token_at is not None and choice.num_tokens > 1:
+            seconds = choice.last_token_at - choice.first_token_at
+            self._time_per_output_token.observe(seconds / (choice.num_tokens - 1))
+
+    def observe_step(self, timing: StepTiming) -> None:
+        """Count one step of the engine."""
+        self._step_seconds["decode" if timing.is_decode_only else "mixed"].observe(timing.seconds)
+        self._step_sequences.observe(timing.num_sequences)
+        self._step_context_tokens.observe(timing.num_context_tokens)
+        self._step_tokens.observe(timing.num_tokens)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric as it stands now."""
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._histograms()
+        yield from self._engine_facts()
+
+    def _gauges(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        running = self.num_running
+        used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
+        yield self._gauge(contract.METRIC_WAITING, "Sequences waiting.", self.num_in_flight - running)
+        yield self._gauge(contract.METRIC_RUNNING, "Sequences in the engine's steps.", running)
+        yield self._gauge(contract.METRIC_KV_USAGE, "Part of the KV blocks in use, 0 to 1.", used)
+
+    def _counters(self) -> Iterator[Metric]:
+        yield self._counter(METRIC_RECEIVED, "Sequences received.", {(): self.num_received})
+        rejected: dict[tuple[str, ...], float] = {
+            (reason,): number for reason, number in self.rejected.items()
+        }
+        yield self._counter(METRIC_REJECTED, "Sequences refused, by reason.", rejected, "reason")
+        finished: dict[tuple[str, ...], float] = {
+            (reason,): number for reason, number in self.finished.items()
+        }
+        yield self._counter(
+            contract.METRIC_REQUEST_SUCCESS, "Sequences ended, by finish reason.", finished, "finished_reason"
+        )
+        yield self._counter(
+            METRIC_PROMPT_TOTAL, "Prompt tokens of ended sequences.", {(): self._prompt_tokens.total}
+        )
+        yield self._counter(
+            METRIC_GENERATION_TOTAL,
+            "Generated tokens of ended sequences.",
+            {(): self._generation_tokens.total},
+        )
+        preemptions = self._engine.stats.num_preemptions
+        yield self._counter(METRIC_PREEMPTIONS, "Sequences put back to wait.", {(): preemptions})
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, text, histogram in (
+            (contract.METRIC_TTFT, "From arrival to the first token, seconds.", self.time_to_first_token),
+            (contract.METRIC_ITL, "Between two outputs of a sequence, seconds.", self.inter_token),
+            (
+                contract.METRIC_TPOT,
+                "(last - first token) / (tokens - 1), seconds.",
+                self._time_per_output_token,
+            ),
+            (contract.METRIC_E2E, "From arrival to the last token, seconds.", self._request_seconds),
+            (contract.METRIC_PROMPT_TOKENS, "Prompt tokens of a sequence.", self._prompt_tokens),
+            (contract.METRIC_GENERATION_TOKENS, "Generated tokens of a sequence.", self._generation_tokens),
+            (contract.METRIC_STEP_SEQUENCES, "Sequences in a step.", self._step_sequences),
+            (contract.METRIC_STEP_CONTEXT_TOKENS, "KV tokens a step read.", self._step_context_tokens),
+            (contract.METRIC_STEP_TOKENS, "Tokens a step computed.", self._step_tokens),
+        ):
+            yield self._histogram(name, text, {(): histogram})
+        kinds: dict[tuple[str, ...], Histogram] = {
+            (kind,): histogram for kind, histogram in self._step_seconds.items()
+        }
+        yield self._histogram(contract.METRIC_STEP_SECONDS, "Time of a step, seconds.", kinds, "kind")
+
+    def _engine_facts(self) -> Iterator[Metric]:
+        ready = self._engine.ready
+        if ready is None:
+            return
+        startup = GaugeMetricFamily(
+            contract.METRIC_STARTUP, "Seconds a phase of starting took.", labels=["model_name", "phase"]
+        )
+        for phase, seconds in ready.startup_seconds.items():
+            startup.add_metric([self._model_name, phase], seconds)
+        yield startup
+        names = ["model_name", "block_size", "num_gpu_blocks"]
+        cache = GaugeMetricFamily(METRIC_CACHE_CONFIG, "The KV cache's shape.", labels=names)
+        cache.add_metric([self._model_name, str(ready.block_size), str(ready.num_blocks)], 1)
+        yield cache
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        return family
+
+    def _counter(
+        self, name: str, text: str, values: dict[tuple[str, ...], float], *labels: str
+    ) -> CounterMetricFamily:
+        family = CounterMetricFamily(name, text, labels=["model_name", *labels])
+        for key, value in values.items():
+            family.add_metric([self._model_name, *key], value)
+        return family
+
+    def _histogram(
+        self, name: str, text: str, values: dict[tuple[str, ...], Histogram], *labels: str
+    ) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(name, text, labels=["model_name", *labels])
+        for key, histogram in values.items():
+            family.add_metric([self._model_name, *key], histogram.buckets(), histogram.total)
+        return family

@@ -1,0 +1,91 @@
+"""What all requests of one replica share (engine, text worker, admission, metrics), and if it serves."""
+
+import asyncio
+import contextlib
+import logging
+
+from millrace_runtime.api.admission import Admission
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.errors import UnavailableError
+from millrace_runtime.api.metrics import ReplicaMetrics
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.errors import TextWorkerDiedError
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.protocol.messages import EngineReady, StepTiming
+
+logger = logging.getLogger(__name__)
+_RETRY_SECONDS = 5
+_IDLE_POLL_SECONDS = 0.02
+
+
+class ReplicaState:
+    """The HTTP process's one view of the replica. `app.state.replica` holds it."""
+
+    def __init__(
+        self, engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
+    ) -> None:
+        self.engine = engine
+        self.text = text
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.admission = Admission(settings.max_requests, settings.max_queued_tokens)
+        self.metrics = ReplicaMetrics(engine, settings.served_name)
+        self.is_draining = False
+        self._is_text_ready = False
+        self._starting: list[asyncio.Task[None]] = []
+        engine.observe_timing(self._observe_step)
+
+    def start(self) -> None:
+        """Begin to wait for the engine and the text worker; `why_not_ready` tells how far they are."""
+        self._starting = [asyncio.create_task(self._start_engine()), asyncio.create_task(self._start_text())]
+
+    async def close(self) -> None:
+        """Stop waiting, and close the engine's socket and the text worker."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await self.engine.close()
+        await self.text.close()
+
+    def begin_drain(self) -> None:
+        """Refuse new requests from now on; those in flight go on."""
+        self.is_draining = True
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in flight."""
+        while self.admission.num_sequences:  # noqa: ASYNC110  polled only while draining
+            await asyncio.sleep(_IDLE_POLL_SECONDS)
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """Why no request is taken; None when one is."""
+        if self.is_draining:
+            return "this replica is draining"
+        if self.engine.is_gone:
+            return "the engine of this replica ended"
+        if self.engine.ready is None:
+            return "the engine is still loading"
+        return None if self._is_text_ready else "the tokenizer is still loading"
+
+    def require_ready(self) -> EngineReady:
+        """Return the engine's limits. Raises UnavailableError while no request is taken."""
+        why = self.why_not_ready
+        if why is not None or self.engine.ready is None:
+            raise UnavailableError(why or "not ready", retry_after=_RETRY_SECONDS)
+        return self.engine.ready
+
+    async def _start_engine(self) -> None:
+        with contextlib.suppress(UnavailableError):  # `is_gone` says it
+            await self.engine.start()
+
+    async def _start_text(self) -> None:
+        try:
+            await self.text.start()
+        except TextWorkerDiedError:
+            logger.exception("the text worker does not start; this replica stays unready")
+        else:
+            self._is_text_ready = True
+
+    def _observe_step(self, timing: StepTiming) -> None:
+        self.admission.observe_step(timing.num_tokens, timing.seconds)

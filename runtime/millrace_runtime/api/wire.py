@@ -1,0 +1,113 @@
+"""The two halves of an ASGI exchange: a bounded body that can be watched, and an answer of ready bytes."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.types import Receive, Scope, Send
+
+from millrace_runtime.api.errors import ApiError, BodyTooLargeError, ClientGoneError, UnavailableError
+from millrace_runtime.contract import HEADER_DRAINING
+
+_EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx in between would collect chunks
+]
+
+
+class Body:
+    """A request's body: read once, within a limit, then watched for the client's leaving."""
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self.declared_bytes = _content_length(scope)
+        """Its Content-Length, None where there is none."""
+        self.is_disconnected = False
+
+    def check_declared(self) -> None:
+        """Raise BodyTooLargeError if the client says that the body is too large."""
+        self._check_size(self.declared_bytes or 0)
+
+    async def read(self) -> bytes:
+        """Return the body. Raises BodyTooLargeError as soon as that is certain, and ClientGoneError."""
+        body = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            body += message.get("body", b"")
+            self._check_size(len(body))
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    @contextmanager
+    def watch(self, on_disconnect: Callable[[], None]) -> Iterator[None]:
+        """Call `on_disconnect` if the client leaves inside this context."""
+        watcher = asyncio.create_task(self._wait_disconnect(on_disconnect))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _wait_disconnect(self, on_disconnect: Callable[[], None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_disconnected = True
+        on_disconnect()
+
+    def _check_size(self, num_bytes: int) -> None:
+        if num_bytes > self._max_bytes:
+            raise BodyTooLargeError(f"the body is over this server's limit of {self._max_bytes} bytes")
+
+
+class Answer:
+    """A request's answer: one JSON document, or server-sent events of which the first write starts it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_started = False
+
+    async def send_json(
+        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        """Send a whole answer."""
+        length = str(len(body)).encode()
+        lines = [(b"content-type", b"application/json"), (b"content-length", length), *(headers or [])]
+        self._is_started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": lines})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def send_events(self, events: bytes, *, more: bool = True) -> None:
+        """Send events in one write."""
+        if not self._is_started:
+            self._is_started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+        await self._send({"type": "http.response.body", "body": events, "more_body": more})
+
+    async def end_events(self, events: bytes) -> None:
+        """Send the last events."""
+        await self.send_events(events, more=False)
+
+    async def fail(self, error: ApiError, *, closes: bool = False) -> None:
+        """Tell the error: by status, or as the last event of a stream that has begun.
+
+        `closes`: the replica is draining, so the connection ends here and another replica may be asked.
+        """
+        if self._is_started:
+            await self.end_events(b"data: " + error.encode() + b"\n\n")
+            return
+        headers = [(b"connection", b"close")] if closes else []
+        if closes and isinstance(error, UnavailableError):
+            headers.append((HEADER_DRAINING.lower().encode(), b"1"))
+        if error.retry_after is not None:
+            headers.append((b"retry-after", str(error.retry_after).encode()))
+        await self.send_json(error.status, error.encode(), headers)
+
+
+def _content_length(scope: Scope) -> int | None:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return None

@@ -1,0 +1,85 @@
+"""Tokens to text as they arrive: never half a character, and in sum what decoding at once would give."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+_MAX_HELD_TOKENS = 8
+"""A character has at most four bytes, so after this many tokens U+FFFD is what the model wrote."""
+_REPLACEMENT = "\ufffd"
+
+
+class Vocabulary(Protocol):
+    """What a detokenizer needs of a tokenizer."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token spells."""
+
+    def is_special(self, token: int) -> bool:
+        """Tell whether a token never appears in text."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the tokens' text, without special tokens."""
+
+
+class Detokenizer(Protocol):
+    """One sequence's way from tokens to text."""
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """Take tokens and return the text that is now certain; perhaps none."""
+
+    def finish(self) -> str:
+        """Return what is left at the end: U+FFFD for a character that never became whole."""
+
+
+class ByteDetokenizer:
+    """For byte-level vocabularies, where a text's bytes are its tokens' bytes: constant work a token."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """Take tokens and return the text of their whole characters."""
+        vocabulary = self._vocabulary
+        data = b"".join(
+            [vocabulary.token_bytes(token) for token in tokens if not vocabulary.is_special(token)]
+        )
+        return self._decoder.decode(data)
+
+    def finish(self) -> str:
+        """Return U+FFFD if the last character is incomplete."""
+        return self._decoder.decode(b"", final=True)
+
+
+class WindowDetokenizer:
+    """For vocabularies whose decoder looks at neighbours (SentencePiece's leading space).
+
+    It decodes a short window twice: the tokens already written, and those plus the new ones.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._written: list[int] = []
+        self._held: list[int] = []
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """Take tokens and return the new text, or none while it ends inside a character."""
+        self._held += tokens
+        text = self._new_text()
+        if text.endswith(_REPLACEMENT) and len(self._held) < _MAX_HELD_TOKENS:
+            return ""
+        # Tokens without text (special ones) don't push the context out of the window.
+        self._written = self._held if text else self._written + self._held
+        self._held = []
+        return text
+
+    def finish(self) -> str:
+        """Return the text of the tokens still held."""
+        text = self._new_text() if self._held else ""
+        self._held = []
+        return text
+
+    def _new_text(self) -> str:
+        before = self._vocabulary.decode(self._written)
+        return self._vocabulary.decode(self._written + self._held)[len(before) :]

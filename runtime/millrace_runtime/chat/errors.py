@@ -1,0 +1,38 @@
+"""What can go wrong with text.
+
+ChatError
+├── TokenizerError          the model's tokenizer files are absent or unusable
+├── TemplateError           the chat template refused the messages, or is itself wrong
+└── TextWorkerError         the text worker gave no answer
+    ├── TextTimeoutError    the job ran past its time limit and was killed
+    ├── TextMemoryError     the job needed more memory than the worker may use
+    └── TextWorkerDiedError the worker ended during the job, or can't be started
+"""
+
+
+class ChatError(Exception):
+    """Whatever goes wrong with text. Its message is fit for the client."""
+
+
+class TokenizerError(ChatError):
+    """The model's tokenizer files are absent or unusable; the message says which."""
+
+
+class TemplateError(ChatError):
+    """The chat template refused the messages, or is itself wrong."""
+
+
+class TextWorkerError(ChatError):
+    """The text worker gave no answer."""
+
+
+class TextTimeoutError(TextWorkerError):
+    """The job ran past its time limit and was killed."""
+
+
+class TextMemoryError(TextWorkerError):
+    """The job needed more memory than the worker may use."""
+
+
+class TextWorkerDiedError(TextWorkerError):
+    """The worker ended during the job, or can't be started."""

@@ -1,0 +1,41 @@
+"""What the HTTP process and the text worker say to each other, one frame a message."""
+
+from typing import Any
+
+import msgspec
+
+
+class RenderChat(msgspec.Struct, frozen=True, array_like=True, tag="render"):
+    """Render the chat template with these messages and tokenise the result: one prompt."""
+
+    messages: list[dict[str, Any]]
+
+
+class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
+    """Tokenise each text with the special tokens that the model puts around a prompt."""
+
+    texts: list[str]
+
+
+class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """The worker's first message: tokenizer and template are loaded."""
+
+
+class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
+    """The answer to a job: each prompt's token ids."""
+
+    prompts: list[list[int]]
+
+
+class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """The template or the tokenizer refused the job."""
+
+    message: str
+
+
+class MemoryExceeded(msgspec.Struct, frozen=True, array_like=True, tag="memory"):
+    """The job hit the worker's memory limit."""
+
+
+TextJob = RenderChat | EncodeTexts
+FromTextWorker = WorkerReady | Encoded | JobRefused | MemoryExceeded

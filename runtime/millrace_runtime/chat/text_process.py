@@ -1,0 +1,95 @@
+"""The text worker's process: one job after the other, until its socket closes.
+
+python -m millrace_runtime.chat.text_process MODEL_PATH SOCKET_FD MEMORY_BYTES JOB_SECONDS
+"""
+
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from millrace_runtime.chat.errors import ChatError, TemplateError
+from millrace_runtime.chat.jobs import (
+    Encoded,
+    EncodeTexts,
+    FromTextWorker,
+    JobRefused,
+    MemoryExceeded,
+    RenderChat,
+    TextJob,
+    WorkerReady,
+)
+from millrace_runtime.chat.template import ChatTemplate
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+
+_READ_BYTES = 1 << 20
+
+
+class JobRunner:
+    """Answers jobs with a model's tokenizer and template."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._template: ChatTemplate | None = None
+
+    def answer(self, job: TextJob) -> FromTextWorker:
+        """Return the job's answer; what goes wrong is an answer too."""
+        try:
+            return Encoded(self._encode(job))
+        except MemoryError:
+            return MemoryExceeded()
+        except ChatError as error:
+            return JobRefused(str(error))
+
+    def _encode(self, job: TextJob) -> list[list[int]]:
+        match job:
+            case RenderChat(messages):
+                text = self._compiled_template().render(messages)
+                # The template writes the special tokens itself.
+                return self._tokenizer.encode_batch([text], add_special_tokens=False)
+            case EncodeTexts(texts):
+                return self._tokenizer.encode_batch(texts, add_special_tokens=True)
+
+    def _compiled_template(self) -> ChatTemplate:
+        """Compile at the first use: a model with a broken template still completes plain prompts."""
+        if self._template is None:
+            config = self._tokenizer.config
+            if config.chat_template is None:
+                raise TemplateError("this model has no chat template: use /v1/completions, or give it one")
+            self._template = ChatTemplate(config.chat_template, config.special_tokens)
+        return self._template
+
+
+def serve_jobs(connection: socket.socket, runner: JobRunner, job_seconds: float) -> None:
+    """Answer jobs until the peer closes. The alarm kills a job that outlives a parent that is gone."""
+    decoder: FrameDecoder[TextJob] = FrameDecoder(TextJob)  # type: ignore[arg-type]
+    connection.sendall(encode_frame(WorkerReady()))
+    while data := connection.recv(_READ_BYTES):
+        for job in decoder.feed(data):
+            signal.setitimer(signal.ITIMER_REAL, job_seconds)
+            answer = runner.answer(job)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.sendall(encode_frame(answer))
+
+
+def main(argv: list[str]) -> int:
+    """Limit memory, load the model's text files, and serve."""
+    model_path, fd, memory_bytes, job_seconds = Path(argv[0]), int(argv[1]), int(argv[2]), float(argv[3])
+    # Data, not address space: allocators reserve far more addresses than they use.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A Ctrl-C or a drain reaches the whole process group; we end when our socket closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with socket.socket(fileno=fd) as connection:
+        serve_jobs(connection, JobRunner(Tokenizer.load(model_path)), job_seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    # No interpreter teardown: nothing here needs it, and a drain should not wait for it.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""A model's tokenizer: text to ids, ids to bytes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from millrace_runtime.chat.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from millrace_runtime.chat.errors import TokenizerError
+from millrace_runtime.chat.model_files import TextConfig, read_text_config
+from millrace_runtime.chat.token_bytes import spell_byte_level, spell_sentencepiece
+
+
+class _TokenizerFile(msgspec.Struct):
+    """The one part of tokenizer.json that we read ourselves."""
+
+    decoder: dict[str, Any] | None = None
+
+
+class Tokenizer:
+    """Encodes text and spells tokens. Encoding a batch releases the GIL (a single encode does not)."""
+
+    def __init__(self, native: tokenizers.Tokenizer, config: TextConfig, *, is_byte_level: bool) -> None:
+        native.no_truncation()
+        native.no_padding()
+        self._native = native
+        self._is_byte_level = is_byte_level
+        self._spelling: dict[int, bytes] = {}
+        self.config = config
+        added = native.get_added_tokens_decoder()
+        self._special_ids = frozenset(number for number, token in added.items() if token.special)
+        self.end_token_ids = self._find_end_token_ids()
+
+    @classmethod
+    def load(cls, model_path: Path) -> "Tokenizer":
+        """Load the tokenizer of a model's folder. Raises TokenizerError saying what is missing."""
+        path = model_path / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(
+                f"{path} does not exist: a model's folder needs a tokenizer.json to be served"
+            )
+        try:
+            data = path.read_bytes()
+            native = tokenizers.Tokenizer.from_buffer(data)
+            decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
+        except Exception as error:  # the native library raises plain Exception
+            raise TokenizerError(f"{path} can't be loaded as a tokenizer: {error}") from error
+        return cls(native, read_text_config(model_path), is_byte_level=_is_byte_level(decoder))
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Return each text's token ids."""
+        encodings = self._native.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the tokens' text without special tokens; a broken character reads U+FFFD."""
+        return self._native.decode(tokens, skip_special_tokens=True)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that the token spells, special tokens by their name; empty for an unknown id."""
+        spelled = self._spelling.get(token)
+        if spelled is None:
+            piece = self._native.id_to_token(token) or ""
+            spelled = spell_byte_level(piece) if self._is_byte_level else spell_sentencepiece(piece)
+            self._spelling[token] = spelled
+        return spelled
+
+    def is_special(self, token: int) -> bool:
+        """Tell whether the token is a marker that never appears in text."""
+        return token in self._special_ids
+
+    def open_detokenizer(self) -> Detokenizer:
+        """Return a fresh incremental detokenizer for one sequence."""
+        return ByteDetokenizer(self) if self._is_byte_level else WindowDetokenizer(self)
+
+    def _find_end_token_ids(self) -> tuple[int, ...]:
+        ids = dict.fromkeys(self.config.end_token_ids)
+        named = self._native.token_to_id(self.config.special_tokens.get("eos_token", ""))
+        if named is not None:
+            ids[named] = None
+        return tuple(ids)
+
+
+def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
+    if decoder is None:
+        return False
+    steps = decoder.get("decoders", [decoder])
+    return len(steps) == 1 and steps[0].get("type") == "ByteLevel"

@@ -1,0 +1,134 @@
+"""Judge the demo model and write its card: `python -m millrace_runtime.demo.evaluate`."""
+
+import argparse
+import math
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch.nn import functional
+
+from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
+from millrace_runtime.demo.llama import Llama, LlamaShape
+from millrace_runtime.demo.tokens import BEGIN, END, ROLE_TOKENS, encode_document
+from millrace_runtime.demo.train import FOLDER, Recipe
+
+PERPLEXITY_BOUND = 2.6
+"""What the test holds the shipped model to, on its first held-out documents."""
+NUM_SAMPLES = 20
+
+
+def load_model(folder: Path) -> tuple[Llama, Tokenizer]:
+    """The model in float32 and its tokenizer."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model = Llama(LlamaShape(vocabulary_size=tokenizer.get_vocab_size()))
+    weights = load_file(folder / "model.safetensors")
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    return model.eval(), tokenizer
+
+
+@torch.no_grad()
+def measure_perplexity(model: Llama, tokenizer: Tokenizer, num_documents: int) -> float:
+    """Perplexity per token over the first held-out documents, each alone."""
+    total, count = 0.0, 0
+    for seed in range(HELD_OUT_SEED, HELD_OUT_SEED + num_documents):
+        ids = torch.tensor([encode_document(tokenizer, generate_document(seed))])
+        loss = functional.cross_entropy(model(ids[:, :-1])[0], ids[0, 1:], reduction="sum")
+        total, count = total + loss.item(), count + ids.shape[1] - 1
+    return math.exp(total / count)
+
+
+@torch.no_grad()
+def sample_answer(model: Llama, tokenizer: Tokenizer, request: str, seed: int, temperature: float) -> str:
+    """An answer of at most 250 tokens to one user message."""
+    text = f"{BEGIN}{ROLE_TOKENS['user']}{request}{END}{ROLE_TOKENS['assistant']}"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    start, end = len(ids), tokenizer.token_to_id(END)
+    generator = torch.Generator().manual_seed(seed)
+    while len(ids) < start + 250:
+        chances = (model(torch.tensor([ids]))[0, -1] / temperature).softmax(-1)
+        drawn = int(torch.multinomial(chances, 1, generator=generator).item())
+        if drawn == end:
+            break
+        ids.append(drawn)
+    return str(tokenizer.decode(ids[start:]))
+
+
+def list_requests() -> list[str]:
+    """What the samples are asked: the first user messages of held-out conversations."""
+    requests: list[str] = []
+    seed = HELD_OUT_SEED
+    while len(requests) < NUM_SAMPLES:
+        asked = [message.content for message in generate_document(seed).messages if message.role == "user"]
+        requests += asked[:1]
+        seed += 1
+    return requests
+
+
+def render_card(perplexity: float, num_documents: int, samples: list[tuple[str, str]], trained: str) -> str:
+    """The model card as Markdown."""
+    recipe, shape = Recipe(), LlamaShape()
+    tokens = recipe.steps * recipe.batch_tokens
+    quoted = "\n\n".join(
+        f"{i}. **{_flat(asked)}**\n\n   {_flat(said)}" for i, (asked, said) in enumerate(samples, 1)
+    )
+    return f"""# stories
+
+A chat model small enough to ship: it tells short stories and answers questions about them. It exists to
+show and to test serving; it knows nothing else.
+
+- **Shape:** Llama, vocabulary {shape.vocabulary_size} (byte-level BPE), width {shape.width},
+  MLP {shape.hidden_width}, {shape.num_layers} layers, {shape.num_heads}/{shape.num_kv_heads} heads of
+  {shape.head_width}, tied embedding, bfloat16, context {shape.max_length} (trained on rows of
+  {recipe.row_tokens}, the last steps on {recipe.long_row_tokens}).
+- **Data:** stories and conversations made by `millrace_runtime.demo.generator`, whose small world tracks
+  who is where and who holds what. No third party's text. Training uses seeds from 0 on, evaluation
+  seeds from {HELD_OUT_SEED} on.
+- **Training:** `python -m millrace_runtime.demo.train` with its defaults: {recipe.steps} steps,
+  {tokens} tokens; {trained}.
+  One thread and fixed seeds: the same machine class and torch version give the same weights.
+- **Held-out perplexity:** {perplexity:.3f} per token over {num_documents} documents; a test holds it to
+  at most {PERPLEXITY_BOUND}. Perplexity on such regular text hides damage: compare logits too.
+- **Licence:** as the repository's, weights and data.
+
+## {len(samples)} samples, not selected
+
+The first requests of the held-out conversations, at temperature 0.5; the seed of a sample is its number.
+
+{quoted}
+"""
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, sample, write the card."""
+    parser = argparse.ArgumentParser(prog="python -m millrace_runtime.demo.evaluate", description=__doc__)
+    parser.add_argument(
+        "--model", type=Path, default=FOLDER, help="the model folder (default: the shipped one)"
+    )
+    parser.add_argument(
+        "--documents", type=int, default=100, help="held-out documents (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--trained", default="time not recorded", help="training time and machine, for the card"
+    )
+    parsed = parser.parse_args(argv)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    model, tokenizer = load_model(parsed.model)
+    perplexity = measure_perplexity(model, tokenizer, parsed.documents)
+    asked = list_requests()
+    said = [sample_answer(model, tokenizer, text, number, 0.5) for number, text in enumerate(asked, 1)]
+    card = render_card(perplexity, parsed.documents, list(zip(asked, said, strict=True)), parsed.trained)
+    (parsed.model / "README.md").write_text(card)
+    print(f"perplexity {perplexity:.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,158 @@
+"""Documents to train on: stories, and conversations about stories, in which facts stay true.
+
+`generate_document(seed)` is a pure function of its seed, so a held-out set is a range of seeds.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from millrace_runtime.demo.lexicon import FOODS, KINDS, NAMES, THINGS, read_extra_words, with_article
+from millrace_runtime.demo.plots import PLOTS, Cast, draw_cast, tell_outing
+from millrace_runtime.demo.questions import ask_questions
+from millrace_runtime.demo.telling import Teller
+from millrace_runtime.demo.walks import tell_walk
+from millrace_runtime.demo.world import World
+
+HELD_OUT_SEED = 1_000_000_000
+"""Seeds from here on are never trained on."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """A conversation, or plain text where messages is empty."""
+
+    messages: tuple[Message, ...] = ()
+    text: str = ""
+
+
+SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are a storyteller.",
+    "You tell short stories.",
+    "Be kind and clear.",
+    "Answer in simple English.",
+)
+SMALL_TALK = (
+    (("Hello!", "Hi!", "Hello.", "Hi there!", "Good morning!", "Hey!"),
+     ("Hello! Would you like to hear a story?", "Hi! I can tell you a story. Who should it be about?")),
+    (("Who are you?", "What are you?", "What is your name?"),
+     ("I am a small model that tells stories.", "I am Stories, a small model. I like to tell stories.")),
+    (("What can you do?", "How can you help me?", "What do you do?"),
+     ("I can tell you a short story, and I can answer questions about it.",
+      "I tell stories about animals and people. Ask me for a story about a fox and a lantern!")),
+    (("How are you?", "How are you today?"),
+     ("I am very well, thank you. Shall I tell you a story?", "I am fine. I am ready to tell a story.")),
+)  # fmt: skip
+THANKS = (
+    ("Thank you!", "Thanks.", "That was nice.", "What a good story!", "I liked that story."),
+    ("You are welcome! Shall I tell you another story?", "I am glad that you liked it.", "You are welcome!"),
+)
+CONTINUE = ("What happened next?", "And then?", "Please go on.", "Tell me more.", "Continue the story.")
+REPEAT = ("Repeat:", "Say again:", "Please repeat these words:", "Repeat after me:")
+VERBS = ("Tell me", "Please tell me", "Write", "Can you tell me", "Write me", "I would like to hear")
+STORIES = ("a story", "a short story", "a little story")
+
+
+def generate_document(seed: int) -> Document:
+    """The document of a seed."""
+    rng = random.Random(seed)  # noqa: S311  stories need no cryptographic randomness
+    kinds: tuple[Callable[[random.Random], Document], ...] = (_plain, _reading, _talk, _chat, _repetition)
+    return rng.choices(kinds, weights=(10, 20, 2, 43, 25))[0](rng)
+
+
+def _plain(rng: random.Random) -> Document:
+    return Document(text=_tell_story(rng)[1].text)
+
+
+def _tell_story(rng: random.Random) -> tuple[Cast, Teller]:
+    cast, teller = draw_cast(rng), Teller(rng, World())
+    rng.choice(PLOTS)(teller, cast)
+    return cast, teller
+
+
+def _reading(rng: random.Random) -> Document:
+    teller = tell_walk(rng)
+    questions = ask_questions(rng, teller.world, rng.randint(1, 4))
+    first, *others = questions
+    asked = f"{teller.text}\n{first.text}" if rng.random() < 0.7 else f"{first.text}\n{teller.text}"
+    messages = [Message("user", asked), Message("assistant", first.answer)]
+    for question in others:
+        messages += [Message("user", question.text), Message("assistant", question.answer)]
+    return Document(messages=(*_system(rng), *messages))
+
+
+def _repetition(rng: random.Random) -> Document:
+    """Words to say again: nothing else teaches so small a model so soon to copy names from its context."""
+    pool = (*NAMES, *KINDS, *THINGS, *FOODS, *read_extra_words())
+    words = " ".join(rng.choices(pool, k=rng.randint(6, 30)))
+    return Document(messages=(Message("user", f"{rng.choice(REPEAT)} {words}"), Message("assistant", words)))
+
+
+def _talk(rng: random.Random) -> Document:
+    messages: list[Message] = []
+    for asked, answers in rng.sample([*SMALL_TALK, THANKS], rng.randint(1, 3)):
+        messages += [Message("user", rng.choice(asked)), Message("assistant", rng.choice(answers))]
+    return Document(messages=(*_system(rng), *messages))
+
+
+def _chat(rng: random.Random) -> Document:
+    messages = _system(rng)
+    for _ in range(1 + (rng.random() < 0.2)):
+        messages += _story_turns(rng)
+    return Document(messages=tuple(messages))
+
+
+def _story_turns(rng: random.Random) -> list[Message]:
+    cast, teller = _tell_story(rng)
+    messages = [Message("user", _request(rng, cast, teller.world)), Message("assistant", teller.text)]
+    for question in ask_questions(rng, teller.world, rng.randint(0, 3)):
+        messages += [Message("user", question.text), Message("assistant", question.answer)]
+    if rng.random() < 0.15:
+        messages += _continuation(rng, cast, teller)
+    if rng.random() < 0.15:
+        messages += [Message("user", rng.choice(THANKS[0])), Message("assistant", rng.choice(THANKS[1]))]
+    return messages
+
+
+def _continuation(rng: random.Random, cast: Cast, teller: Teller) -> list[Message]:
+    if cast.gift in teller.world.list_things():
+        return []
+    sequel = Teller(rng, teller.world)
+    tell_outing(sequel, cast)
+    messages = [Message("user", rng.choice(CONTINUE)), Message("assistant", sequel.text)]
+    for question in ask_questions(rng, teller.world, 1):
+        messages += [Message("user", question.text), Message("assistant", question.answer)]
+    return messages
+
+
+def _request(rng: random.Random, cast: Cast, world: World) -> str:
+    kind, noun = with_article(cast.lead.kind), with_article(rng.choice(world.list_things()).noun)
+    about = rng.choice(
+        (
+            "",
+            f" about {kind}",
+            f" about {kind} and {noun}",
+            f" about {kind} and {noun}",
+            f" about {kind} and {noun}",
+            f" about {kind} named {cast.lead.name}",
+            f" about {kind} named {cast.lead.name} and {noun}",
+            f" about {kind} and {with_article(cast.friend.kind)}",
+            f" about {noun}",
+        )
+    )
+    verb = rng.choice(VERBS)
+    return f"{verb} {rng.choice(STORIES)}{about}{'?' if verb.startswith('Can') else '.'}"
+
+
+def _system(rng: random.Random) -> list[Message]:
+    return [Message("system", rng.choice(SYSTEMS))] if rng.random() < 0.15 else []

@@ -1,0 +1,266 @@
+"""Plots: orders of events that make a story. Each begins with a lead at a place and ends well."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millrace_runtime.demo.lexicon import (
+    FOOD_ADJECTIVES,
+    FOODS,
+    KINDS,
+    NAMES,
+    PLACES,
+    THING_ADJECTIVES,
+    THINGS,
+    Place,
+)
+from millrace_runtime.demo.telling import GREETS, Teller
+from millrace_runtime.demo.world import Character, Thing
+
+HAS = (
+    "{A} had {new}.",
+    "{A} had {new}, and {they} took it everywhere.",
+    "{Their} favorite thing was {new}.",
+    "One day {a} got {new}.",
+)
+SKIES = (
+    "It was a warm and sunny day.",
+    "The sun was shining.",
+    "It was a cold and windy day.",
+    "The sky was blue, and the birds were singing.",
+    "It began to rain.",
+    "It was early in the morning.",
+)
+SAD = ("{A} was very sad.", "{A} sat down and began to cry.", "{A} did not know what to do.")
+HAPPY = ("{A} was very happy.", "{A} laughed and danced.", "{A} smiled.", "{A} had never been so happy.")
+FRIENDS = (
+    "From that day on, {a} and {b} were good friends.",
+    "{A} and {b} became the best of friends.",
+    "After that, {a} and {b} played together every day.",
+    "{A} and {b} laughed and sang until the sun went down.",
+)
+KEEPS = (
+    "{A} still has {t} today.",
+    "{A} kept {t} safe from then on.",
+    "That night {a} slept well, with {t} by {their} bed.",
+)
+MORALS = (
+    "It is good to share with a friend.",
+    "A kind heart is worth more than gold.",
+    "And that was the end of a very good day.",
+    "A friend in need is a friend indeed.",
+    "The end.",
+)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Whom and what a story is about, and the places it visits."""
+
+    lead: Character
+    friend: Character
+    third: Character
+    thing: Thing
+    gift: Thing
+    food: Thing
+    places: tuple[Place, Place, Place, Place]
+
+
+def draw_cast(rng: random.Random) -> Cast:
+    """Draw different characters, things and places."""
+    names, kinds = rng.sample(list(NAMES), 3), rng.sample(KINDS, 3)
+    people = [Character(name, kind, NAMES[name]) for name, kind in zip(names, kinds, strict=True)]
+    things = [Thing(noun, rng.choice(THING_ADJECTIVES)) for noun in rng.sample(THINGS, 2)]
+    food = Thing(rng.choice(FOODS), rng.choice(FOOD_ADJECTIVES))
+    here, there, beyond, home = rng.sample(PLACES, 4)
+    return Cast(people[0], people[1], people[2], things[0], things[1], food, (here, there, beyond, home))
+
+
+def _open(tell: Teller, cast: Cast, *, owned: Thing | None) -> None:
+    tell.introduce(cast.lead, cast.places[0])
+    if owned:
+        tell.world.add_held(owned, cast.lead)
+        tell.say(HAS, cast.lead, thing=owned)
+    tell.say_plain(*SKIES)
+
+
+def _close(tell: Teller, cast: Cast, kept: Thing) -> None:
+    holder = tell.world.holder[kept]
+    tell.say(HAPPY, holder)
+    tell.say(KEEPS, holder, thing=kept)
+    tell.say(FRIENDS, cast.lead, other=cast.friend)
+    tell.say_plain(*MORALS)
+
+
+def tell_lost_and_found(tell: Teller, cast: Cast) -> None:
+    """The lead loses a thing; a friend finds it and brings it back."""
+    _, there, beyond, _ = cast.places
+    lead, friend, thing = cast.lead, cast.friend, cast.thing
+    _open(tell, cast, owned=thing)
+    tell.go(lead, there)
+    tell.drop(lead, thing, by_accident=True)
+    tell.go(lead, beyond)
+    tell.say(
+        ("Then {a} saw that {t} was gone.", "There {a} looked for {t}, but it was gone."), lead, thing=thing
+    )
+    tell.say(SAD, lead)
+    tell.meet(lead, friend)
+    tell.say(
+        ('"I will help you," said {who}.', '"Do not cry, {bname}," said {who}. "I will look for it."'),
+        friend,
+        other=lead,
+    )
+    tell.go(friend, there)
+    tell.find(friend, thing)
+    tell.go(friend, beyond)
+    tell.give(friend, thing, lead)
+    tell.use(lead, thing)
+    _close(tell, cast, thing)
+
+
+def tell_gift(tell: Teller, cast: Cast) -> None:
+    """The lead gives a thing to a sad friend."""
+    _, there, _, _ = cast.places
+    lead, friend, thing = cast.lead, cast.friend, cast.thing
+    _open(tell, cast, owned=thing)
+    tell.use(lead, thing)
+    tell.go(lead, there)
+    tell.meet(lead, friend)
+    tell.say(SAD, friend)
+    tell.say(
+        ('"Why are you sad?" asked {who}. "I have nothing to play with," said {b}.',
+         '"What is wrong?" asked {who}. "Today is my birthday, and I am alone," said {b}.'),
+        lead, other=friend,
+    )  # fmt: skip
+    tell.give(lead, thing, friend)
+    tell.use(friend, thing)
+    _close(tell, cast, thing)
+
+
+def tell_trade(tell: Teller, cast: Cast) -> None:
+    """Two trade what they have."""
+    _, there, _, _ = cast.places
+    lead, friend, thing, gift = cast.lead, cast.friend, cast.thing, cast.gift
+    _open(tell, cast, owned=thing)
+    tell.go(lead, there)
+    tell.meet(lead, friend)
+    tell.world.add_held(gift, friend)
+    tell.say(("{A} had {new}.", "{A} was holding {new}."), friend, thing=gift)
+    tell.say(GREETS, lead, other=friend)
+    tell.say(
+        ('"I like {t}," said {who}. "Shall we trade?" {B} said yes.',
+         '"May I have {t}?" asked {who}. "Yes, if we trade," said {b}.'),
+        lead, other=friend, thing=gift,
+    )  # fmt: skip
+    tell.give(lead, thing, friend, has_thanks=False)
+    tell.give(friend, gift, lead)
+    tell.use(friend, thing)
+    tell.use(lead, gift)
+    _close(tell, cast, gift)
+
+
+def tell_shared_meal(tell: Teller, cast: Cast) -> None:
+    """The lead shares food with somebody hungry, who gives a thing in return."""
+    _, there, beyond, _ = cast.places
+    lead, friend, gift, food = cast.lead, cast.friend, cast.thing, cast.food
+    _open(tell, cast, owned=food)
+    tell.go(lead, there)
+    tell.meet(lead, friend)
+    tell.world.add_held(gift, friend)
+    tell.say(
+        ("{A} had {new}, but nothing to eat.", "{A} was holding {new}, and {they} looked hungry."),
+        friend,
+        thing=gift,
+    )
+    tell.say(
+        (
+            '"I am so hungry," said {who} to {b}.',
+            '"Have you got anything to eat?" asked {who}. {Bname} said yes.',
+        ),
+        friend,
+        other=lead,
+    )
+    tell.share(lead, food, friend)
+    tell.give(friend, gift, lead)
+    tell.go_together(lead, friend, beyond)
+    tell.use(lead, gift)
+    _close(tell, cast, gift)
+
+
+def tell_borrowing(tell: Teller, cast: Cast) -> None:
+    """The lead borrows a thing and brings it back."""
+    _here, there, beyond, _ = cast.places
+    lead, friend, thing = cast.lead, cast.friend, cast.thing
+    _open(tell, cast, owned=None)
+    tell.say((f"{{A}} needed a {thing.noun}, but {{they}} did not have one.",
+              f"{{A}} wished for a {thing.noun}."), lead)  # fmt: skip
+    tell.go(lead, there)
+    tell.meet(lead, friend)
+    tell.world.add_held(thing, friend)
+    tell.say(("{A} had {new}.", "{A} was holding {new}."), friend, thing=thing)
+    tell.say(
+        ('"May I borrow {t}?" asked {who}. "Yes," said {b}, "but please bring it back."',),
+        lead,
+        other=friend,
+        thing=thing,
+    )
+    tell.give(friend, thing, lead)
+    tell.go(lead, beyond)
+    tell.use(lead, thing)
+    tell.go(lead, there)
+    tell.meet(lead, friend)
+    tell.give(lead, thing, friend)
+    _close(tell, cast, thing)
+
+
+def tell_owner_search(tell: Teller, cast: Cast) -> None:
+    """The lead finds a thing and looks for the one who lost it."""
+    _, there, beyond, home = cast.places
+    lead, friend, third, thing = cast.lead, cast.friend, cast.third, cast.thing
+    _open(tell, cast, owned=None)
+    tell.go(lead, there)
+    tell.find_new(lead, thing)
+    tell.say((f'"Whose {thing.noun} is this?" {{who}} wondered.',), lead)
+    tell.go(lead, beyond)
+    tell.meet(lead, third)
+    tell.say(
+        (f'"Is this your {thing.noun}?" asked {{who}}. "No, it is not mine," said {{b}}.',),
+        lead,
+        other=third,
+    )
+    tell.go(lead, home)
+    tell.meet(lead, friend)
+    tell.say(
+        (f'"Is this your {thing.noun}?" asked {{who}}. "Yes! I lost it yesterday," said {{b}}.',),
+        lead,
+        other=friend,
+    )
+    tell.give(lead, thing, friend)
+    tell.use(friend, thing)
+    _close(tell, cast, thing)
+
+
+def tell_outing(tell: Teller, cast: Cast) -> None:
+    """What happens next: two who are known go somewhere and find a thing."""
+    lead, friend, gift = cast.lead, cast.friend, cast.gift
+    place = next(p for p in reversed(cast.places) if p != tell.world.location[lead])
+    tell.say(
+        ("The next morning {a} went out with {b}.", "The next day {a} and {b} met again."), lead, other=friend
+    )
+    tell.go_together(lead, friend, place)
+    finder, other = (lead, friend)
+    tell.find_new(finder, gift)
+    tell.use(finder, gift)
+    tell.give(finder, gift, other)
+    tell.use(other, gift)
+    tell.say(FRIENDS, lead, other=friend)
+
+
+PLOTS: tuple[Callable[[Teller, Cast], None], ...] = (
+    tell_lost_and_found,
+    tell_gift,
+    tell_trade,
+    tell_shared_meal,
+    tell_borrowing,
+    tell_owner_search,
+)

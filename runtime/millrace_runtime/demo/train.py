@@ -1,0 +1,158 @@
+"""Train the demo model: `python -m millrace_runtime.demo.train`, reproducible on one thread.
+
+A compact Llama in plain torch, independent of the runtime's own models so that one can judge the
+other. Matrices learn by orthogonalised momentum (Muon), which needs about half of AdamW's tokens at
+this size; embeddings and norms learn by AdamW.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from millrace_runtime.demo.generator import generate_document
+from millrace_runtime.demo.llama import Llama, LlamaShape
+from millrace_runtime.demo.muon import Muon
+from millrace_runtime.demo.tokens import END, encode_document, train_tokenizer, write_tokenizer
+
+FOLDER = Path(__file__).with_name("stories")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the weights; the defaults regenerate the shipped model."""
+
+    steps: int = 620
+    batch_tokens: int = 1536
+    row_tokens: int = 512
+    long_row_tokens: int = 1536
+    long_fraction: float = 0.05
+    """The last steps see long rows, so that long conversations are not strange."""
+    matrix_rate: float = 0.02
+    vector_rate: float = 3e-3
+    warmup_steps: int = 20
+    cooldown_fraction: float = 0.6
+    tokenizer_documents: int = 4000
+    seed: int = 0
+
+    def rate_factor(self, step: int) -> float:
+        """Learning-rate factor: linear warm-up, a plateau, linear decay to nothing."""
+        left = (self.steps - step) / (self.steps * self.cooldown_fraction)
+        return min((step + 1) / self.warmup_steps, 1.0, left)
+
+    def row_length(self, step: int) -> int:
+        """Tokens in a row of this step's batch."""
+        return self.long_row_tokens if step >= self.steps * (1 - self.long_fraction) else self.row_tokens
+
+
+def stream_tokens(tokenizer: Tokenizer, first_seed: int) -> Iterator[int]:
+    """The documents from a seed on, one after another."""
+    seed = first_seed
+    while True:
+        yield from encode_document(tokenizer, generate_document(seed))
+        seed += 1
+
+
+def draw_batch(tokens: Iterator[int], recipe: Recipe, step: int) -> Tensor:
+    """Ids [rows, row tokens + 1] for a step."""
+    length = recipe.row_length(step)
+    rows = recipe.batch_tokens // length
+    return torch.tensor([[next(tokens) for _ in range(length + 1)] for _ in range(rows)])
+
+
+def train(recipe: Recipe, folder: Path, *, save_seconds: float) -> None:
+    """Train and write the model folder, early once after save_seconds and at the end."""
+    torch.manual_seed(recipe.seed)
+    torch.use_deterministic_algorithms(True)
+    tokenizer = train_tokenizer(recipe.tokenizer_documents)
+    shape = LlamaShape(vocabulary_size=tokenizer.get_vocab_size())
+    model = Llama(shape)
+    optimizers = _build_optimizers(model, recipe)
+    tokens = stream_tokens(tokenizer, 0)
+    started, saved = time.monotonic(), 0.0
+    for step in range(recipe.steps):
+        loss = _train_step(model, optimizers, recipe, step, draw_batch(tokens, recipe, step))
+        elapsed = time.monotonic() - started
+        if step % 20 == 0:
+            _say(f"step {step} loss {loss:.3f} perplexity {math.exp(loss):.2f} {elapsed:.0f} s")
+        if elapsed - saved > save_seconds and step < recipe.steps - 1:
+            saved = elapsed
+            write_model(model, shape, tokenizer, folder)
+            _say(f"saved a checkpoint after step {step}")
+    write_model(model, shape, tokenizer, folder)
+    _say(f"done: {recipe.steps} steps in {time.monotonic() - started:.0f} s")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _build_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    named = list(model.named_parameters())
+    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+    vectors = [p for name, p in named if p.ndim != 2 or "embed" in name]
+    adam = torch.optim.AdamW(vectors, lr=recipe.vector_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    return [Muon(matrices, rate=recipe.matrix_rate), adam]
+
+
+def _train_step(
+    model: Llama, optimizers: list[torch.optim.Optimizer], recipe: Recipe, step: int, batch: Tensor
+) -> float:
+    peaks = (recipe.matrix_rate, recipe.vector_rate)
+    for optimizer, peak in zip(optimizers, peaks, strict=True):
+        optimizer.param_groups[0]["lr"] = peak * recipe.rate_factor(step)
+    logits = model(batch[:, :-1])
+    loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def write_model(model: Llama, shape: LlamaShape, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a folder that loads as any Llama checkpoint; the weights appear whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end = tokenizer.token_to_id(END)
+    config = shape.to_config() | {"bos_token_id": 0, "eos_token_id": end, "pad_token_id": 2}
+    generation = {"bos_token_id": 0, "eos_token_id": end, "pad_token_id": 2, "max_new_tokens": 512}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    write_tokenizer(tokenizer, folder, shape.max_length)
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    partial = folder / "model.safetensors.partial"
+    save_file(weights, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # save_file writes for its owner only
+    partial.replace(folder / "model.safetensors")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m millrace_runtime.demo.train", description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=FOLDER, help="the folder to write (default: the shipped one)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=Recipe.steps, help="training steps (default: %(default)s)"
+    )
+    parser.add_argument("--save-seconds", type=float, default=200.0, help="seconds between checkpoints")
+    parsed = parser.parse_args(argv)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)  # sums depend on the number of threads
+    train(Recipe(steps=parsed.steps), parsed.out, save_seconds=parsed.save_seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,38 @@
+
+"""Sequences in order of age."""
+
+import bisect
+from collections.abc import Iterator
+from operator import attrgetter
+
+from millrace_runtime.engine.sequence import Sequence
+
+_age = attrgetter("age")
+
+
+class AgeQueue:
+    """A collection of sequences, the oldest first. One that comes back takes its old place."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    @property
+    def oldest(self) -> Sequence | None:
+        """The first of all, if there is one."""
+        return self._sequences[0] if self._sequences else None
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in its place by age."""
+        bisect.insort(self._sequences, sequence, key=_age)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take out a sequence that is in here."""
+        index = bisect.bisect_left(self._sequences, sequence.age, key=_age)
+        assert self._sequences[index] is sequence
+        del self._sequences[index]

@@ -1,0 +1,75 @@
+"""The processes of a replica: started, joined by a socket pair, signalled and reaped."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
+from millrace_runtime.replica.heartbeat import Heartbeat, Member
+from millrace_runtime.replica.settings import ReplicaSettings
+
+_MODULES = {
+    Member.ENGINE: "millrace_runtime.replica.engine_process",
+    Member.HTTP: "millrace_runtime.replica.http_process",
+}
+
+
+class Children:
+    """The engine and the HTTP process."""
+
+    def __init__(self, settings: ReplicaSettings, heartbeat: Heartbeat, listener: socket.socket) -> None:
+        """Start both. `listener` is the bound socket that HTTP is served on."""
+        engine_end, http_end = socket.socketpair()
+        environment = thread_environment(os.environ, read_num_cpus(os.environ))
+        self._environment = environment
+        with engine_end, http_end:
+            self._processes = {
+                Member.ENGINE: self._start(Member.ENGINE, settings, [engine_end.fileno(), heartbeat.fd]),
+                Member.HTTP: self._start(
+                    Member.HTTP, settings, [http_end.fileno(), heartbeat.fd, listener.fileno()]
+                ),
+            }
+
+    def _start(self, member: Member, settings: ReplicaSettings, fds: list[int]) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-m",
+            _MODULES[member],
+            settings.to_json(),
+            str(os.getpid()),
+            *map(str, fds),
+        ]
+        return subprocess.Popen(command, pass_fds=fds, env=self._environment, stdin=subprocess.DEVNULL)
+
+    def send(self, member: Member, signal_number: int) -> None:
+        """Signal a process that has not been reaped."""
+        if self._processes[member].returncode is None:
+            os.kill(self._processes[member].pid, signal_number)
+
+    def reap(self) -> Iterator[tuple[Member, int]]:
+        """Yield each process that ended, with its exit code (negative: the signal that killed it).
+
+        As process 1 of a container we also inherit, and reap, what our processes leave behind.
+        """
+        members = {process.pid: member for member, process in self._processes.items()}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in members:
+                code = os.waitstatus_to_exitcode(status)
+                self._processes[members[pid]].returncode = code
+                yield members[pid], code
+
+    def kill(self) -> None:
+        """Kill what still runs, and wait for it."""
+        for member, process in self._processes.items():
+            self.send(member, signal.SIGKILL)
+            if process.returncode is None:
+                process.wait()

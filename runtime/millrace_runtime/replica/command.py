@@ -1,0 +1,37 @@
+"""`millrace serve`: check the settings, then supervise a replica."""
+
+from pathlib import Path
+
+from millrace_runtime import contract
+from millrace_runtime.replica.console import say
+from millrace_runtime.replica.errors import PortTaken, SettingError
+from millrace_runtime.replica.settings import parse_settings
+from millrace_runtime.replica.supervisor import supervise
+
+EXIT_PORT_TAKEN = 69  # EX_UNAVAILABLE
+
+
+def main(argv: list[str]) -> int:
+    """Serve until the replica ends, and return its exit status."""
+    try:
+        settings = parse_settings(argv)
+    except SettingError as error:
+        say(str(error))
+        return contract.EXIT_BAD_USAGE
+    if not (settings.model_path / "config.json").is_file():
+        say(f"no model at {settings.model_path}: {_find_missing(settings.model_path)}")
+        return contract.EXIT_BAD_MODEL
+    try:
+        return supervise(settings)
+    except PortTaken as error:
+        say(str(error))
+        return EXIT_PORT_TAKEN
+
+
+def _find_missing(path: Path) -> str:
+    """Say what keeps a path from being a model's folder."""
+    if not path.exists():
+        return "there is nothing at that path; give --model a folder with config.json and *.safetensors"
+    if not path.is_dir():
+        return "that is a file; give --model the folder it lies in"
+    return "the folder has no config.json; give --model a folder in Hugging Face's layout"

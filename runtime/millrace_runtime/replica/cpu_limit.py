@@ -1,0 +1,57 @@
+"""How many CPUs this replica may use, and what its libraries must be told of it."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ENV_CPU_LIMIT = "MILLRACE_CPU_LIMIT"
+"""CPUs, such as 0.5: for places that limit by other means than a cgroup."""
+
+
+def read_num_cpus(environment: Mapping[str, str], cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the whole CPUs that this process may use, rounded up: the least of every limit, at least 1."""
+    limits = [float(len(os.sched_getaffinity(0))), *_cgroup_quotas(cgroups)]
+    if (text := environment.get(ENV_CPU_LIMIT)) is not None:
+        limits.extend(_number(text))
+    return max(1, math.ceil(min(limits)))
+
+
+def thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[str, str]:
+    """Return the environment for a process that computes; what the user set stands.
+
+    Waiting threads sleep instead of spinning: three two-thread processes on two cores made 56 steps/s in
+    all with the defaults, 404 so.
+    """
+    return {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "0",
+        "OMP_NUM_THREADS": str(num_cpus),
+        **environment,
+    }
+
+
+def _cgroup_quotas(cgroups: Path) -> Iterator[float]:
+    """Yield the quota of version 2 and of version 1, where there is one."""
+    match _read_words(cgroups / "cpu.max"):
+        case [quota, period] if quota != "max":
+            yield int(quota) / int(period)
+    match _read_words(cgroups / "cpu/cpu.cfs_quota_us"), _read_words(cgroups / "cpu/cpu.cfs_period_us"):
+        case [quota], [period] if int(quota) > 0:
+            yield int(quota) / int(period)
+
+
+def _read_words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _number(text: str) -> Iterator[float]:
+    try:
+        value = float(text)
+    except ValueError:
+        return
+    if value > 0:
+        yield value

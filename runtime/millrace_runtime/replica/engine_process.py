@@ -1,0 +1,135 @@
+"""The engine's process: loads the model, tries a step, then runs the loop."""
+
+import os
+import socket
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+from millrace_runtime import contract
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.protocol.executor import Executor
+from millrace_runtime.protocol.messages import EngineReady, Generate
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.replica.engine_channel import EngineChannel
+from millrace_runtime.replica.engine_loop import EngineLoop
+from millrace_runtime.replica.errors import PeerGone
+from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
+from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
+from millrace_runtime.replica.membership import join_replica
+from millrace_runtime.replica.settings import ReplicaSettings
+
+
+class _PhaseClock:
+    """Measures the startup's phases."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, phase: str) -> None:
+        """Book the time since the former phase's end under a name."""
+        now = time.monotonic()
+        self.seconds[phase], self._since = now - self._since, now
+
+
+def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbeat) -> NoReturn:
+    """Load, say that we are ready, and run until the HTTP process is gone (PeerGone).
+
+    Raises ModelError for a folder that holds no model we can load.
+    """
+    clock = _PhaseClock()
+    executor = _load_executor(settings, clock)
+    heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
+    scheduler = Scheduler(executor.limits, settings.max_batched_tokens)
+    try_step(scheduler, executor)
+    clock.end("warmup")
+    limits = executor.limits
+
+    def beat() -> None:
+        heartbeat.beat(Member.ENGINE, Phase.STEPPING, time.monotonic())
+
+    beat()
+    channel.send(
+        EngineReady(
+            scheduler.max_model_length,
+            limits.num_blocks,
+            limits.block_size,
+            limits.vocabulary_size,
+            clock.seconds,
+        )
+    )
+    EngineLoop(channel, scheduler, executor, beat).run()
+
+
+def try_step(scheduler: Scheduler, executor: Executor) -> None:
+    """Run a short sequence: its prefill and a decode pay for what is built on first use."""
+    scheduler.add(
+        Generate(
+            sequence_id=0,
+            prompt=[0] * min(4, scheduler.max_model_length - 1),
+            max_tokens=2,
+            stop_token_ids=[],
+            sampling=Sampling(temperature=0.0),
+            arrival=0.0,
+        )
+    )
+    while scheduler.has_work:
+        while (plan := scheduler.schedule()) is not None:
+            executor.submit(plan)
+        scheduler.commit(executor.collect())
+
+
+def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
+    # Here and not above: importing torch takes seconds, and is a phase that we measure.
+    from millrace_runtime.execution.local import build_executor  # noqa: PLC0415
+    from millrace_runtime.execution.settings import ExecutionSettings  # noqa: PLC0415
+
+    clock.end("imports")
+    executor = build_executor(
+        ExecutionSettings(
+            model_path=settings.model_path,
+            device=settings.device,
+            dtype=settings.dtype,
+            max_model_length=settings.max_model_length,
+            max_sequences=settings.max_sequences,
+            max_batched_tokens=settings.max_batched_tokens,
+            kv_cache_bytes=settings.kv_cache_bytes,
+        )
+    )
+    clock.end("weights")
+    return executor
+
+
+def main(argv: list[str]) -> int:
+    """Run as the supervisor's child: settings, its process id, our socket and the heartbeat's page."""
+    membership = join_replica(argv)
+    socket_fd, heartbeat_fd = membership.fds
+    heartbeat = Heartbeat(heartbeat_fd)
+    with socket.socket(fileno=socket_fd) as sock:
+        try:
+            serve(membership.settings, EngineChannel(sock), heartbeat)
+        except PeerGone:
+            return EXIT_PEER_GONE
+        except Exception as error:  # noqa: BLE001  the last words of a process that dies of anything
+            return _fail(error, heartbeat)
+
+
+def _fail(error: Exception, heartbeat: Heartbeat) -> int:
+    """Say why the engine ends: a bad model in a line, any other failure with its traceback."""
+    from millrace_runtime.execution.errors import ModelError  # noqa: PLC0415  not before its phase
+
+    heartbeat.write_last_words(str(error) or type(error).__name__)
+    if isinstance(error, ModelError):
+        return contract.EXIT_BAD_MODEL
+    traceback.print_exc()
+    heartbeat.write_last_words(f"the engine failed: {type(error).__name__}: {error}")
+    return EXIT_ENGINE_FAILED
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Not sys.exit: what torch and CUDA tear down at exit can hang, and nothing here is left to save.
+    os._exit(status)

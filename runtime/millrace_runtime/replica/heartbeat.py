@@ -1,0 +1,109 @@
+"""Signs of life in shared memory: each process writes its own, the supervisor reads them without asking.
+
+A page holds one beat for each process, and the last words of one that fails. Times are time.monotonic(),
+which is one clock for all processes of a machine.
+"""
+
+import enum
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+
+
+class Phase(enum.IntEnum):
+    """What a process is at; each has a deadline for its next beat."""
+
+    LOADING = 1
+    WARMING = 2
+    STEPPING = 3  # at its main loop: the engine's steps, the HTTP process's event loop
+
+
+class Member(enum.IntEnum):
+    """A process that beats; its number is its place in the page."""
+
+    ENGINE = 0
+    HTTP = 1
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The newest sign of life of a process."""
+
+    phase: Phase
+    time: float
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long a process may go without a beat, in seconds."""
+
+    startup: float
+    step: float
+
+    def of(self, phase: Phase) -> float:
+        """Return the deadline of a phase."""
+        return self.step if phase is Phase.STEPPING else self.startup
+
+
+_BEAT = struct.Struct("=dq")
+_LENGTH = struct.Struct("=H")
+_WORDS_AT = 1024
+_MAX_WORDS_BYTES = 2048
+
+
+class Heartbeat:
+    """The shared page."""
+
+    def __init__(self, fd: int) -> None:
+        """Map the page behind an inherited descriptor."""
+        self.fd = fd
+        self._page = mmap.mmap(fd, mmap.PAGESIZE)
+
+    @classmethod
+    def create(cls, now: float) -> "Heartbeat":
+        """Return a new page, in which every process is loading since `now`."""
+        fd = os.memfd_create("millrace-heartbeat")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        heartbeat = cls(fd)
+        for member in Member:
+            heartbeat.beat(member, Phase.LOADING, now)
+        return heartbeat
+
+    def beat(self, member: Member, phase: Phase, now: float) -> None:
+        """Write a sign of life."""
+        _BEAT.pack_into(self._page, member * _BEAT.size, now, phase)
+
+    def read(self, member: Member) -> Beat:
+        """Return the newest sign of life."""
+        time, phase = _BEAT.unpack_from(self._page, member * _BEAT.size)
+        return Beat(Phase(phase), time)
+
+    def write_last_words(self, text: str) -> None:
+        """Leave one line, why this process ends, for the supervisor to print last of all."""
+        words = " ".join(text.split()).encode()[:_MAX_WORDS_BYTES]
+        _LENGTH.pack_into(self._page, _WORDS_AT, len(words))
+        self._page[_WORDS_AT + _LENGTH.size : _WORDS_AT + _LENGTH.size + len(words)] = words
+
+    def read_last_words(self) -> str | None:
+        """Return the line that a failed process left."""
+        (length,) = _LENGTH.unpack_from(self._page, _WORDS_AT)
+        at = _WORDS_AT + _LENGTH.size
+        return self._page[at : at + length].decode(errors="ignore") if length else None
+
+    def find_stall(self, deadlines: Deadlines, now: float) -> str | None:
+        """Return what hangs, in words, or None while every process is within its deadline."""
+        for member in Member:
+            beat = self.read(member)
+            silence, deadline = now - beat.time, deadlines.of(beat.phase)
+            if silence > deadline:
+                return (
+                    f"{member.name.lower()}: no progress for {silence:.0f} s while {beat.phase.name.lower()};"
+                    f" the deadline is {deadline:g} s"
+                )
+        return None
+
+    def close(self) -> None:
+        """Unmap the page; others keep theirs."""
+        self._page.close()
+        os.close(self.fd)

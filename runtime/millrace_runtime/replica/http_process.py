@@ -1,0 +1,123 @@
+"""The HTTP process: uvicorn and the API, joined to the engine by a socket. On SIGTERM it drains."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Generator
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from millrace_runtime import contract
+from millrace_runtime.api.app import create_app
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.errors import TokenizerError
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
+from millrace_runtime.replica.membership import Membership, join_replica
+
+_BEAT_SECONDS = 1.0
+_START_POLL_SECONDS = 0.05
+_CLOSE_SECONDS = 2
+"""How long uvicorn waits for connections that have had their answer."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but for the signals: ours drain first, and keep answering meanwhile."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the process's signal handlers alone."""
+        yield
+
+
+def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
+    """Return the application over the engine's socket. Raises TokenizerError."""
+    settings = membership.settings
+    return create_app(
+        EngineClient(sock),
+        TextWorker(settings.model_path),
+        Tokenizer.load(settings.model_path),
+        ApiSettings(served_name=settings.served_name),
+    )
+
+
+async def serve(app: FastAPI, listener: socket.socket, heartbeat: Heartbeat) -> None:
+    """Answer requests on the listening socket until SIGTERM came and the last stream ended."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        loop="none",
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+    )
+    server = _Server(config)
+    replica: ReplicaState = app.state.replica
+    is_asked_to_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_asked_to_stop.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    async with _beating(replica, heartbeat):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        stopping = asyncio.create_task(_drain(server, replica, is_asked_to_stop))
+        await serving
+        stopping.cancel()
+
+
+async def _drain(server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop: asyncio.Event) -> None:
+    """Once asked, refuse what is new and wait for what is in flight. Then end the server."""
+    await is_asked_to_stop.wait()
+    replica.begin_drain()
+    await replica.wait_idle()
+    server.should_exit = True
+
+
+@contextlib.asynccontextmanager
+async def _beating(replica: ReplicaState, heartbeat: Heartbeat) -> AsyncIterator[None]:
+    task = asyncio.create_task(_beat(replica, heartbeat))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
+    """Show that the event loop turns: loading until the replica was ready once, stepping from then on."""
+    phase = Phase.LOADING
+    while True:
+        if replica.why_not_ready is None:
+            phase = Phase.STEPPING
+        if phase is Phase.STEPPING:
+            heartbeat.beat(Member.HTTP, phase, time.monotonic())
+        await asyncio.sleep(_BEAT_SECONDS if phase is Phase.STEPPING else _START_POLL_SECONDS)
+
+
+def main(argv: list[str]) -> int:
+    """Run as the supervisor's child: settings, its process id, our socket, the heartbeat, the listener."""
+    membership = join_replica(argv)
+    logging.basicConfig(level=logging.INFO, format="millrace: %(message)s")
+    socket_fd, heartbeat_fd, listener_fd = membership.fds
+    heartbeat = Heartbeat(heartbeat_fd)
+    try:
+        app = build_app(membership, socket.socket(fileno=socket_fd))
+    except TokenizerError as error:
+        heartbeat.write_last_words(str(error))
+        return contract.EXIT_BAD_MODEL
+    with (
+        socket.socket(fileno=listener_fd) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(serve(app, listener, heartbeat))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,111 @@
+r"""How a replica ends: which process is told what, and with which exit status. Pure: time is an argument.
+
+          TERM                    http exited
+SERVING --------> DRAINING ----------------------> STOPPING --> DONE
+   \______________ a process exited alone ____________/
+A second signal, or a deadline that passes, kills what is left.
+"""
+
+import enum
+import signal
+from dataclasses import dataclass
+
+from millrace_runtime.replica.heartbeat import Member
+
+STOP_SECONDS = 5.0
+"""How long the HTTP process may take to tell its clients that the engine is gone."""
+EXIT_FAILURE = 1
+EXIT_ENGINE_FAILED = 70  # EX_SOFTWARE
+EXIT_PEER_GONE = 75  # the engine's, when the HTTP process closed their socket: that one's exit says why
+
+
+class Action(enum.Enum):
+    """What the supervisor does to its processes."""
+
+    DRAIN_HTTP = "drain http"
+    KILL_HTTP = "kill http"
+    KILL_ENGINE = "kill engine"
+
+
+_KILL_ALL = (Action.KILL_HTTP, Action.KILL_ENGINE)
+
+
+class Stage(enum.Enum):
+    """Where a replica stands."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a replica stopped, and the status that tells it."""
+
+    status: int
+    cause: str | None
+    """None: as it was asked to."""
+
+
+class Lifecycle:
+    """Takes what happens, in order, and returns what to do about it."""
+
+    def __init__(self, drain_seconds: float) -> None:
+        self._drain_seconds = drain_seconds
+        self._alive = set(Member)
+        self.stage = Stage.SERVING
+        self.ending: Ending | None = None
+        """Set from STOPPING on."""
+        self.deadline: float | None = None
+        """When `expire` is due."""
+
+    def ask_to_stop(self, signal_number: int, now: float) -> tuple[Action, ...]:
+        """A signal came: the first drains, another kills."""
+        if self.stage is Stage.SERVING:
+            self.stage, self.deadline = Stage.DRAINING, now + self._drain_seconds
+            return (Action.DRAIN_HTTP,)
+        name = signal.Signals(signal_number).name
+        return self._stop(Ending(128 + signal_number, f"stopped at once by a second {name}"), now, _KILL_ALL)
+
+    def expire(self, now: float) -> tuple[Action, ...]:
+        """Kill what is left if the deadline has passed."""
+        if self.deadline is None or now < self.deadline:
+            return ()
+        cause = "the HTTP process lost the engine and did not end"
+        if self.stage is Stage.DRAINING:
+            cause = f"streams were cut: they had not ended {self._drain_seconds:g} s after the signal to stop"
+        return self._stop(Ending(EXIT_FAILURE, cause), now, _KILL_ALL)
+
+    def lose(self, member: Member, exit_code: int, now: float) -> tuple[Action, ...]:
+        """A process exited, with os.waitstatus_to_exitcode's number."""
+        self._alive.discard(member)
+        actions = self._stop_after(member, exit_code, now) if self.ending is None else ()
+        if not self._alive:
+            self.stage, self.deadline = Stage.DONE, None
+        return actions
+
+    def _stop_after(self, member: Member, exit_code: int, now: float) -> tuple[Action, ...]:
+        if member is Member.HTTP:
+            return self._stop(self._judge_exit(member, exit_code), now, (Action.KILL_ENGINE,))
+        if exit_code != EXIT_PEER_GONE:
+            return self._stop(self._judge_exit(member, exit_code), now, (Action.DRAIN_HTTP,))
+        if self.stage is not Stage.SERVING:
+            return ()  # the HTTP process is on its way out too
+        self.stage, self.deadline = Stage.STOPPING, now + STOP_SECONDS
+        return (Action.DRAIN_HTTP,)
+
+    def _stop(self, ending: Ending, now: float, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        self.ending = self.ending or ending
+        self.stage, self.deadline = Stage.STOPPING, now + STOP_SECONDS
+        return actions
+
+    def _judge_exit(self, member: Member, code: int) -> Ending:
+        # Killed by SIGTERM: it came before the process could hear it, so before there was a stream.
+        if member is Member.HTTP and code in (0, -signal.SIGTERM) and self.stage is Stage.DRAINING:
+            return Ending(0, None)
+        name = {Member.ENGINE: "engine", Member.HTTP: "HTTP"}[member]
+        if code >= 0:
+            return Ending(code or EXIT_FAILURE, f"the {name} process ended with exit status {code}")
+        hint = "; more memory may be needed" if code == -signal.SIGKILL else ""
+        return Ending(128 - code, f"the {name} process was killed by {signal.Signals(-code).name}{hint}")

@@ -1,0 +1,172 @@
+"""Process 1 of a replica: starts the others, answers /livez, passes signals on, and says why it ended.
+
+Standard library only, so that it is up in milliseconds and nothing here waits for a tokenizer or a GPU.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from millrace_runtime import contract
+from millrace_runtime.replica.children import Children
+from millrace_runtime.replica.console import say
+from millrace_runtime.replica.errors import PortTaken
+from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
+from millrace_runtime.replica.lifecycle import Action, Lifecycle, Stage
+from millrace_runtime.replica.live_server import LiveServer
+from millrace_runtime.replica.settings import ReplicaSettings
+
+_BACKLOG = 2048
+_START_POLL_SECONDS = 0.1
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def supervise(settings: ReplicaSettings) -> int:
+    """Run a replica until it ends, and return its exit status. Raises PortTaken."""
+    deadlines = Deadlines(settings.startup_deadline_seconds, settings.step_deadline_seconds)
+    heartbeat = Heartbeat.create(time.monotonic())
+    with (
+        contextlib.closing(heartbeat),
+        _bind(settings.host, settings.port, "--port") as listener,
+        _bind(settings.host, settings.live_port, "--live-port") as live_listener,
+        LiveServer(live_listener, lambda: heartbeat.find_stall(deadlines, time.monotonic())),
+        _signals() as next_signals,
+    ):
+        say(f"liveness at {_show_address(*live_listener.getsockname()[:2])}{contract.PATH_LIVE}")
+        supervisor = _Supervisor(settings, heartbeat, listener, next_signals)
+        status = supervisor.run()
+    supervisor.say_ending(status)
+    return status
+
+
+class _Supervisor:
+    """The loop: wait for a signal, an exit or a deadline, and act as the lifecycle says."""
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        heartbeat: Heartbeat,
+        listener: socket.socket,
+        next_signals: Callable[[float | None], list[int]],
+    ) -> None:
+        self._settings = settings
+        self._heartbeat = heartbeat
+        self._next_signals = next_signals
+        self._started = time.monotonic()
+        self._address = _show_address(*listener.getsockname()[:2])
+        self._is_announced = False
+        self._lifecycle = Lifecycle(settings.drain_seconds)
+        self._last_words: str | None = None
+        say(f"loading {settings.served_name} from {settings.model_path}")
+        self._children = Children(settings, heartbeat, listener)
+
+    def run(self) -> int:
+        """Return the exit status, once every process has ended."""
+        try:
+            while self._lifecycle.stage is not Stage.DONE:
+                for signal_number in self._next_signals(self._timeout()):
+                    self._heed(signal_number)
+                self._act(self._lifecycle.expire(time.monotonic()))
+                self._announce_ready()
+        finally:
+            self._children.kill()
+            self._last_words = self._heartbeat.read_last_words()
+        ending = self._lifecycle.ending
+        return ending.status if ending is not None else 1
+
+    def say_ending(self, status: int) -> None:
+        """Say why it ended, as the last line of the log: the operator shows it to the user."""
+        cause = self._lifecycle.ending.cause if self._lifecycle.ending is not None else None
+        say("stopped" if status == 0 else self._last_words or cause or "stopped")
+
+    def _heed(self, signal_number: int) -> None:
+        if signal_number in _STOP_SIGNALS:
+            if self._lifecycle.stage is Stage.SERVING:
+                say("stopping: streams in flight finish, new requests are refused")
+            self._act(self._lifecycle.ask_to_stop(signal_number, time.monotonic()))
+        elif signal_number == signal.SIGCHLD:
+            for member, code in self._children.reap():
+                self._act(self._lifecycle.lose(member, code, time.monotonic()))
+
+    def _act(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case Action.DRAIN_HTTP:
+                    self._children.send(Member.HTTP, signal.SIGTERM)
+                case Action.KILL_HTTP:
+                    self._children.send(Member.HTTP, signal.SIGKILL)
+                case Action.KILL_ENGINE:
+                    self._children.send(Member.ENGINE, signal.SIGKILL)
+
+    def _timeout(self) -> float | None:
+        """Seconds to the next thing due; None, and so no work at all, while a ready replica serves."""
+        if self._lifecycle.deadline is not None:
+            return max(0.0, self._lifecycle.deadline - time.monotonic())
+        return None if self._is_announced else _START_POLL_SECONDS
+
+    def _announce_ready(self) -> None:
+        is_ready = all(self._heartbeat.read(member).phase is Phase.STEPPING for member in Member)
+        if self._is_announced or not is_ready or self._lifecycle.stage is not Stage.SERVING:
+            return
+        self._is_announced = True
+        seconds = time.monotonic() - self._started
+        say(f"ready after {seconds:.1f} s: {self._settings.served_name} at {self._address}/v1")
+        if self._settings.is_demo:
+            say(f"try: {_render_example(self._address, self._settings.served_name)}")
+
+
+def _render_example(address: str, model: str) -> str:
+    body = (
+        f'{{"model": "{model}", "stream": true, "max_tokens": 120, '
+        '"messages": [{"role": "user", "content": "Tell me a story about a fox."}]}'
+    )
+    return f"curl -N {address}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _show_address(host: str, port: int) -> str:
+    """Return a URL that works on this machine."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  shown, not bound
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+def _bind(host: str, port: int, flag: str) -> socket.socket:
+    """Return a listening socket. Raises PortTaken with what to do."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortTaken(
+            f"can't listen on {host} port {port}: {error.strerror or error}; end what listens there, or give"
+            f" another address with {flag} or --host"
+        ) from error
+    return listener
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[float | None], list[int]]]:
+    """Catch the signals we heed; give a function that waits for the next ones, up to a timeout."""
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    heeded = (*_STOP_SIGNALS, signal.SIGCHLD)
+    former = {number: signal.signal(number, lambda *_: None) for number in heeded}
+    former_fd = signal.set_wakeup_fd(write_fd)
+    with selectors.DefaultSelector() as selector:
+        selector.register(read_fd, selectors.EVENT_READ)
+
+        def wait(timeout: float | None) -> list[int]:
+            return list(os.read(read_fd, 1024)) if selector.select(timeout) else []
+
+        try:
+            yield wait
+        finally:
+            signal.set_wakeup_fd(former_fd)
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            os.close(read_fd)
+            os.close(write_fd)

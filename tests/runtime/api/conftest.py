@@ -1,0 +1,94 @@
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from millrace_runtime.api.app import create_app
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.worker import TextLimits, TextWorker
+from tests.runtime.api.fake_engine import FakeEngine
+from tests.runtime.text_model import build_byte_level, write_model
+
+REPLY = "the stöp 😀 ends"
+
+
+@dataclass
+class Served:
+    """A replica on a real port of the loopback interface, with a fake engine."""
+
+    engine: FakeEngine
+    engine_task: "asyncio.Task[None]"
+    replica: ReplicaState
+    client: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110  any condition, not one event
+                await asyncio.sleep(0.005)
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples with these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        lines = (await self.client.get("/metrics")).text.splitlines()
+        found = [line for line in lines if line.startswith(name + "{") and all(w in line for w in wanted)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), build_byte_level())
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    model_path: Path, settings: ApiSettings, *, is_loading: bool = False
+) -> AsyncIterator[Served]:
+    tokenizer = Tokenizer.load(model_path)
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
+    engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
+    text = TextWorker(model_path, TextLimits(job_seconds=1.0, memory_bytes=1 << 30))
+    app = create_app(EngineClient(ours), text, tokenizer, settings)
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    server.install_signal_handlers = lambda: None
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    serving = asyncio.create_task(server._serve([sock]))
+    engine_task = asyncio.create_task(engine.run())
+    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+        api = openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+        served = Served(engine, engine_task, app.state.replica, client, api)
+        try:
+            await served.until(lambda: server.started)
+            if not is_loading:
+                await served.until(lambda: served.replica.why_not_ready is None)
+            yield served
+        finally:
+            await api.close()
+            server.should_exit = True
+            await serving
+            engine_task.cancel()
+            await asyncio.gather(engine_task, return_exceptions=True)
+            sock.close()
+
+
+@pytest.fixture
+async def served(model_path: Path) -> AsyncIterator[Served]:
+    async with serve(model_path, ApiSettings(served_name="tiny")) as served:
+        yield served

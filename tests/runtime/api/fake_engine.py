@@ -1,0 +1,97 @@
+"""An engine at the socket seam: it says a fixed text, one token of each sequence a step."""
+
+import asyncio
+import socket
+from dataclasses import dataclass, field
+
+from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+from millrace_runtime.protocol.messages import (
+    Abort,
+    EngineReady,
+    Generate,
+    SequenceOutput,
+    Stats,
+    StepOutputs,
+    StepTiming,
+    ToEngine,
+)
+from millrace_runtime.protocol.step import TokenLogprobs
+
+READY = EngineReady(
+    max_model_length=200, num_blocks=16, block_size=16, vocabulary_size=262, startup_seconds={"weights": 0.5}
+)
+
+
+@dataclass
+class FakeEngine:
+    sock: socket.socket
+    reply: list[int]
+    """Tokens of every sequence; a stop token of the request ends it earlier."""
+    running: dict[int, tuple[Generate, int]] = field(default_factory=dict)
+    seen: list[Generate] = field(default_factory=list)
+    aborted: list[int] = field(default_factory=list)
+    pauses_after: int | None = None
+    """Steps after which no more are made, until set again."""
+    fails_sequences: bool = False
+    num_steps: int = 0
+    is_loading: bool = False
+    """While True it does not say that it is ready."""
+
+    async def run(self) -> None:
+        self.reader, self.writer = await asyncio.open_connection(sock=self.sock)
+        while self.is_loading:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        self.send(READY)
+        listening = asyncio.create_task(self.listen())
+        try:
+            while not listening.done():
+                self.step()
+                await asyncio.sleep(0.001)
+        finally:
+            listening.cancel()
+            self.writer.close()
+
+    async def listen(self) -> None:
+        decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
+        while data := await self.reader.read(65536):
+            for message in decoder.feed(data):
+                self.take(message)
+
+    def take(self, message: ToEngine) -> None:
+        match message:
+            case Generate():
+                self.seen.append(message)
+                self.running[message.sequence_id] = (message, 0)
+            case Abort(sequence_id):
+                self.aborted.append(sequence_id)
+                self.running.pop(sequence_id, None)
+                self.send(StepOutputs([], self.stats(), None))
+
+    def step(self) -> None:
+        if not self.running or (self.pauses_after is not None and self.num_steps >= self.pauses_after):
+            return
+        self.num_steps += 1
+        outputs = [self.advance(*state) for state in list(self.running.values())]
+        timing = StepTiming(0.002, len(outputs), len(outputs), 10, self.num_steps > 1)
+        self.send(StepOutputs(outputs, self.stats(), timing))
+
+    def advance(self, request: Generate, place: int) -> SequenceOutput:
+        token = self.reply[place % len(self.reply)]
+        finish = "stop" if token in request.stop_token_ids else None
+        finish = finish or ("length" if place + 1 >= request.max_tokens else None)
+        if self.fails_sequences:
+            finish = "error"
+        self.running[request.sequence_id] = (request, place + 1)
+        if finish:
+            del self.running[request.sequence_id]
+        wanted = request.sampling.num_logprobs
+        top = [token, 1][: wanted or 0]
+        logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, [-0.5, -1.5][: len(top)])]
+        error = "the logits are not finite" if self.fails_sequences else None
+        return SequenceOutput(request.sequence_id, [] if error else [token], logprobs, finish, error)
+
+    def stats(self) -> Stats:
+        return Stats(0, len(self.running), 16, 12 if self.running else 16, 0)
+
+    def send(self, message: object) -> None:
+        self.writer.write(encode_frame(message))

@@ -1,0 +1,222 @@
+import asyncio
+from pathlib import Path
+
+import openai
+import pytest
+
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.contract import HEADER_DRAINING
+from tests.runtime.api.conftest import REPLY, Served, serve
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+async def assert_conserved(served: Served) -> None:
+    received = await served.metric("millrace:requests_received_total")
+    rejected = await served.metric("vllm:admission_rejections_total")
+    finished = await served.metric("vllm:request_success_total")
+    running = await served.metric("vllm:num_requests_running")
+    waiting = await served.metric("vllm:num_requests_waiting")
+    assert received == rejected + finished + running + waiting
+
+
+async def test_a_client_that_leaves_aborts_its_sequences(served: Served) -> None:
+    served.engine.pauses_after = 2
+    body = {"model": "tiny", "prompt": "a", "n": 2, "stream": True}
+    async with served.client.stream("POST", "/v1/completions", json=body) as answer:
+        await anext(answer.aiter_bytes())
+        assert await served.metric("vllm:num_requests_running") == 2
+        assert await served.metric("vllm:kv_cache_usage_perc") == 0.25
+        await assert_conserved(served)
+    await served.until(lambda: len(served.engine.aborted) == 2)
+    await served.replica.wait_idle()
+    assert await served.metric("vllm:request_success_total", finished_reason="abort") == 2
+    await assert_conserved(served)
+
+
+async def test_the_engines_death_ends_streams_with_an_error_and_readiness(served: Served) -> None:
+    served.engine.pauses_after = 2
+    stream = await served.openai.completions.create(model="tiny", prompt="a", stream=True)
+    await anext(stream)
+    served.engine_task.cancel()
+    with pytest.raises(openai.APIError, match="engine of this replica ended"):
+        async for _ in stream:
+            pass
+    ready = await served.client.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (503, "the engine of this replica ended")
+    assert (await served.client.get("/health")).status_code == 503
+    late = await served.client.post("/v1/completions", json={"prompt": "a"})
+    assert late.status_code == 503
+    await assert_conserved(served)
+
+
+async def test_draining_refuses_new_requests_and_finishes_old_ones(served: Served) -> None:
+    served.engine.pauses_after = 2
+    stream = await served.openai.completions.create(model="tiny", prompt="a", max_tokens=100, stream=True)
+    served.replica.begin_drain()
+    assert (await served.client.get("/readyz")).status_code == 503
+    refused = await served.client.post("/v1/completions", json={"model": "tiny", "prompt": "a"})
+    assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+    assert HEADER_DRAINING in refused.headers
+    assert int(refused.headers["retry-after"]) > 0
+    served.engine.pauses_after = None
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == REPLY
+    await served.replica.wait_idle()
+    await assert_conserved(served)
+
+
+async def test_a_template_without_end_fails_alone(served: Served) -> None:
+    served.engine.pauses_after = 1
+    stream = await served.openai.completions.create(model="tiny", prompt="a", max_tokens=100, stream=True)
+    loop = served.openai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "loop"}])
+    bad = asyncio.create_task(loop)
+    await asyncio.sleep(0.05)
+    served.engine.pauses_after = None
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == REPLY
+    with pytest.raises(openai.BadRequestError, match="took longer than 1 s"):
+        await bad
+    answer = await served.openai.chat.completions.create(model="tiny", messages=HI)
+    assert answer.choices[0].message.content == REPLY
+    await assert_conserved(served)
+
+
+async def test_admission_bounds_sequences_and_tokens(model_path: Path) -> None:
+    settings = ApiSettings(served_name="tiny", max_requests=3, max_queued_tokens=24, max_body_bytes=2000)
+    async with serve(model_path, settings) as served:
+        served.engine.pauses_after = 0
+        body = {"prompt": list(range(12)), "n": 1, "max_tokens": 2}
+        first = asyncio.create_task(served.client.post("/v1/completions", json=body))
+        await served.until(lambda: served.engine.seen)
+        assert (
+            await served.metric("vllm:num_requests_running")
+            + await served.metric("vllm:num_requests_waiting")
+            == 1
+        )
+        full = await served.client.post("/v1/completions", json=body)
+        assert (full.status_code, full.json()["error"]["type"]) == (429, "overloaded_error")
+        assert "12 prompt tokens wait and 24 may" in full.json()["error"]["message"]
+        many = await served.client.post("/v1/completions", json=body | {"prompt": [1], "n": 3})
+        assert (many.status_code, "retry-after" in many.headers) == (429, True)
+        large = await served.client.post("/v1/completions", json={"prompt": "x" * 3000})
+        assert large.status_code == 413
+        await assert_conserved(served)
+        served.engine.pauses_after = None
+        assert (await first).status_code == 200
+        assert served.replica.admission.num_queued_tokens == 0
+        assert served.replica.admission.num_sequences == 0
+        assert await served.metric("vllm:admission_rejections_total", reason="overloaded") == 4
+        await assert_conserved(served)
+
+
+BAD_COMPLETIONS = [
+    ({"prompt": "a", "n": 17}, "n", "<= 16"),
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens", ">= 1"),
+    ({"prompt": "a", "temperature": "hot"}, "temperature", "float"),
+    ({"prompt": "a", "temperature": -1}, "temperature", ">= 0"),
+    ({"prompt": []}, "prompt", "length"),
+    ({"prompt": ""}, "prompt", "without tokens"),
+    ({"prompt": [1, "a"]}, "prompt", "mixes"),
+    ({"prompt": [9999]}, "prompt", "0 to 261"),
+    ({"prompt": ["a"] * 10, "n": 16}, "prompt", "128 sequences"),
+    ({"prompt": "a", "echo": True}, "echo", "not supported"),
+    ({"prompt": "a", "best_of": 3}, "best_of", "not supported"),
+    ({"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
+    ({"prompt": "a", "logit_bias": {"1": 2}}, "logit_bias", "not supported"),
+    ({"prompt": "a", "response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    ({"prompt": "a", "stop": [""]}, "stop[0]", "length"),
+    ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
+    ({"prompt": "a b" * 100}, None, "limit is 200"),
+    ({"prompt": "a", "max_tokens": 200}, "max_tokens", "at most 199"),
+]
+
+
+async def test_bad_requests_say_what_to_change(served: Served) -> None:
+    for body, param, said in BAD_COMPLETIONS:
+        answer = await served.client.post("/v1/completions", json=body)
+        error = answer.json()["error"]
+        told = (answer.status_code, error["type"], error["param"])
+        assert told == (400, "invalid_request_error", param), body
+        assert said in error["message"], body
+    assert served.engine.seen == []
+    await assert_conserved(served)
+
+
+BAD_CHATS = [
+    ({"tools": [{"type": "function"}]}, "`tools` is not supported"),
+    ({"top_logprobs": 2}, "logprobs: true"),
+    ({"messages": []}, "length"),
+    ({"messages": [{"role": "villain", "content": "x"}]}, "no villains"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text parts"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "tool calls"),
+]
+
+
+async def test_bad_chats_say_what_to_change(served: Served) -> None:
+    for change, said in BAD_CHATS:
+        answer = await served.client.post("/v1/chat/completions", json={"messages": HI} | change)
+        assert answer.status_code == 400, change
+        assert said in answer.json()["error"]["message"], change
+    await assert_conserved(served)
+
+
+async def test_what_is_no_json_is_a_400(served: Served) -> None:
+    for body in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"prompt": "\xff"}'):
+        answer = await served.client.post("/v1/completions", content=body)
+        assert answer.status_code == 400, body[:20]
+        assert answer.json()["error"]["message"]
+
+
+async def test_inert_and_unknown_fields_are_accepted(served: Served) -> None:
+    extra = {
+        "tools": [],
+        "response_format": {"type": "text"},
+        "user": "u",
+        "store": False,
+        "min_p": 0,
+        "n": None,
+    }
+    answer = await served.client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1} | extra)
+    assert answer.status_code == 200
+
+
+async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:
+    with pytest.raises(openai.NotFoundError, match="use `tiny`"):
+        await served.openai.completions.create(model="other", prompt="a")
+    models = (await served.openai.models.list()).data
+    assert [(model.id, model.max_model_len) for model in models] == [("tiny", 200)]
+    assert (await served.openai.models.retrieve("tiny")).id == "tiny"
+    lost = await served.client.get("/v2/nothing")
+    assert (lost.status_code, lost.json()["error"]["message"]) == (404, "Not Found: GET /v2/nothing")
+
+
+async def test_metrics_carry_vllms_names(served: Served) -> None:
+    await served.openai.completions.create(model="tiny", prompt="a", max_tokens=4)
+    count = {"model_name": "tiny"}
+    assert await served.metric("vllm:time_to_first_token_seconds_count", **count) == 1
+    assert await served.metric("vllm:inter_token_latency_seconds_count", **count) == 3
+    assert await served.metric("vllm:request_time_per_output_token_seconds_count", **count) == 1
+    assert await served.metric("vllm:e2e_request_latency_seconds_count", **count) == 1
+    assert await served.metric("vllm:request_generation_tokens_sum", **count) == 4
+    assert await served.metric("vllm:request_prompt_tokens_sum", **count) == 1
+    assert await served.metric("vllm:request_success_total", finished_reason="length") == 1
+    assert await served.metric("millrace:step_seconds_count", kind="decode") == 3
+    assert await served.metric("millrace:step_seconds_count", kind="mixed") == 1
+    assert await served.metric("millrace:step_sequences_sum") == 4
+    assert await served.metric("millrace:step_context_tokens_sum") == 40
+    assert await served.metric("vllm:iteration_tokens_total_sum") == 4
+    assert await served.metric("millrace:startup_time_seconds", phase="weights") == 0.5
+    assert await served.metric("vllm:cache_config_info", block_size="16", num_gpu_blocks="16") == 1
+
+
+async def test_before_the_engine_is_ready_requests_are_told_to_wait(model_path: Path) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny"), is_loading=True) as served:
+        assert (await served.client.get("/readyz")).json() == {"status": "the engine is still loading"}
+        answer = await served.client.post("/v1/completions", json={"prompt": "a"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert "still loading" in answer.json()["error"]["message"]
+        assert (await served.client.get("/health")).status_code == 200
+        assert "version" in (await served.client.get("/version")).json()
+        served.engine.is_loading = False
+        await served.until(lambda: served.replica.why_not_ready is None)
+        assert (await served.client.get("/readyz")).status_code == 200
+        await assert_conserved(served)

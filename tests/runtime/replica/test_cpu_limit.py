@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from millrace_runtime.replica.cpu_limit import ENV_CPU_LIMIT, read_num_cpus, thread_environment
+
+
+@pytest.fixture(autouse=True)
+def _sixteen_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("max 100000", 16), ("250000 100000", 3), ("30000 100000", 1), ("9900000 100000", 16)]
+)
+def test_a_version_2_quota(tmp_path: Path, quota: str, cpus: int) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert read_num_cpus({}, tmp_path) == cpus
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("-1", 16), ("400000", 4)])
+def test_a_version_1_quota(tmp_path: Path, quota: str, cpus: int) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000")
+    assert read_num_cpus({}, tmp_path) == cpus
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0.5", 1), ("2", 2), ("64", 16), ("lots", 16), ("0", 16)])
+def test_a_limit_from_the_environment(tmp_path: Path, text: str, cpus: int) -> None:
+    assert read_num_cpus({ENV_CPU_LIMIT: text}, tmp_path) == cpus
+
+
+def test_waiting_threads_sleep_and_the_user_has_the_last_word() -> None:
+    environment = thread_environment({"OMP_NUM_THREADS": "7", "HOME": "/"}, 2)
+    assert environment == {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "0",
+        "OMP_NUM_THREADS": "7",
+        "HOME": "/",
+    }
+    assert thread_environment({}, 2)["OMP_NUM_THREADS"] == "2"

@@ -1,0 +1,66 @@
+import os
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from millrace_runtime.replica.heartbeat import Beat, Deadlines, Heartbeat, Member, Phase
+from millrace_runtime.replica.live_server import LiveServer
+
+DEADLINES = Deadlines(startup=100, step=10)
+
+
+def test_another_mapping_of_the_page_sees_each_beat() -> None:
+    ours = Heartbeat.create(5.0)
+    theirs = Heartbeat(os.dup(ours.fd))
+    assert theirs.read(Member.HTTP) == Beat(Phase.LOADING, 5.0)
+    theirs.beat(Member.ENGINE, Phase.STEPPING, 7.5)
+    assert ours.read(Member.ENGINE) == Beat(Phase.STEPPING, 7.5)
+    assert ours.read(Member.HTTP) == Beat(Phase.LOADING, 5.0)
+    theirs.close()
+    ours.close()
+
+
+def test_each_phase_has_its_deadline_and_the_stall_names_who_and_where() -> None:
+    heartbeat = Heartbeat.create(0.0)
+    assert heartbeat.find_stall(DEADLINES, 99) is None
+    assert "engine: no progress for 101 s while loading" in str(heartbeat.find_stall(DEADLINES, 101))
+    heartbeat.beat(Member.ENGINE, Phase.STEPPING, 50)
+    assert heartbeat.find_stall(DEADLINES, 60) is None
+    stall = heartbeat.find_stall(DEADLINES, 61)
+    assert stall == "engine: no progress for 11 s while stepping; the deadline is 10 s"
+    heartbeat.beat(Member.ENGINE, Phase.STEPPING, 101)
+    assert str(heartbeat.find_stall(DEADLINES, 102)).startswith("http: ")
+    heartbeat.close()
+
+
+def test_last_words_are_one_line_and_bounded() -> None:
+    heartbeat = Heartbeat.create(0.0)
+    assert heartbeat.read_last_words() is None
+    heartbeat.write_last_words("no model\n  here: é")
+    assert heartbeat.read_last_words() == "no model here: é"
+    heartbeat.write_last_words("é" * 5000)
+    assert heartbeat.read_last_words() == "é" * 1024
+    heartbeat.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "stall", "status", "body"),
+    [
+        ("/livez", None, 200, "alive\n"),
+        ("/livez?verbose", None, 200, "alive\n"),
+        ("/livez", "engine: stuck", 503, "engine: stuck\n"),
+        ("/other", None, 404, "only /livez is here\n"),
+    ],
+)
+def test_livez_answers_what_the_heartbeat_says(path: str, stall: str | None, status: int, body: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with LiveServer(listener, lambda: stall):
+        try:
+            response = opener.open(f"http://127.0.0.1:{listener.getsockname()[1]}{path}", timeout=5)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
+            assert (response.status, response.read().decode()) == (status, body)

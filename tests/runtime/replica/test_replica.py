@@ -1,0 +1,184 @@
+"""The real processes: supervisor, engine, HTTP, text worker."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from millrace_runtime import contract
+from millrace_runtime.replica.command import EXIT_PORT_TAKEN
+
+pytestmark = pytest.mark.slow
+Start = Callable[..., "Replica"]  # noqa: F821  conftest's
+
+
+def completion(max_tokens: int, *, stream: bool = True) -> dict[str, object]:
+    return {
+        "model": "tiny",
+        "prompt": "Once",
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": stream,
+        "ignore_eos": True,
+    }
+
+
+def events(response: httpx.Response) -> list[dict[str, object]]:
+    lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]", lines[-1]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.05)
+
+
+def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx.Client) -> None:
+    replica = start("--model", str(model_path), "--max-batched-tokens", "64", "--max-sequences", "4")
+    url = replica.address
+    assert client.get(replica.live_address).text == "alive\n"
+    assert client.get(f"{url}/readyz").status_code == 200
+    assert client.get(f"{url}/v1/models").json()["data"][0]["id"] == "tiny"
+    plain = client.post(f"{url}/v1/completions", json=completion(8, stream=False)).json()
+    assert plain["usage"]["completion_tokens"] == 8
+    startup = [line for line in client.get(f"{url}/metrics").text.splitlines() if "startup_time" in line]
+    assert {"imports", "weights", "warmup"} == {
+        line.split('phase="')[1].split('"')[0] for line in startup[2:]
+    }
+
+    with client.stream("POST", f"{url}/v1/completions", json=completion(400)) as response:
+        lines = response.iter_lines()
+        next(lines)
+        replica.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: client.get(f"{url}/readyz").status_code == 503)
+        refused = client.post(f"{url}/v1/completions", json=completion(1))
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) > 0
+        assert client.get(replica.live_address).status_code == 200
+        rest = [line.removeprefix("data: ") for line in lines if line]
+    assert rest[-1] == "[DONE]"
+    assert any(json.loads(line)["choices"][0]["finish_reason"] == "length" for line in rest[:-1])
+    assert replica.wait() == 0
+    assert replica.lines[-1] == "millrace: stopped"
+
+
+def test_a_stopped_engine_fails_livez_and_a_second_signal_forces_exit(
+    start: Start, model_path: Path, client: httpx.Client
+) -> None:
+    replica = start("--model", str(model_path), "--step-deadline-seconds", "2")
+    url, live = replica.address, replica.live_address
+    engine = replica.children()["engine_process"]
+    with client.stream("POST", f"{url}/v1/completions", json=completion(3000)) as response:
+        next(response.iter_lines())
+        os.kill(engine, signal.SIGSTOP)
+        wait_until(lambda: client.get(live).status_code == 503)
+        assert "engine: no progress for" in client.get(live).text
+        assert client.get(f"{url}/metrics").status_code == 200
+        os.kill(engine, signal.SIGCONT)
+        wait_until(lambda: client.get(live).status_code == 200)
+        os.kill(engine, signal.SIGSTOP)
+        replica.process.send_signal(signal.SIGTERM)
+        replica.wait_for("stopping: streams in flight finish")
+        replica.process.send_signal(signal.SIGTERM)
+        assert replica.wait() == 128 + signal.SIGTERM
+    assert replica.lines[-1] == "millrace: stopped at once by a second SIGTERM"
+
+
+def test_a_killed_engine_ends_its_streams_with_an_error_and_the_replica_with_it(
+    start: Start, model_path: Path, client: httpx.Client
+) -> None:
+    replica = start("--model", str(model_path))
+    with client.stream("POST", f"{replica.address}/v1/completions", json=completion(3000)) as response:
+        lines = response.iter_lines()
+        next(lines)
+        os.kill(replica.children()["engine_process"], signal.SIGKILL)
+        rest = [line for line in lines if line]
+    assert any('"error"' in line and "engine" in line for line in rest), rest[-2:]
+    assert replica.wait() == 128 + signal.SIGKILL
+    assert "engine process was killed by SIGKILL" in replica.lines[-1]
+
+
+def test_a_killed_http_process_takes_the_replica_with_it(start: Start, model_path: Path) -> None:
+    replica = start("--model", str(model_path))
+    assert replica.address
+    children = replica.children()
+    os.kill(children["http_process"], signal.SIGKILL)
+    assert replica.wait() == 128 + signal.SIGKILL
+    assert "HTTP process was killed by SIGKILL" in replica.lines[-1]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children.values())
+
+
+def test_no_process_outlives_a_killed_supervisor(start: Start, model_path: Path) -> None:
+    replica = start("--model", str(model_path))
+    assert replica.address
+    children = replica.children()
+    replica.process.kill()
+    wait_until(lambda: not any(is_running(pid) for pid in children.values()))
+
+
+def is_running(pid: int) -> bool:
+    """A zombie that nobody reaps has ended too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_damaged_model_is_named_in_the_last_line(start: Start, model_path: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((model_path / name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    replica = start("--model", str(tmp_path))
+    assert replica.wait() == contract.EXIT_BAD_MODEL
+    assert "model.safetensors" in replica.lines[-1]
+    assert not any("Traceback" in line for line in replica.lines)
+
+
+def test_a_signal_while_loading_is_a_clean_end(start: Start, model_path: Path) -> None:
+    replica = start("--model", str(model_path))
+    replica.wait_for("loading tiny")
+    wait_until(lambda: len(replica.children()) == 2)
+    replica.process.send_signal(signal.SIGTERM)
+    assert replica.wait() == 0
+    assert replica.lines[-1] == "millrace: stopped"
+
+
+def test_a_wrong_path_is_named_at_once(start: Start) -> None:
+    replica = start("--model", "/no/such/model")
+    assert replica.wait() == contract.EXIT_BAD_MODEL
+    assert len(replica.lines) == 1
+    assert "no model at /no/such/model: there is nothing at that path; give --model" in replica.lines[0]
+
+
+def test_a_taken_port_is_one_clear_line(start: Start, model_path: Path) -> None:
+    first = start("--model", str(model_path))
+    port = first.live_address.rpartition(":")[2].partition("/")[0]
+    second = start("--model", str(model_path), "--port", port)
+    assert second.wait() == EXIT_PORT_TAKEN
+    assert len(second.lines) == 1
+    assert (
+        f"can't listen on 127.0.0.1 port {port}: Address already in use; end what listens" in second.lines[0]
+    )
+
+
+def test_an_idle_replica_hardly_uses_the_cpu(start: Start, model_path: Path, client: httpx.Client) -> None:
+    replica = start("--model", str(model_path))
+    client.post(f"{replica.address}/v1/completions", json=completion(2, stream=False))
+    pids = [replica.process.pid, *replica.children().values()]
+    time.sleep(1)
+    before = sum(map(cpu_ticks, pids))
+    time.sleep(3)
+    assert sum(map(cpu_ticks, pids)) - before <= 9  # 3 % of a core over three processes, in 10 ms ticks
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+
+from millrace_runtime import contract
+from millrace_runtime.replica.command import main
+from millrace_runtime.replica.errors import SettingError
+from millrace_runtime.replica.settings import DEMO_PATH, ReplicaSettings, has_gpu, parse_settings
+
+
+def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(contract.ENV_BIND_ADDRESS, raising=False)
+    settings = parse_settings(["--model", "/models/fox", "--device", "cpu"])
+    assert (settings.model_path, settings.served_name) == (Path("/models/fox"), "fox")
+    assert (settings.host, settings.port, settings.live_port) == ("0.0.0.0", 8000, 8001)
+    assert (settings.max_sequences, settings.max_batched_tokens) == (32, 512)
+    assert settings.kv_cache_bytes is None
+    assert settings.max_model_length is None
+
+
+def test_gpus_have_larger_defaults() -> None:
+    settings = parse_settings(["--model", "m", "--device", "cuda"])
+    assert (settings.max_sequences, settings.max_batched_tokens) == (256, 4096)
+
+
+def test_the_token_budget_grows_with_the_sequences() -> None:
+    settings = parse_settings(["--model", "m", "--device", "cpu", "--max-sequences", "1000"])
+    assert settings.max_batched_tokens == 1000
+
+
+def test_a_pods_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(contract.ENV_BIND_ADDRESS, "127.3.4.5")
+    assert parse_settings(["--demo"]).host == "127.3.4.5"
+    assert parse_settings(["--demo", "--host", "127.0.0.1"]).host == "127.0.0.1"
+
+
+def test_the_demo_is_a_model_with_a_name() -> None:
+    settings = parse_settings(["--demo"])
+    assert (settings.model_path, settings.served_name, settings.is_demo) == (DEMO_PATH, "stories", True)
+
+
+def test_settings_survive_the_way_to_another_process() -> None:
+    settings = parse_settings(["--model", "/m", "--kv-cache-memory", "512Mi", "--drain-seconds", "1.5"])
+    assert settings.kv_cache_bytes == 512 * 2**20
+    assert ReplicaSettings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "one of the arguments --model --demo is required"),
+        (["--demo", "--model", "m"], "not allowed with"),
+        (["--demo", "--port", "70000"], "'70000' is refused; write a whole number, 0 to 65535"),
+        (["--demo", "--max-sequences", "0"], "'0' is refused; write a whole number, 1 to 4096"),
+        (["--demo", "--max-sequences", "many"], "write a whole number"),
+        (
+            ["--demo", "--max-sequences", "16", "--max-batched-tokens", "8"],
+            "make --max-batched-tokens at least 16",
+        ),
+        (["--demo", "--max-model-length", "1"], "2 to 16777216"),
+        (
+            ["--demo", "--kv-cache-memory", "1GB"],
+            "write bytes or a number with Ki, Mi, Gi or Ti, such as 512Mi",
+        ),
+        (["--demo", "--kv-cache-memory", "0"], "no amount of memory"),
+        (["--demo", "--drain-seconds", "-1"], "write seconds, 0 to 86400"),
+        (["--demo", "--drain-seconds", "nan"], "write seconds"),
+        (["--demo", "--served-name", "two words"], "write 1 to 200 letters"),
+        (["--demo", "--device", "tpu"], "choose from"),
+        (["--demo", "--port", "9000", "--live-port", "9000"], "give each a port of its own"),
+        (["--demo", "--max-seq", "4"], "unrecognized arguments"),
+    ],
+)
+def test_a_refused_value_says_what_to_write(argv: list[str], message: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        parse_settings(argv)
+    assert message in str(refusal.value)
+
+
+def test_bad_usage_is_a_line_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--demo", "--port", "x"]) == contract.EXIT_BAD_USAGE
+    assert capsys.readouterr().err.startswith("millrace: argument --port: 'x' is refused")
+
+
+def test_a_path_that_is_no_models_folder_is_a_bad_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["--model", str(tmp_path)]) == contract.EXIT_BAD_MODEL
+    assert main(["--model", str(tmp_path / "file")]) == contract.EXIT_BAD_MODEL
+    folder, file = capsys.readouterr().err.splitlines()
+    assert "has no config.json" in folder
+    assert "give --model the folder it lies in" in file
+
+
+def test_a_gpu_is_known_by_its_device_file(tmp_path: Path) -> None:
+    assert not has_gpu(tmp_path)
+    (tmp_path / "nvidiactl").touch()
+    assert not has_gpu(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert has_gpu(tmp_path)
