@@ -51,3 +51,7 @@ def run(sub_command: SubCommand, argv: list[str]) -> int:
         )
     status: int = module.main(argv)
     return status
+
+
+if __name__ == "__main__":
+    main()

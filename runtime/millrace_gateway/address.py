@@ -1,0 +1,27 @@
+"""Reads the service out of a request's Host. Pure."""
+
+import re
+from typing import NamedTuple
+
+from millrace_gateway.objects import Key
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+
+
+class HostAddress(NamedTuple):
+    """A Host of the form `<name>.<namespace>`."""
+
+    key: Key
+    is_qualified: bool
+    """`.svc` followed, so that it can only be meant as a Service of this cluster."""
+
+
+def parse_host(host: str, cluster_domain: str) -> HostAddress | None:
+    """Read `<name>.<namespace>[.svc[.<cluster_domain>]][:port]`; None for a Host of any other form."""
+    labels = host.partition(":")[0].lower().rstrip(".").split(".")
+    key, suffix = labels[:2], ".".join(labels[2:])
+    if len(key) != 2 or not all(map(_LABEL.match, key)) or all(label.isdigit() for label in key):
+        return None
+    if suffix not in ("", "svc", f"svc.{cluster_domain.lower()}"):
+        return None
+    return HostAddress(Key(namespace=key[1], name=key[0]), is_qualified=bool(suffix))

@@ -1,0 +1,96 @@
+"""The gateway's HTTP surface: probes, metrics, the list of models, and the proxy under `/v1/`."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from aiohttp import web
+
+from millrace_gateway.catalogue import Catalogue, Route
+from millrace_gateway.errors import ModelNotFoundError, RequestRefusedError
+from millrace_gateway.lifecycle import Lifecycle, Phase
+from millrace_gateway.metrics import CONTENT_TYPE, Metrics
+from millrace_gateway.proxy import Proxy
+from millrace_gateway.routing import describe_unknown
+from millrace_gateway.settings import Settings
+from millrace_runtime.contract import PATH_LIVE, PATH_METRICS, PATH_READY
+
+
+class Surface:
+    """The handlers beside the proxy's."""
+
+    def __init__(self, catalogue: Catalogue, proxy: Proxy, metrics: Metrics, lifecycle: Lifecycle) -> None:
+        self._catalogue = catalogue
+        self._proxy = proxy
+        self._metrics = metrics
+        self._lifecycle = lifecycle
+
+    async def report_live(self, _request: web.Request) -> web.Response:
+        """Answer that the event loop turns."""
+        return web.Response(text="ok\n")
+
+    async def report_ready(self, _request: web.Request) -> web.Response:
+        """Answer 200 while the gateway serves, else 503 with the reason."""
+        phase = self._lifecycle.phase
+        return web.Response(text=f"{phase.value}\n", status=200 if phase is Phase.SERVING else 503)
+
+    async def report_metrics(self, _request: web.Request) -> web.Response:
+        """Answer with the metrics in Prometheus' text format."""
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        """Answer with every model that the caller's Host can reach."""
+        try:
+            models = self._reachable(request)
+        except RequestRefusedError as refusal:
+            return self._proxy.refuse(refusal)
+        data = [describe_model(name, route) for name, route in models.items()]
+        return _answer({"object": "list", "data": data})
+
+    async def retrieve_model(self, request: web.Request) -> web.Response:
+        """Answer with one model by its name."""
+        name = request.match_info["model"]
+        try:
+            route = self._find(request, name)
+        except RequestRefusedError as refusal:
+            return self._proxy.refuse(refusal)
+        return _answer(describe_model(name, route))
+
+    def _find(self, request: web.Request, name: str) -> Route:
+        decided = self._proxy.route_host(request)
+        route = decided or self._catalogue.find_model(name)
+        if route is None or (decided and name != decided.served_name):
+            raise ModelNotFoundError(describe_unknown(self._catalogue, name))
+        return route
+
+    def _reachable(self, request: web.Request) -> Mapping[str, Route]:
+        route = self._proxy.route_host(request)
+        return {route.served_name: route} if route else self._catalogue.list_models()
+
+
+def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Application:
+    """Return the application; the caller runs it with handlers cancelled when their client leaves."""
+    app = web.Application(client_max_size=settings.max_body_bytes)
+    app.router.add_get(PATH_LIVE, surface.report_live)
+    app.router.add_get(PATH_READY, surface.report_ready)
+    app.router.add_get(PATH_METRICS, surface.report_metrics)
+    app.router.add_get("/v1/models", surface.list_models)
+    app.router.add_get("/v1/models/{model:.+}", surface.retrieve_model)
+    app.router.add_route("*", "/v1/{path:.*}", proxy.handle)
+    return app
+
+
+def describe_model(name: str, route: Route) -> dict[str, Any]:
+    """Return a model as OpenAI's API lists it; its owner is the namespace."""
+    oldest = route.services[0]
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(datetime.fromisoformat(oldest.created).timestamp()) if oldest.created else 0,
+        "owned_by": oldest.key.namespace,
+    }
+
+
+def _answer(document: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=json.dumps(document).encode(), content_type="application/json")

@@ -1,0 +1,57 @@
+"""Which replica takes a request: the one with the fewest in flight from this gateway. Pure.
+
+Counts are this gateway's own; with several gateways each balances its own share. Ties go round.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from millrace_gateway.objects import Replica
+
+
+class Balancer:
+    """Owner of the in-flight counts and of who has refused lately."""
+
+    def __init__(self, suspect_seconds: float) -> None:
+        self._suspect_seconds = suspect_seconds
+        self._in_flight: Counter[str] = Counter()
+        self._suspect_until: dict[str, float] = {}
+        self._turn = 0
+
+    def pick(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
+        """Return the least loaded replica whose uid is not in `tried`, or None.
+
+        One that refused in the last `suspect_seconds` comes after all others: having none in flight
+        it would otherwise be first in line until its readiness probe notices.
+        """
+        candidates = [replica for replica in replicas if replica.uid not in tried]
+        if len(candidates) > 1:
+            candidates = self._least_loaded(candidates, now)
+        if not candidates:
+            return None
+        self._turn += 1
+        return candidates[self._turn % len(candidates)]
+
+    def begin(self, replica: Replica) -> None:
+        """Count a request that is sent to the replica."""
+        self._in_flight[replica.uid] += 1
+
+    def end(self, replica: Replica) -> None:
+        """Count it off, however it ended."""
+        self._in_flight[replica.uid] -= 1
+        if self._in_flight[replica.uid] <= 0:
+            del self._in_flight[replica.uid]
+
+    def suspect(self, replica: Replica, now: float) -> None:
+        """Note that the replica refused a request."""
+        self._suspect_until = {uid: until for uid, until in self._suspect_until.items() if until > now}
+        self._suspect_until[replica.uid] = now + self._suspect_seconds
+
+    def in_flight(self, replica: Replica) -> int:
+        """Return how many of this gateway's requests the replica has."""
+        return self._in_flight[replica.uid]
+
+    def _least_loaded(self, replicas: list[Replica], now: float) -> list[Replica]:
+        trusted = [r for r in replicas if self._suspect_until.get(r.uid, 0.0) <= now] or replicas
+        least = min(self._in_flight[r.uid] for r in trusted)
+        return [r for r in trusted if self._in_flight[r.uid] == least]

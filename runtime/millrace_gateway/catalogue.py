@@ -1,0 +1,144 @@
+"""Which services and replicas there are, and which of them a request means. Pure: events in, lookups out.
+
+A service answers to its Host, to `<namespace>/<name>`, and to its served name if it holds that: across
+namespaces the oldest service of a name holds it, so that a newcomer can't capture another tenant's
+prompts. Services of one namespace that share a served name answer to it together.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace_gateway.objects import Key, Object, Replica, Service, read_key, read_replica, read_service
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a request may go: services that serve one model name, the oldest first."""
+
+    services: tuple[Service, ...]
+
+    @property
+    def served_name(self) -> str:
+        """The model name that the replicas answer to."""
+        return self.services[0].served_name
+
+
+class Catalogue:
+    """The services and replicas last heard of. Owner of both; lookups never wait and never raise."""
+
+    def __init__(self) -> None:
+        self._services: dict[Key, Service] = {}
+        self._replicas: dict[str, Replica] = {}
+        self._ready: dict[Key, tuple[Replica, ...]] = {}
+        self._short: dict[str, Route] = {}
+
+    # Events in.
+
+    def replace_services(self, items: Iterable[Object]) -> None:
+        """Take a whole list of InferenceServices for the truth."""
+        self._services = {service.key: service for service in map(read_service, items)}
+        self._short = _grant_short_names(self._services.values())
+
+    def apply_service(self, item: Object) -> None:
+        """Take an added or modified InferenceService."""
+        service = read_service(item)
+        self._services[service.key] = service
+        self._short = _grant_short_names(self._services.values())
+
+    def delete_service(self, item: Object) -> None:
+        """Forget a deleted InferenceService."""
+        self._services.pop(read_key(item), None)
+        self._short = _grant_short_names(self._services.values())
+
+    def replace_replicas(self, items: Iterable[Object]) -> None:
+        """Take a whole list of replica Pods for the truth."""
+        found = [replica for replica in map(read_replica, items) if replica]
+        self._replicas = {replica.uid: replica for replica in found}
+        self._ready = {}
+        for key in {replica.key for replica in found}:
+            self._index(key)
+
+    def apply_replica(self, item: Object) -> None:
+        """Take an added or modified replica Pod."""
+        self.delete_replica(item)
+        replica = read_replica(item)
+        if replica:
+            self._replicas[replica.uid] = replica
+            self._index(replica.key)
+
+    def delete_replica(self, item: Object) -> None:
+        """Forget a deleted replica Pod."""
+        former = self._replicas.pop(item["metadata"]["uid"], None)
+        if former:
+            self._index(former.key)
+
+    # Lookups out.
+
+    def find(self, key: Key) -> Route | None:
+        """Return the route to one service by its namespace and name."""
+        service = self._services.get(key)
+        return Route((service,)) if service else None
+
+    def find_model(self, model: str) -> Route | None:
+        """Return the route of a request's `model`: `<namespace>/<name>`, else a short name.
+
+        Where services live in the namespace, `<namespace>/…` never means a served name of another
+        namespace that happens to be spelt so: its owner's clients would be captured.
+        """
+        namespace, slash, name = model.partition("/")
+        exact = self.find(Key(namespace, name)) if slash else None
+        if exact:
+            return exact
+        route = self._short.get(model)
+        if route and slash and self.has_namespace(namespace):
+            return route if route.services[0].key.namespace == namespace else None
+        return route
+
+    def ready_replicas(self, route: Route) -> tuple[Replica, ...]:
+        """Return the replicas that can take a request now."""
+        if len(route.services) == 1:
+            return self._ready.get(route.services[0].key, ())
+        return tuple(r for service in route.services for r in self._ready.get(service.key, ()))
+
+    def has_namespace(self, namespace: str) -> bool:
+        """Whether any service lives in this namespace."""
+        return any(key.namespace == namespace for key in self._services)
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """Every service there is."""
+        return frozenset(self._services)
+
+    def list_models(self) -> dict[str, Route]:
+        """Return every name to put in `model`: short names, and `<namespace>/<name>` of those without."""
+        names = dict(self._short)
+        for key, service in sorted(self._services.items()):
+            if service not in self._short[service.served_name].services:
+                names[str(key)] = Route((service,))
+        return names
+
+    def list_namespace(self, namespace: str) -> list[str]:
+        """Return `<namespace>/<name>` of each service of a namespace."""
+        return sorted(str(key) for key in self._services if key.namespace == namespace)
+
+    def _index(self, key: Key) -> None:
+        ready = tuple(r for r in self._replicas.values() if r.key == key and r.is_ready)
+        if ready:
+            self._ready[key] = ready
+        else:
+            self._ready.pop(key, None)
+
+    def check_integrity(self) -> None:
+        """Assert that every index agrees with the objects it was made of."""
+        indexed = {replica.uid for replicas in self._ready.values() for replica in replicas}
+        assert indexed == {uid for uid, replica in self._replicas.items() if replica.is_ready}
+        assert set(self._short) == {s.served_name for s in self._services.values()}
+
+
+def _grant_short_names(services: Iterable[Service]) -> dict[str, Route]:
+    claims: dict[str, list[Service]] = {}
+    for service in sorted(services, key=lambda s: s.age_rank):
+        holders = claims.setdefault(service.served_name, [])
+        if not holders or holders[0].key.namespace == service.key.namespace:
+            holders.append(service)
+    return {name: Route(tuple(holders)) for name, holders in claims.items()}

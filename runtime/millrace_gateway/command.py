@@ -1,0 +1,112 @@
+"""`millrace gateway`: flags and environment in, exit status out."""
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+
+import uvloop
+
+from millrace_gateway.credentials import ClusterAccess, load_access
+from millrace_gateway.errors import ConfigError
+from millrace_gateway.server import Gateway
+from millrace_gateway.settings import Settings
+from millrace_runtime.contract import DEFAULT_BIND_ADDRESS, ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
+
+logger = logging.getLogger(__name__)
+
+EXIT_BROKEN = 1
+
+
+def main(argv: list[str]) -> int:
+    """Run the gateway until SIGTERM or SIGINT. Returns 0 once drained, else 1 or 64 and says why."""
+    settings = read_settings(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        access = load_access(os.environ)
+    except ConfigError as error:
+        return _fail(str(error), EXIT_BAD_USAGE)
+    settings = dataclasses.replace(settings, own_namespace=access.namespace)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run_gateway(settings, access))
+    except OSError as error:
+        return _fail(f"can't listen on {settings.bind_address}:{settings.port}: {error}", EXIT_BROKEN)
+
+
+def read_settings(argv: list[str]) -> Settings:
+    """Read the flags and the bind address from the environment. Exits with 2 on a bad flag."""
+    parser = argparse.ArgumentParser(
+        prog="millrace gateway",
+        description="The front door of all InferenceServices: finds replicas, streams requests through.",
+    )
+    defaults = Settings(os.environ.get(ENV_BIND_ADDRESS) or DEFAULT_BIND_ADDRESS, PORT_GATEWAY)
+    parser.add_argument(
+        "--host",
+        default=defaults.bind_address,
+        help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else {DEFAULT_BIND_ADDRESS})",
+    )
+    parser.add_argument(
+        "--port", type=_read_port, default=PORT_GATEWAY, help="the port to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--cluster-domain",
+        default=defaults.cluster_domain,
+        help="the cluster's DNS domain, which may follow .svc in a Host (default: %(default)s)",
+    )
+    flags = parser.parse_args(argv)
+    return Settings(flags.host, flags.port, flags.cluster_domain)
+
+
+async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
+    """Serve until a signal, then drain; a second signal ends the drain. Returns the exit status."""
+    gateway, signals = Gateway(settings), _Signals()
+    async with gateway.serve() as site:
+        logger.info("listening on %s:%d, cluster %s", settings.bind_address, settings.port, access.server)
+        follow = asyncio.create_task(gateway.follow(access))
+        if not await signals.come_before(follow):
+            follow.result()  # it ends only by a fault of ours, which this raises
+        drain = asyncio.create_task(gateway.drain(site))
+        is_drained = not await signals.come_before(drain)
+        for task in (follow, drain):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+    logger.info("drained" if is_drained else "a second signal: leaving at once")
+    return 0 if is_drained else EXIT_BROKEN
+
+
+class _Signals:
+    """SIGTERM and SIGINT as something to wait for, one after the other."""
+
+    def __init__(self) -> None:
+        self._arrivals: asyncio.Queue[int] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._arrivals.put_nowait, number)
+
+    async def wait(self) -> None:
+        await self._arrivals.get()
+
+    async def come_before(self, task: asyncio.Task[None]) -> bool:
+        """Return whether a signal arrives before the task ends."""
+        arrival = asyncio.create_task(self.wait())
+        await asyncio.wait({arrival, task}, return_when=asyncio.FIRST_COMPLETED)
+        has_come = arrival.done()
+        arrival.cancel()
+        return has_come
+
+
+def _read_port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _fail(reason: str, status: int) -> int:
+    sys.stderr.write(f"millrace gateway: {reason}\n")
+    return status

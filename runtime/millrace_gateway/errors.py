@@ -1,0 +1,118 @@
+"""The gateway's exceptions, and the bodies in OpenAI's shape that clients get.
+
+GatewayError
+├── ConfigError            no usable cluster credentials; the text says what to set
+├── ApiError               the API server answered with an error, or not at all
+│   └── ExpiredError       410: the resourceVersion is too old, list again
+├── ReplicaRefusedError    a replica has begun nothing of the request: another may have it
+├── StaleConnectionError   a replica closed an idle connection as it was reused
+└── RequestRefusedError    this request can't be served; carries status, body and headers
+    ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError
+    └── NoReplicaError, NotSyncedError, UpstreamFailedError
+"""
+
+import json
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """The root of this package's exceptions."""
+
+
+class ConfigError(GatewayError):
+    """No usable cluster credentials; the text says what to set."""
+
+
+class ApiError(GatewayError):
+    """The API server answered with an error, or not at all."""
+
+
+class ExpiredError(ApiError):
+    """The API server no longer knows our resourceVersion: list again."""
+
+
+class ReplicaRefusedError(GatewayError):
+    """A replica refused the connection or is draining: it has begun nothing, another may have the request."""
+
+
+class StaleConnectionError(GatewayError):
+    """A replica closed an idle connection as it was reused: the request most likely never reached it."""
+
+
+class RequestRefusedError(GatewayError):
+    """A request that can't be served: its status and its body in OpenAI's shape."""
+
+    status: ClassVar[int]
+    type: ClassVar[str] = "invalid_request_error"
+    code: ClassVar[str]
+    param: ClassVar[str | None] = None
+
+    def __init__(self, message: str, retry_after_seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer, beside its content type."""
+        return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+
+    def body(self) -> bytes:
+        """Return the JSON body, as OpenAI's clients parse it."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+class BadRequestError(RequestRefusedError):
+    """The body does not say which model it wants."""
+
+    status = 400
+    code = "invalid_body"
+    param = "model"
+
+
+class ModelNotFoundError(RequestRefusedError):
+    """No service answers to this Host or model."""
+
+    status = 404
+    code = "model_not_found"
+    param = "model"
+
+
+class BodyTooLargeError(RequestRefusedError):
+    """The body is over the gateway's bound."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class UnsupportedEncodingError(RequestRefusedError):
+    """The body is compressed, so its model can't be read."""
+
+    status = 415
+    code = "unsupported_encoding"
+
+
+class NoReplicaError(RequestRefusedError):
+    """The service is there, but nothing can answer for it now."""
+
+    status = 503
+    type = "server_error"
+    code = "no_ready_replica"
+
+
+class NotSyncedError(RequestRefusedError):
+    """The gateway has just started and does not know the services yet."""
+
+    status = 503
+    type = "server_error"
+    code = "gateway_starting"
+
+
+class UpstreamFailedError(RequestRefusedError):
+    """A replica took the request and broke before it answered."""
+
+    status = 502
+    type = "server_error"
+    code = "upstream_error"

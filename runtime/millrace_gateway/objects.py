@@ -1,0 +1,99 @@
+"""What the gateway reads of InferenceService and Pod objects. Pure; unknown fields are ignored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from millrace_runtime.contract import LABEL_SERVICE
+
+Object = Mapping[str, Any]
+"""A Kubernetes object as JSON gives it."""
+
+
+class Key(NamedTuple):
+    """Names one service in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Service:
+    """An InferenceService, as far as routing goes."""
+
+    key: Key
+    uid: str
+    created: str
+    """creationTimestamp: RFC 3339 in UTC, so it sorts as text."""
+    served_name: str
+    """The model name that its replicas answer to."""
+    state: str
+    """Why it is not ready, from its Ready condition; empty when ready or unknown."""
+
+    @property
+    def age_rank(self) -> tuple[str, str]:
+        """Sorts services from the oldest on; the uid decides within a second."""
+        return (self.created, self.uid)
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A pod that serves."""
+
+    uid: str
+    key: Key
+    pod: str
+    address: str
+    is_ready: bool
+    """Ready, with an address, and not being deleted."""
+
+
+def read_service(item: Object) -> Service:
+    """Read an InferenceService. Raises KeyError where it lacks a name: the API server sends none such."""
+    metadata = item["metadata"]
+    model = (item.get("spec") or {}).get("model") or {}
+    return Service(
+        key=read_key(item),
+        uid=metadata.get("uid", ""),
+        created=metadata.get("creationTimestamp") or "",
+        served_name=model.get("servedName") or metadata["name"],
+        state=_describe(_find_condition(item, "Ready")),
+    )
+
+
+def read_replica(item: Object) -> Replica | None:
+    """Read a replica's Pod; None when it is labelled for no service."""
+    metadata = item["metadata"]
+    service = (metadata.get("labels") or {}).get(LABEL_SERVICE)
+    if not service:
+        return None
+    address = (item.get("status") or {}).get("podIP") or ""
+    ready = _find_condition(item, "Ready").get("status") == "True"
+    return Replica(
+        uid=metadata["uid"],
+        key=Key(metadata["namespace"], service),
+        pod=metadata["name"],
+        address=address,
+        is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
+    )
+
+
+def read_key(item: Object) -> Key:
+    """Read an object's namespace and name."""
+    metadata = item["metadata"]
+    return Key(metadata["namespace"], metadata["name"])
+
+
+def _find_condition(item: Object, kind: str) -> Object:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    found: Object = next((c for c in conditions if c.get("type") == kind), {})
+    return found
+
+
+def _describe(condition: Object) -> str:
+    if not condition or condition.get("status") == "True":
+        return ""
+    return ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text)

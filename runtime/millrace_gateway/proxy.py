@@ -1,0 +1,193 @@
+"""Serves one request under `/v1/`: which service, which replica, stream, count.
+
+A request body is held (it is bounded) so that it can go to a second replica; an answer never is. A second
+replica is asked only where the first has begun nothing: it refused the connection, or answered 503 with the
+draining header. One more case looks like a failure and is none: an idle connection that the replica closed
+as we reused it. That is asked again, but only once: a request that kills its replica must not kill them all.
+"""
+
+import time
+from typing import TypeVar
+
+import aiohttp
+from aiohttp import hdrs, web
+
+from millrace_gateway.balance import Balancer
+from millrace_gateway.catalogue import Catalogue, Route
+from millrace_gateway.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    NoReplicaError,
+    NotSyncedError,
+    ReplicaRefusedError,
+    RequestRefusedError,
+    StaleConnectionError,
+    UnsupportedEncodingError,
+    UpstreamFailedError,
+)
+from millrace_gateway.headers import request_headers
+from millrace_gateway.lifecycle import Lifecycle, Phase
+from millrace_gateway.metrics import Metrics, Outcome
+from millrace_gateway.objects import Replica
+from millrace_gateway.relay import begin_answer, relay
+from millrace_gateway.routing import Addressed, route_host, route_model
+from millrace_gateway.settings import Settings
+from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
+
+Response = TypeVar("Response", bound=web.StreamResponse)
+
+
+class Proxy:
+    """The data path. Composes what decides (routing, balance) with the two connections."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        catalogue: Catalogue,
+        *,
+        balancer: Balancer,
+        metrics: Metrics,
+        lifecycle: Lifecycle,
+        settings: Settings,
+    ) -> None:
+        self._session = session
+        self._catalogue = catalogue
+        self._balancer = balancer
+        self._metrics = metrics
+        self._lifecycle = lifecycle
+        self._settings = settings
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        self._lifecycle.begin_request()
+        try:
+            return await self._serve(request)
+        except RequestRefusedError as refusal:
+            return self.refuse(refusal)
+        except ConnectionError:  # the client left before its request was read
+            return web.Response()
+        finally:
+            self._lifecycle.end_request()
+
+    def route_host(self, request: web.Request) -> Route | None:
+        """Return the route that the Host decides, if it does. Raises ModelNotFoundError, NotSyncedError."""
+        if not self._lifecycle.is_synced:
+            raise NotSyncedError(
+                "The gateway has just started. Send the request again.", retry_after_seconds=1
+            )
+        settings = self._settings
+        return route_host(self._catalogue, request.host, settings.cluster_domain, settings.own_namespace)
+
+    def refuse(self, refusal: RequestRefusedError) -> web.Response:
+        """Return a refusal as the client gets it."""
+        response = web.Response(
+            body=refusal.body(),
+            status=refusal.status,
+            headers=refusal.headers,
+            content_type="application/json",
+        )
+        return self._close_when_draining(response)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        route = self.route_host(request)
+        body = await self._read_body(request)
+        if route is None and request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+            raise UnsupportedEncodingError(
+                "The body is compressed and the Host names no service: send it plain."
+            )
+        addressed = Addressed(route, body) if route else route_model(self._catalogue, body)
+        return await self._serve_and_count(request, addressed)
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        limit = self._settings.max_body_bytes
+        refusal = BodyTooLargeError(f"The request body is longer than {limit} bytes, the most that is taken.")
+        if (request.content_length or 0) > limit:
+            raise refusal
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise refusal from error
+        except web.RequestPayloadError as error:
+            raise BadRequestError(f"The request body can't be read: {error}.") from error
+
+    async def _serve_and_count(self, request: web.Request, addressed: Addressed) -> web.StreamResponse:
+        replica = self._pick(addressed.route, set())
+        key = replica.key if replica else addressed.route.services[0].key
+        outcome = Outcome.CLIENT_LEFT  # what a cancelled handler means
+        self._metrics.begin(key)
+        try:
+            upstream_request = _readdress(request, addressed.body)
+            answer, outcome = await self._exchange(request, upstream_request, addressed.route, replica)
+        except NoReplicaError:
+            outcome = Outcome.NO_REPLICA
+            raise
+        except UpstreamFailedError:
+            outcome = Outcome.UPSTREAM_ERROR
+            raise
+        finally:
+            self._metrics.end(key, outcome)
+        return answer
+
+    async def _exchange(
+        self, request: web.Request, upstream_request: UpstreamRequest, route: Route, first: Replica | None
+    ) -> tuple[web.StreamResponse, Outcome]:
+        tried: set[str] = set()
+        can_repeat, replica = True, first
+        while replica:
+            self._balancer.begin(replica)
+            try:
+                upstream = await ask(self._session, upstream_request, replica)
+                return await self._answer(request, upstream)
+            except ReplicaRefusedError:
+                tried.add(replica.uid)
+                self._balancer.suspect(replica, time.monotonic())
+            except StaleConnectionError as error:
+                if not can_repeat:
+                    raise describe_failure(replica) from error
+                can_repeat = False
+            finally:
+                self._balancer.end(replica)
+            replica = self._pick(route, tried)
+        raise self._describe_absence(route, len(tried))
+
+    async def _answer(
+        self, request: web.Request, upstream: aiohttp.ClientResponse
+    ) -> tuple[web.StreamResponse, Outcome]:
+        answer = self._close_when_draining(begin_answer(upstream))
+        try:
+            is_whole = await relay(request, upstream, answer)
+        except ConnectionError:
+            return answer, Outcome.CLIENT_LEFT
+        finally:
+            upstream.close()  # unless at its end, this is what cancels the generation
+        is_good = is_whole and upstream.status < 500
+        return answer, Outcome.COMPLETED if is_good else Outcome.UPSTREAM_ERROR
+
+    def _pick(self, route: Route, tried: set[str]) -> Replica | None:
+        return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.monotonic())
+
+    def _close_when_draining(self, response: Response) -> Response:
+        if self._lifecycle.phase is Phase.DRAINING:
+            response.force_close()
+        return response
+
+    def _describe_absence(self, route: Route, num_refused: int) -> NoReplicaError:
+        return NoReplicaError(describe_absence(route, num_refused), self._settings.retry_after_seconds)
+
+
+def describe_absence(route: Route, num_refused: int) -> str:
+    """Return what to tell a client whose service has no replica that took its request."""
+    keys = ", ".join(str(service.key) for service in route.services)
+    state = "; ".join(service.state for service in route.services if service.state)
+    cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
+    namespace, name = route.services[0].key
+    return (
+        f"The service {keys} has no replica that can answer now ({cause or 'its status says no more'}). "
+        f"Try again later; kubectl -n {namespace} describe infsvc {name} tells how it stands."
+    )
+
+
+def _readdress(request: web.Request, body: bytes) -> UpstreamRequest:
+    return UpstreamRequest(
+        request.method, request.rel_url.raw_path_qs, request_headers(request.headers), body
+    )

@@ -1,0 +1,99 @@
+"""Which service a request means: its Host, else the `model` in its body. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from millrace_gateway.address import HostAddress, parse_host
+from millrace_gateway.catalogue import Catalogue, Route
+from millrace_gateway.errors import BadRequestError, ModelNotFoundError
+
+MAX_NAMES_LISTED = 20
+_HOW_TO_NAME = (
+    'Name one in "model" as "<namespace>/<name>" or by its served name, '
+    "or call http://<name>.<namespace>.svc instead."
+)
+
+
+class Addressed(NamedTuple):
+    """A request whose service is known."""
+
+    route: Route
+    body: bytes
+    """What to send: as received, unless the model had to be named as the replicas know it."""
+
+
+def route_host(
+    catalogue: Catalogue, host: str, cluster_domain: str, own_namespace: str | None
+) -> Route | None:
+    """Return the route that a Host decides, None when it leaves that to the model.
+
+    Raises ModelNotFoundError where the Host names a service that is not there: were the model asked then, a
+    deleted service's clients, whose DNS entry lives on, would reach whoever serves that name elsewhere.
+    """
+    address = parse_host(host, cluster_domain)
+    if address is None:
+        return None
+    route = catalogue.find(address.key)
+    if route is None and _is_of_a_service(catalogue, address, own_namespace):
+        names = catalogue.list_namespace(address.key.namespace)
+        raise ModelNotFoundError(
+            f"There is no InferenceService {address.key} for the host {host!r}. "
+            f"{_list_names(names, f'In namespace {address.key.namespace} there are')}"
+        )
+    return route
+
+
+def route_model(catalogue: Catalogue, body: bytes) -> Addressed:
+    """Read `model` from a JSON body and find its route. Raises BadRequestError or ModelNotFoundError.
+
+    Replicas know only their served name, so a body that says `<namespace>/<name>` is written anew with
+    that; any other goes on as it came.
+    """
+    document = _parse_body(body)
+    model = document["model"]
+    route = catalogue.find_model(model)
+    if route is None:
+        raise ModelNotFoundError(describe_unknown(catalogue, model))
+    if model != route.served_name:
+        body = json.dumps(document | {"model": route.served_name}, separators=(",", ":")).encode()
+    return Addressed(route, body)
+
+
+def describe_unknown(catalogue: Catalogue, model: str) -> str:
+    """Return what to tell a client that asked for a model that is not there."""
+    namespace, slash, _ = model.partition("/")
+    names = catalogue.list_namespace(namespace) if slash else []
+    scope = f"In namespace {namespace} there are" if names else "There are"
+    listed = _list_names(names or sorted(catalogue.list_models()), scope)
+    return f"The model {_shorten(model)!r} does not exist. {listed} {_HOW_TO_NAME}"
+
+
+def _is_of_a_service(catalogue: Catalogue, address: HostAddress, own_namespace: str | None) -> bool:
+    if address.key.namespace == own_namespace:
+        return False
+    return address.is_qualified or catalogue.has_namespace(address.key.namespace)
+
+
+def _parse_body(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body) if body else None
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"The request body is not JSON: {error}.") from error
+    if not isinstance(document, dict) or not isinstance(document.get("model"), str):
+        raise BadRequestError(
+            f'The request does not say which model it is for: send a JSON object with "model". {_HOW_TO_NAME}'
+        )
+    return document
+
+
+def _list_names(names: Sequence[str], scope: str) -> str:
+    if not names:
+        return "There are no models." if scope == "There are" else f"{scope} none."
+    more = len(names) - MAX_NAMES_LISTED
+    tail = f" and {more} more" if more > 0 else ""
+    return f"{scope}: {', '.join(names[:MAX_NAMES_LISTED])}{tail}."
+
+
+def _shorten(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"

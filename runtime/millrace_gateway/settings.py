@@ -1,0 +1,31 @@
+"""What the gateway is told once, at its start."""
+
+from dataclasses import dataclass
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The gateway's settings; parsed from flags and environment in `command`."""
+
+    bind_address: str
+    """The address to listen on."""
+    port: int
+    """The port to listen on; 0 takes a free one."""
+    cluster_domain: str = "cluster.local"
+    """The cluster's DNS domain: what may follow `.svc` in a Host."""
+    max_body_bytes: int = 8 * MEBIBYTE
+    """A longer request body is refused with 413: it is held until a replica has answered."""
+    own_namespace: str | None = None
+    """Where the gateway's own Service lives: a Host that names it says nothing of a model."""
+    connect_seconds: float = 3.0
+    """How long a connection to a replica may take before another replica is asked."""
+    keepalive_seconds: float = 4.0
+    """How long an idle connection to a replica is kept: below the 5 s after which uvicorn closes it."""
+    suspect_seconds: float = 2.0
+    """How long a replica that refused is asked last."""
+    retry_after_seconds: int = 5
+    """What Retry-After says when a service has no ready replica."""
+    drain_notice_seconds: float = 3.0
+    """After SIGTERM requests are still accepted for this long: the cluster routes some here until then."""

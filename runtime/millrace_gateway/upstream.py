@@ -1,0 +1,116 @@
+"""The connections to replicas: sends one request to one replica and says how that went."""
+
+import io
+import logging
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import aiohttp
+from aiohttp import hdrs
+from multidict import CIMultiDict
+from yarl import URL
+
+from millrace_gateway.errors import ReplicaRefusedError, StaleConnectionError, UpstreamFailedError
+from millrace_gateway.objects import Replica
+from millrace_gateway.settings import Settings
+from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
+
+logger = logging.getLogger(__name__)
+
+LARGE_BODY_BYTES = 2**20  # longer ones aiohttp wants from a file object, to send them in pieces
+
+
+@dataclass(frozen=True)
+class UpstreamRequest:
+    """A request as replicas get it; it can be sent again."""
+
+    method: str
+    path: str
+    """With its query, encoded as the client sent it."""
+    headers: CIMultiDict[str]
+    body: bytes
+
+
+@dataclass
+class Attempt:
+    """What aiohttp's trace tells of one exchange."""
+
+    was_reused: bool = False
+    """The connection had served another request before."""
+
+
+def open_session(settings: Settings) -> aiohttp.ClientSession:
+    """Return a session that changes nothing of what it carries: no cookies, headers or decoding of its own.
+
+    Only the time to connect is limited: how long a generation takes is its client's business.
+    """
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=settings.keepalive_seconds),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds),
+        skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trace_configs=[trace],
+    )
+
+
+async def ask(
+    session: aiohttp.ClientSession, request: UpstreamRequest, replica: Replica
+) -> aiohttp.ClientResponse:
+    """Send the request and return the head of the answer; the caller closes it.
+
+    Raises ReplicaRefusedError where the replica has begun nothing, StaleConnectionError where it closed an
+    idle connection as we reused it, UpstreamFailedError where it broke before it answered.
+    """
+    attempt = Attempt()
+    try:
+        upstream = await _send(session, request, replica, attempt)
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise ReplicaRefusedError(str(error)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        if attempt.was_reused:
+            raise StaleConnectionError(str(error)) from error
+        logger.warning("pod %s/%s broke before it answered: %r", replica.key.namespace, replica.pod, error)
+        raise describe_failure(replica) from error
+    if upstream.status == 503 and HEADER_DRAINING in upstream.headers:
+        upstream.close()
+        raise ReplicaRefusedError("it is draining")
+    return upstream
+
+
+def describe_failure(replica: Replica) -> UpstreamFailedError:
+    """Return what to tell a client whose replica broke before it answered."""
+    return UpstreamFailedError(
+        f"The replica {replica.pod} of {replica.key} closed the connection before it answered. "
+        "Send the request again; the pod's log says why."
+    )
+
+
+async def _send(
+    session: aiohttp.ClientSession, request: UpstreamRequest, replica: Replica, attempt: Attempt
+) -> aiohttp.ClientResponse:
+    body = request.body
+    return await session.request(
+        request.method,
+        replica_url(replica.address, request.path),
+        data=io.BytesIO(body) if len(body) > LARGE_BODY_BYTES else body or None,
+        headers=request.headers,
+        allow_redirects=False,
+        trace_request_ctx=attempt,
+    )
+
+
+def replica_url(address: str, path: str) -> URL:
+    """Return the URL of a path, already encoded, at a pod's address (IPv4 or IPv6)."""
+    host = f"[{address}]" if ":" in address else address
+    return URL(f"http://{host}:{PORT_HTTP}{path}", encoded=True)
+
+
+async def _note_reuse(
+    _session: aiohttp.ClientSession,
+    context: SimpleNamespace,
+    _params: aiohttp.TraceConnectionReuseconnParams,
+) -> None:
+    context.trace_request_ctx.was_reused = True

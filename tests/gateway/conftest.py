@@ -1,0 +1,125 @@
+"""Real upstreams on addresses of pods, and a gateway before them."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from millrace_gateway.server import REPLICAS, SERVICES, Gateway
+from millrace_gateway.settings import Settings
+from millrace_runtime.contract import PORT_HTTP
+
+ADDRESSES = itertools.count(1)
+
+
+def make_service(
+    namespace: str,
+    name: str,
+    *,
+    served: str | None = None,
+    created: str = "2026-01-01T00:00:00Z",
+    uid: str | None = None,
+    ready: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    metadata = {"namespace": namespace, "name": name, "uid": uid or f"{namespace}-{name}"}
+    return {
+        "metadata": metadata | {"creationTimestamp": created, "resourceVersion": "1"},
+        "spec": {"model": {"uri": "file:///m"} | ({"servedName": served} if served else {})},
+        "status": {"conditions": [{"type": "Ready", **ready}] if ready else []},
+    }
+
+
+def make_pod(
+    namespace: str, service: str, uid: str, *, address: str = "127.9.8.250", ready: bool = True
+) -> dict[str, Any]:
+    labels = {"millrace.dev/service": service, "millrace.dev/component": "replica"}
+    return {
+        "metadata": {
+            "namespace": namespace,
+            "name": uid,
+            "uid": uid,
+            "labels": labels,
+            "resourceVersion": "1",
+        },
+        "status": {
+            "podIP": address,
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+        },
+    }
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Bench:
+    """A gateway, the upstreams that a test starts, and a client."""
+
+    def __init__(self, gateway: Gateway, client: aiohttp.ClientSession, stack: AsyncExitStack) -> None:
+        self.gateway = gateway
+        self.client = client
+        self.site: web.TCPSite
+        self.url = ""
+        self._stack = stack
+
+    async def start(self) -> None:
+        self.site = await self._stack.enter_async_context(self.gateway.serve())
+        self.url = f"http://127.0.0.1:{self.site._server.sockets[0].getsockname()[1]}"
+
+    def add_service(self, namespace: str, name: str, **fields: Any) -> None:
+        self.gateway._service_sink().apply(make_service(namespace, name, **fields))
+
+    def add_pod(self, namespace: str, service: str, uid: str, address: str) -> None:
+        self.gateway.catalogue.apply_replica(make_pod(namespace, service, uid, address=address))
+
+    async def add_upstream(self, namespace: str, service: str, handler: Handler) -> str:
+        """Start a replica, and return its pod's uid."""
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/{path:.*}", handler)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        uid = f"{service}-{next(ADDRESSES)}"
+        address = next_address()
+        await web.TCPSite(runner, address, PORT_HTTP).start()
+        self.add_pod(namespace, service, uid, address)
+        return uid
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.gateway.metrics.registry.get_sample_value(name, labels)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110  what is awaited has no event
+                await asyncio.sleep(0.005)
+
+
+def next_address() -> str:
+    """An address of its own for each upstream: a closed one's connections can't reach the next."""
+    return f"127.9.8.{next(ADDRESSES)}"
+
+
+@pytest_asyncio.fixture
+async def bench() -> AsyncIterator[Bench]:
+    settings = Settings("127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05)
+    gateway = Gateway(settings)
+    gateway.lifecycle.note_sync(SERVICES.path)
+    gateway.lifecycle.note_sync(REPLICAS.path)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        found = Bench(gateway, client, stack)
+        await found.start()
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def no_tracebacks(caplog: pytest.LogCaptureFixture) -> Any:
+    """No request, however it ends, logs a traceback."""
+    yield
+    records = [record for when in ("setup", "call") for record in caplog.get_records(when)]
+    assert [r.getMessage() for r in records if r.exc_info or r.levelname == "ERROR"] == []

@@ -1,0 +1,102 @@
+"""What the gateway answers itself."""
+
+import asyncio
+
+from aiohttp import web
+
+from millrace_gateway.objects import Key
+from tests.gateway.conftest import Bench
+from tests.gateway.test_proxy import BODY, COMPLETIONS
+
+
+async def get(bench: Bench, path: str, host: str | None = None) -> tuple[int, str]:
+    headers = {"Host": host} if host else {}
+    async with bench.client.get(bench.url + path, headers=headers) as response:
+        return response.status, await response.text()
+
+
+async def list_ids(bench: Bench, host: str | None = None) -> list[str]:
+    headers = {"Host": host} if host else {}
+    async with bench.client.get(f"{bench.url}/v1/models", headers=headers) as response:
+        return [model["id"] for model in (await response.json())["data"]]
+
+
+async def test_probes_tell_the_phase(bench: Bench) -> None:
+    lifecycle = bench.gateway.lifecycle
+    assert await get(bench, "/readyz") == (200, "ok\n")
+    lifecycle._unsynced.add("pods")
+    assert (await get(bench, "/readyz"))[0] == 503
+    assert "starting" in (await get(bench, "/readyz"))[1]
+    lifecycle.note_sync("pods")
+    lifecycle.begin_drain()
+    assert "draining" in (await get(bench, "/readyz"))[1]
+    assert (await get(bench, "/livez"))[0] == 200
+
+
+async def test_models_are_listed_as_far_as_the_host_reaches(bench: Bench) -> None:
+    bench.add_service("team", "chat", served="llama")
+    bench.add_service("other", "mine", served="llama", created="2026-03-01T00:00:00Z")
+    assert await list_ids(bench) == ["llama", "other/mine"]
+    assert await list_ids(bench, "mine.other.svc") == ["llama"]
+    assert (await get(bench, "/v1/models", "gone.team.svc"))[0] == 404
+
+
+async def test_one_model_is_found_by_every_name_it_has(bench: Bench) -> None:
+    bench.add_service("team", "chat", served="llama")
+    for name in ("llama", "team/chat", "team%2Fchat"):
+        status, text = await get(bench, f"/v1/models/{name}")
+        assert (status, '"created": 1767225600' in text) == (200, True)
+    assert (await get(bench, "/v1/models/llama", "chat.team"))[0] == 200
+    assert (await get(bench, "/v1/models/team/chat", "chat.team"))[0] == 404
+    assert (await get(bench, "/v1/models/gpt"))[0] == 404
+
+
+async def test_a_new_service_has_its_series_at_zero_and_a_deleted_one_none(bench: Bench) -> None:
+    bench.add_service("team", "chat")
+    labels = '{namespace="team",service="chat"}'
+    assert f"millrace_gateway_requests_received_total{labels} 0.0" in (await get(bench, "/metrics"))[1]
+    bench.gateway._service_sink().replace([])
+    assert 'service="chat"' not in (await get(bench, "/metrics"))[1]
+
+
+async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def hold(_request: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", hold)
+    call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
+    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
+    bench.gateway._service_sink().replace([])
+    bench.gateway.metrics.begin(Key("team", "chat"))
+    release.set()
+    async with await call as response:
+        assert response.status == 200
+    assert 'service="chat"' not in (await get(bench, "/metrics"))[1]
+
+
+async def test_a_drain_takes_late_requests_and_ends_with_the_last_stream(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def hold(_request: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", hold)
+    early = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
+    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight == 1)
+    drain = asyncio.create_task(bench.gateway.drain(bench.site))
+    await asyncio.sleep(0)
+    late = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
+    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight == 2)
+    await bench.until(lambda: bench.site not in bench.site._runner.sites)
+    assert not drain.done()
+    release.set()
+    async with asyncio.timeout(5), await early as first, await late as second:
+        await drain
+        assert (first.status, second.status) == (200, 200)
+        assert first.headers["Connection"] == second.headers["Connection"] == "close"

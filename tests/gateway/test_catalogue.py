@@ -1,0 +1,146 @@
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_gateway.catalogue import Catalogue, Route
+from millrace_gateway.objects import Key
+from tests.gateway.conftest import make_pod, make_service
+
+
+def make_catalogue(*services: dict[str, Any]) -> Catalogue:
+    catalogue = Catalogue()
+    catalogue.replace_services(services)
+    return catalogue
+
+
+def keys_of(route: Route | None) -> list[str]:
+    return [str(service.key) for service in route.services] if route else []
+
+
+def test_a_served_name_finds_its_service() -> None:
+    catalogue = make_catalogue(make_service("a", "chat", served="llama"))
+    assert keys_of(catalogue.find_model("llama")) == ["a/chat"]
+    assert keys_of(catalogue.find_model("a/chat")) == ["a/chat"]
+    assert catalogue.find_model("chat") is None
+    assert catalogue.find_model("a/llama") is None
+    assert catalogue.find_model("") is None
+
+
+def test_the_oldest_namespace_has_the_short_name_and_the_others_their_full_one() -> None:
+    old = make_service("b", "one", served="m", created="2026-01-01T00:00:00Z")
+    new = make_service("a", "two", served="m", created="2026-01-02T00:00:00Z")
+    catalogue = make_catalogue(new, old)
+    assert keys_of(catalogue.find_model("m")) == ["b/one"]
+    assert keys_of(catalogue.find_model("a/two")) == ["a/two"]
+    assert {name: keys_of(route) for name, route in catalogue.list_models().items()} == {
+        "m": ["b/one"],
+        "a/two": ["a/two"],
+    }
+    catalogue.delete_service(old)
+    assert keys_of(catalogue.find_model("m")) == ["a/two"]
+    assert list(catalogue.list_models()) == ["m"]
+
+
+def test_the_uid_decides_within_a_second() -> None:
+    services = [make_service(f"n{uid}", "s", served="m", uid=uid) for uid in ("3", "1", "2")]
+    assert keys_of(make_catalogue(*services).find_model("m")) == ["n1/s"]
+
+
+def test_equal_served_names_merge_inside_a_namespace() -> None:
+    catalogue = make_catalogue(
+        make_service("a", "two", served="m", created="2026-01-03T00:00:00Z"),
+        make_service("b", "other", served="m", created="2026-01-02T00:00:00Z"),
+        make_service("a", "one", served="m", created="2026-01-01T00:00:00Z"),
+    )
+    catalogue.replace_replicas([make_pod("a", "one", "p1"), make_pod("a", "two", "p2")])
+    merged, single = catalogue.find_model("m"), catalogue.find_model("a/two")
+    assert keys_of(merged) == ["a/one", "a/two"]
+    assert [r.uid for r in catalogue.ready_replicas(merged)] == ["p1", "p2"]
+    assert [r.uid for r in catalogue.ready_replicas(single)] == ["p2"]
+    assert sorted(catalogue.list_models()) == ["b/other", "m"]
+
+
+def test_a_served_name_with_a_slash_can_be_asked_for() -> None:
+    catalogue = make_catalogue(make_service("a", "chat", served="meta-llama/Llama-3.1-8B"))
+    assert keys_of(catalogue.find_model("meta-llama/Llama-3.1-8B")) == ["a/chat"]
+
+
+def test_a_served_name_spelt_like_anothers_address_captures_nothing() -> None:
+    thief = make_service("evil", "x", served="team/chat", created="2020-01-01T00:00:00Z")
+    victim, neighbour = make_service("team", "chat"), make_service("team", "other")
+    catalogue = make_catalogue(thief, victim, neighbour)
+    assert keys_of(catalogue.find_model("team/chat")) == ["team/chat"]
+    catalogue.delete_service(victim)
+    assert catalogue.find_model("team/chat") is None
+
+
+def test_a_service_may_serve_under_its_own_namespaces_prefix() -> None:
+    catalogue = make_catalogue(make_service("team", "chat", served="team/v2"))
+    assert keys_of(catalogue.find_model("team/v2")) == ["team/chat"]
+
+
+def test_a_pods_life_moves_it_in_and_out_of_the_ready() -> None:
+    catalogue = make_catalogue(make_service("a", "chat"))
+    route = catalogue.find(Key("a", "chat"))
+    assert catalogue.ready_replicas(route) == ()
+    catalogue.apply_replica(make_pod("a", "chat", "p1", ready=False))
+    assert catalogue.ready_replicas(route) == ()
+    catalogue.apply_replica(make_pod("a", "chat", "p1"))
+    assert [r.uid for r in catalogue.ready_replicas(route)] == ["p1"]
+    leaving = make_pod("a", "chat", "p1")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    catalogue.apply_replica(leaving)
+    assert catalogue.ready_replicas(route) == ()
+    catalogue.delete_replica(leaving)
+    catalogue.delete_replica(leaving)
+    catalogue.check_integrity()
+
+
+def test_a_pod_relabelled_leaves_its_former_service() -> None:
+    catalogue = make_catalogue(make_service("a", "one"), make_service("a", "two"))
+    catalogue.apply_replica(make_pod("a", "one", "p1"))
+    catalogue.apply_replica(make_pod("a", "two", "p1"))
+    assert catalogue.ready_replicas(catalogue.find(Key("a", "one"))) == ()
+    assert len(catalogue.ready_replicas(catalogue.find(Key("a", "two")))) == 1
+
+
+def test_a_pod_in_another_namespace_serves_nothing_here() -> None:
+    catalogue = make_catalogue(make_service("a", "chat"))
+    catalogue.apply_replica(make_pod("evil", "chat", "p1"))
+    assert catalogue.ready_replicas(catalogue.find(Key("a", "chat"))) == ()
+
+
+NAMES = st.sampled_from(["x", "y"])
+SERVICE_EVENTS = st.tuples(st.booleans(), NAMES, NAMES, st.sampled_from(["m", "n", "x/y"]), st.integers(1, 3))
+POD_EVENTS = st.tuples(st.booleans(), NAMES, NAMES, st.integers(0, 3), st.booleans())
+
+
+@given(st.lists(SERVICE_EVENTS), st.lists(POD_EVENTS))
+def test_any_order_of_events_leads_where_a_fresh_list_does(
+    services: list[tuple[bool, str, str, str, int]], pods: list[tuple[bool, str, str, int, bool]]
+) -> None:
+    catalogue, known, running = Catalogue(), {}, {}
+    for is_there, namespace, name, served, day in services:
+        item = make_service(namespace, name, served=served, created=f"2026-01-0{day}T00:00:00Z")
+        known.pop((namespace, name), None)
+        if is_there:
+            known[namespace, name] = item
+        (catalogue.apply_service if is_there else catalogue.delete_service)(item)
+    for is_there, namespace, service, number, ready in pods:
+        item = make_pod(namespace, service, f"p{number}", ready=ready)
+        running.pop(number, None)
+        if is_there:
+            running[number] = item
+        (catalogue.apply_replica if is_there else catalogue.delete_replica)(item)
+    catalogue.check_integrity()
+    fresh = make_catalogue(*known.values())
+    fresh.replace_replicas(running.values())
+    assert catalogue.list_models() == fresh.list_models()
+    for name, route in fresh.list_models().items():
+        assert set(catalogue.ready_replicas(route)) == set(fresh.ready_replicas(route))
+        if "/" not in name:
+            assert catalogue.find_model(name) == route
+            assert len({service.key.namespace for service in route.services}) == 1
+    for key in fresh.keys:
+        assert keys_of(catalogue.find_model(str(key))) == [str(key)]
