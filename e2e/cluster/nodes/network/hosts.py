@@ -1,0 +1,72 @@
+"""The /etc/hosts of a pod: itself, and every Service as cluster DNS would name it. Pure but for the write."""
+
+import ipaddress
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Object = dict[str, Any]
+_MAX_ALIASES = 5
+
+
+def resolve_services(services: Iterable[Object], domain: str, api_address: str) -> dict[tuple[str, str], str]:
+    """The address of each Service by (namespace, name); headless and outside ones are left out.
+
+    An ExternalName that names a Service of the cluster has that Service's address.
+    """
+    by_key = {(each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"] for each in services}
+    found = {key: _resolve(key, by_key, domain, api_address) for key in by_key}
+    return {key: address for key, address in found.items() if address is not None}
+
+
+def _resolve(
+    key: tuple[str, str], by_key: Mapping[tuple[str, str], Object], domain: str, api_address: str
+) -> str | None:
+    for _ in range(_MAX_ALIASES):
+        spec = by_key.get(key)
+        if key == ("default", "kubernetes"):
+            return api_address
+        if spec is None:
+            return None
+        if spec.get("type") != "ExternalName":
+            return _literal(spec.get("clusterIP", ""))
+        target = spec["externalName"].rstrip(".").removesuffix(f".{domain}")
+        if _literal(target):
+            return _literal(target)
+        labels = target.split(".")
+        if len(labels) != 3 or labels[2] != "svc":
+            return None
+        key = (labels[1], labels[0])
+    return None
+
+
+def _literal(text: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
+
+
+def render_hosts(pod: Object, address: str, services: Mapping[tuple[str, str], str], domain: str) -> str:
+    """The file's text for one pod."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    lines = ["127.0.0.1\tlocalhost", f"{address}\t{spec.get('hostname') or metadata['name']}"]
+    lines += [f"{each['ip']}\t{' '.join(each.get('hostnames', ()))}" for each in spec.get("hostAliases", ())]
+    for (namespace, name), target in sorted(services.items()):
+        names = [f"{name}.{namespace}.svc.{domain}", f"{name}.{namespace}.svc", f"{name}.{namespace}"]
+        names += [name] if namespace == metadata["namespace"] else []
+        lines.append(f"{target}\t{' '.join(names)}")
+    return "\n".join(lines) + "\n"
+
+
+def write_in_place(path: Path, text: str) -> None:
+    """Rewrite a file that is bind-mounted into a pod: same inode, and never empty for a reader."""
+    content = text.encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if os.pread(descriptor, len(content) + 1, 0) != content:
+            os.pwrite(descriptor, content, 0)
+            os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)

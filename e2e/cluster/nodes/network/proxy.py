@@ -1,0 +1,129 @@
+"""A TCP proxy in the place of kube-proxy: listens on each ClusterIP:port, connects to a ready pod."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from e2e.cluster.nodes.network.endpoints import can_proxy, select_backends, tcp_ports
+
+Object = dict[str, Any]
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 64 * 1024
+_CONNECT_SECONDS = 2.0
+
+
+class ServiceProxy:
+    """Listeners that follow the Services; each new connection takes the next ready pod."""
+
+    def __init__(
+        self, pods: Callable[[], Iterable[Object]], on_refused: Callable[[Object, str], None]
+    ) -> None:
+        """`pods` are all of the cluster's; `on_refused` hears of a Service that cannot be listened for."""
+        self._pods = pods
+        self._on_refused = on_refused
+        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+        self._services: dict[tuple[str, int], tuple[Object, Object]] = {}
+        self._turns: dict[tuple[str, int], int] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def follow(self, services: Iterable[Object]) -> None:
+        """Listen for exactly these Services."""
+        wanted = {
+            (service["spec"]["clusterIP"], port["port"]): (service, port)
+            for service in services
+            if can_proxy(service)
+            for port in tcp_ports(service)
+        }
+        for place in self._services.keys() - wanted.keys():
+            self._forget(place)
+        added = [place for place in wanted if place not in self._services]
+        self._services = wanted
+        for place in added:
+            await self._listen(place)
+
+    async def close(self) -> None:
+        """Stop listening and end the connections."""
+        for place in list(self._services):
+            self._forget(place)
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _forget(self, place: tuple[str, int]) -> None:
+        self._services.pop(place, None)
+        self._turns.pop(place, None)
+        if (server := self._servers.pop(place, None)) is not None:
+            server.close()
+
+    async def _listen(self, place: tuple[str, int]) -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._carry(place, reader, writer)
+
+        try:
+            self._servers[place] = await asyncio.start_server(
+                accept, *place, limit=_CHUNK_BYTES, backlog=1024
+            )
+        except OSError as error:
+            hint = "; give the Service a port of 1024 or more" if isinstance(error, PermissionError) else ""
+            self._on_refused(
+                self._services[place][0], f"cannot listen on {place[0]}:{place[1]}: {error}{hint}"
+            )
+
+    async def _carry(
+        self, place: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        backend = await self._connect(place)
+        if backend is None:
+            _reset(writer)
+            return
+        try:
+            await asyncio.gather(_copy(reader, backend[1]), _copy(backend[0], writer))
+        except OSError:
+            _reset(writer)
+            _reset(backend[1])
+        finally:
+            for end in (writer, backend[1]):
+                end.close()
+
+    async def _connect(
+        self, place: tuple[str, int]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for address, port in self._backends(place):
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    return await asyncio.open_connection(address, port, limit=_CHUNK_BYTES)
+        return None
+
+    def _backends(self, place: tuple[str, int]) -> list[tuple[str, int]]:
+        """Each backend once, starting with the one whose turn it is."""
+        if place not in self._services:
+            return []
+        backends = select_backends(*self._services[place], self._pods())
+        turn = self._turns[place] = self._turns.get(place, -1) + 1
+        start = turn % len(backends) if backends else 0
+        return backends[start:] + backends[:start]
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection so that the other side sees an error, not the end of an answer."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the end of the one, which becomes the end of the other."""
+    while chunk := await reader.read(_CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

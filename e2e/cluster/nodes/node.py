@@ -1,0 +1,88 @@
+"""One Node as its pods see it: what every pod's worker is given."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+
+from e2e.cluster.nodes.api_objects import ApiObjects
+from e2e.cluster.nodes.environment import service_variables
+from e2e.cluster.nodes.events import EventRecorder
+from e2e.cluster.nodes.images import Image, load_image
+from e2e.cluster.nodes.kube import KubeClient
+from e2e.cluster.nodes.network.addresses import AddressBlock
+from e2e.cluster.nodes.network.hosts import render_hosts, resolve_services, write_in_place
+from e2e.cluster.nodes.settings import SOURCE_ROOT, Settings
+
+Object = dict[str, Any]
+
+
+class ServiceList(Protocol):
+    """The cluster's Services, kept up to date by someone else."""
+
+    @property
+    def objects(self) -> dict[str, Object]: ...
+
+
+@dataclass(frozen=True)
+class Node:
+    """A Node's name and its parts."""
+
+    name: str
+    settings: Settings
+    client: KubeClient
+    session: aiohttp.ClientSession
+    """For probes; the client has its own."""
+    events: EventRecorder
+    api_objects: ApiObjects
+    addresses: AddressBlock
+    services: ServiceList
+    api_address: tuple[str, int]
+
+    @property
+    def host_ip(self) -> str:
+        """The Node's InternalIP, where its kubelet port is."""
+        return self.settings.kubelet_address
+
+    @property
+    def bin_folder(self) -> str:
+        """Where the pods' `millrace` is: the running Python's environment."""
+        return str(Path(sys.prefix) / "bin")
+
+    @property
+    def always_visible(self) -> tuple[Path, ...]:
+        """What the environment's programs need, wherever it lies."""
+        return tuple(dict.fromkeys(Path(each) for each in (sys.prefix, sys.base_prefix, SOURCE_ROOT)))
+
+    def pod_folder(self, uid: str) -> Path:
+        """Where a pod's files are."""
+        return self.settings.state_dir / "pods" / uid
+
+    def log_folder(self, uid: str, container: str) -> Path:
+        """Where a container's logs are, one file a run."""
+        return self.pod_folder(uid) / "logs" / container
+
+    def image(self, reference: str) -> Image:
+        """The image; ImageError where it is unknown."""
+        return load_image(reference, self.settings.image_dirs)
+
+    def variables(self, namespace: str, *, with_services: bool) -> dict[str, str]:
+        """The Services' environment variables."""
+        services = self.services.objects.values() if with_services else ()
+        return service_variables(services, namespace, self.api_address)
+
+    def write_hosts(self, pod: Object, address: str) -> Path:
+        """(Re)write a pod's /etc/hosts; its path on the host."""
+        domain = self.settings.cluster_domain
+        services = resolve_services(self.services.objects.values(), domain, self.api_address[0])
+        path = self.pod_folder(pod["metadata"]["uid"]) / "hosts"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_in_place(path, render_hosts(pod, address, services, domain))
+        return path
+
+    def emit(self, pod: Object, reason: str, message: str, container: str = "") -> None:
+        """An event about a pod."""
+        about = {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
+        self.events.emit(about, reason, message, node=self.name, container=container)

@@ -1,0 +1,86 @@
+"""What a node process is told on its command line, parsed once."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.nodes.errors import SettingsError
+from e2e.cluster.nodes.quantities import parse_quantity
+
+SOURCE_ROOT = Path(__file__).resolve().parents[3]
+"""The folder that holds e2e/ and images/."""
+GPU_RESOURCE = "nvidia.com/gpu"
+MAX_PODS = 110
+_KEYS = ("name", "gpus", "cpu", "memory")
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One Node to register."""
+
+    name: str
+    cpu: str = "4"
+    memory: str = "8Gi"
+    gpus: int = 0
+
+    @property
+    def capacity(self) -> dict[str, str]:
+        """As in the Node's status; also what can be allocated."""
+        capacity = {"cpu": self.cpu, "memory": self.memory, "pods": str(MAX_PODS)}
+        return (
+            capacity | {"ephemeral-storage": "20Gi"} | ({GPU_RESOURCE: str(self.gpus)} if self.gpus else {})
+        )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Kubelet's own periods, in seconds."""
+
+    backoff_first: float = 10.0
+    backoff_most: float = 300.0
+    backoff_reset: float = 600.0
+    """A container that ran this long starts again without delay."""
+    lease_period: float = 10.0
+    lease_duration: float = 40.0
+    node_status_period: float = 60.0
+    volume_refresh_period: float = 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a node process is told."""
+
+    kubeconfig: Path
+    state_dir: Path
+    nodes: tuple[NodeSpec, ...]
+    image_dirs: tuple[Path, ...]
+    cluster_domain: str = "cluster.local"
+    kubelet_address: str = "127.0.0.2"
+    kubelet_port: int = 0
+    """0: any free one; the Nodes' status says which."""
+    timing: Timing = field(default_factory=Timing)
+
+
+def parse_node(text: str) -> NodeSpec:
+    """`name=gpu-0,gpus=8,cpu=8,memory=16Gi`; SettingsError says what to write."""
+    values: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if key not in _KEYS or not equals or not value or key in values:
+            raise SettingsError(
+                f"--node {text}: {part!r} is not one of name=, gpus=, cpu=, memory=, each once"
+            )
+        values[key] = value
+    if "name" not in values:
+        raise SettingsError(f"--node {text}: it needs a name, as in name=gpu-0,gpus=8,cpu=8,memory=16Gi")
+    return _check_node(text, values)
+
+
+def _check_node(text: str, values: dict[str, str]) -> NodeSpec:
+    for key in ("cpu", "memory", "gpus"):
+        try:
+            parse_quantity(values.get(key, "1"))
+        except ValueError as error:
+            raise SettingsError(f"--node {text}: {key}: {error}") from error
+    if not values.get("gpus", "0").isdigit():
+        raise SettingsError(f"--node {text}: gpus is a whole number")
+    return NodeSpec(**{**values, "gpus": int(values.pop("gpus", "0"))})  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""What this machine must offer before `up` begins; each refusal is one line that says what to do."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from e2e.cluster.errors import PrecheckFailedError
+
+MINIMUM_PYTHON = (3, 11)
+DISK_TO_BUILD = 7_000_000_000
+"""Bytes: Go's modules and build cache while the parts are built from nothing."""
+DISK_TO_RUN = 1_000_000_000
+MEMORY_TO_RUN = 3_000_000_000
+"""Bytes: control plane 0.7 GB, Prometheus 0.1, operators and gateways 0.4, a replica or two of the
+example at 0.6 each, and room to breathe."""
+
+
+def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None:
+    """Refuse a Python that is too old."""
+    if version[:2] < MINIMUM_PYTHON:
+        raise PrecheckFailedError(
+            f"Python {version[0]}.{version[1]} is too old; run this with Python 3.11 or newer "
+            "(make up PYTHON=python3.11)"
+        )
+
+
+def check_disk(folder: Path, needed: int, free: int | None = None) -> None:
+    """Refuse a disk with fewer than `needed` bytes free for `folder`, which need not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free if free is None else free
+    if free < needed:
+        raise PrecheckFailedError(
+            f"{folder} has {free / 1e9:.1f} GB free and {needed / 1e9:.1f} GB are needed; free some, or "
+            "set MILLRACE_CACHE to a folder on a larger disk"
+        )
+
+
+def available_memory(meminfo: str) -> int:
+    """Parse the bytes that may be used without swapping from /proc/meminfo's text."""
+    kibibytes = next(line.split()[1] for line in meminfo.splitlines() if line.startswith("MemAvailable:"))
+    return int(kibibytes) * 1024
+
+
+def check_memory(available: int, needed: int = MEMORY_TO_RUN) -> None:
+    """Refuse a machine with too little memory available."""
+    if available < needed:
+        raise PrecheckFailedError(
+            f"{available / 1e9:.1f} GB of memory are available and the cluster takes {needed / 1e9:.1f} GB; "
+            "end other programs, or give the virtual machine more memory"
+        )
+
+
+def check_port(port: int, flag: str) -> None:
+    """Refuse a port of 127.0.0.1 that is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PrecheckFailedError(
+                f"port {port} on 127.0.0.1 is taken ({error.strerror}); end what uses it, or choose "
+                f"another with {flag}"
+            ) from error
+
+
+def check_namespaces() -> None:
+    """Refuse a kernel that does not let us make user namespaces, in which the pods run."""
+    if not shutil.which("unshare"):
+        raise PrecheckFailedError("unshare is missing; install util-linux (sudo apt install util-linux)")
+    done = subprocess.run(
+        ["unshare", "-Urmpf", "true"], capture_output=True, text=True, timeout=20, check=False
+    )
+    if done.returncode:
+        raise PrecheckFailedError(
+            f"user namespaces are not allowed here ({done.stderr.strip()}); write: sudo sysctl "
+            f"{namespace_setting(Path('/proc/sys'))}"
+        )
+
+
+def namespace_setting(sysctl: Path) -> str:
+    """Name the kernel setting, below `sysctl`, that stands in the way of user namespaces."""
+    blockers = {"kernel/apparmor_restrict_unprivileged_userns": "1", "kernel/unprivileged_userns_clone": "0"}
+    wanted = {"1": "0", "0": "1"}
+    for name, bad in blockers.items():
+        path = sysctl / name
+        if path.exists() and path.read_text().strip() == bad:
+            return f"{name.replace('/', '.')}={wanted[bad]}"
+    return "user.max_user_namespaces=15000"
+
+
+def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:
+    """Refuse a machine on which the cluster could not run. Raises PrecheckFailedError."""
+    check_python()
+    check_disk(state, DISK_TO_RUN)
+    if must_build:
+        check_disk(cache, DISK_TO_BUILD)
+    check_memory(available_memory(Path("/proc/meminfo").read_text()))
+    if not os.access(state if state.exists() else state.parent, os.W_OK):
+        raise PrecheckFailedError(f"{state} can't be written; run as its owner or name another --state-dir")
+    check_namespaces()

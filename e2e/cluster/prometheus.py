@@ -1,0 +1,59 @@
+"""Prometheus for the local cluster: its configuration and command line. Starts nothing itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.cluster.controlplane import Command, answers, part_command
+from e2e.cluster.settings import Layout, Ports
+
+SCRAPE_SECONDS = 2
+
+
+def render_prometheus(kubeconfig: Path, scrape_seconds: int = SCRAPE_SECONDS) -> str:
+    """Render a configuration that scrapes every pod of ours: `http` or `metrics`, whatever it has."""
+    config = {
+        "global": {"scrape_interval": f"{scrape_seconds}s", "scrape_timeout": f"{scrape_seconds}s"},
+        "scrape_configs": [
+            {
+                "job_name": "millrace",
+                "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
+                "relabel_configs": relabelling(),
+            }
+        ],
+    }
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def relabelling() -> list[dict[str, Any]]:
+    """Which of the cluster's container ports are scraped, and what their series are labelled with."""
+    pod = "__meta_kubernetes_pod"
+    return [
+        {"action": "keep", "source_labels": [f"{pod}_labelpresent_millrace_dev_component"], "regex": "true"},
+        {"action": "keep", "source_labels": [f"{pod}_container_port_name"], "regex": "http|metrics"},
+        {"action": "drop", "source_labels": [f"{pod}_phase"], "regex": "Pending|Succeeded|Failed"},
+        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+        {"source_labels": [f"{pod}_name"], "target_label": "pod"},
+        {"source_labels": [f"{pod}_label_millrace_dev_service"], "target_label": "service"},
+        {"source_labels": [f"{pod}_label_millrace_dev_component"], "target_label": "component"},
+    ]
+
+
+def prometheus_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> Command:
+    """Prometheus on loopback, keeping two days."""
+    return part_command(
+        programs,
+        "prometheus",
+        f"--config.file={layout.prometheus_config}",
+        f"--storage.tsdb.path={layout.data / 'prometheus'}",
+        "--storage.tsdb.retention.time=2d",
+        f"--web.listen-address=127.0.0.1:{ports.prometheus}",
+        "--log.level=warn",
+    )
+
+
+def is_prometheus_ready(ports: Ports) -> bool:
+    """Whether Prometheus has read its data and answers queries."""
+    return answers(f"http://127.0.0.1:{ports.prometheus}/-/ready")

@@ -1,0 +1,96 @@
+"""What a local cluster is started with, and where its files are."""
+
+import json
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SERVICE_RANGE = "127.96.0.0/16"
+API_SERVICE_ADDRESS = "127.96.0.1"
+KUBELET_ADDRESS = "127.0.0.2"
+DEFAULT_NODES = ("name=gpu-0,gpus=8,cpu=8,memory=16Gi", "name=cpu-0,cpu=4,memory=8Gi")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports on 127.0.0.1 that the parts listen on."""
+
+    api: int
+    etcd: int
+    etcd_peer: int
+    prometheus: int
+
+    def save(self, path: Path) -> None:
+        """Write them, so that another process finds the cluster."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> "Ports | None":
+        """Read what `save` wrote; None when there is nothing."""
+        return cls(**json.loads(path.read_text())) if path.exists() else None
+
+
+def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
+    """Choose free ports on 127.0.0.1, keeping those that are asked for (0: any)."""
+    sockets = [socket.socket() for _ in range(4)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        found = [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+    return Ports(api or found[0], found[1], found[2], prometheus or found[3])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of a cluster below its state folder."""
+
+    state: Path
+
+    @property
+    def keys(self) -> Path:
+        """Certificates and keys."""
+        return self.state / "keys"
+
+    @property
+    def logs(self) -> Path:
+        """A log for each part; `down` leaves them."""
+        return self.state / "logs"
+
+    @property
+    def records(self) -> Path:
+        """A record for each process."""
+        return self.state / "pids"
+
+    @property
+    def programs(self) -> Path:
+        """Links to kubectl, helm and the others, for a PATH."""
+        return self.state / "bin"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """An administrator's kubeconfig."""
+        return self.state / "kubeconfig"
+
+    @property
+    def ports(self) -> Path:
+        """The ports in use."""
+        return self.state / "ports.json"
+
+    @property
+    def data(self) -> Path:
+        """What etcd and Prometheus keep; gone when the cluster is."""
+        return self.state / "data"
+
+    @property
+    def prometheus_config(self) -> Path:
+        """The rendered configuration of Prometheus."""
+        return self.state / "prometheus.yml"
+
+    @property
+    def nodes(self) -> Path:
+        """The process nodes' own folder: pods' files, logs and claims."""
+        return self.state / "nodes"

@@ -1,0 +1,361 @@
+"""The resource on a real API server: what it refuses and how it says so, what it explains, what it keeps.
+
+No operator is needed here but for the last part, where one of our own runs against the cluster.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.errors import PartFailedError
+from e2e.cluster.local_cluster import LocalCluster
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A control plane of this file's own: two operators with different flags would fight over one."""
+    local = LocalCluster(tmp_path_factory.mktemp("control-plane"), nodes=())
+    try:
+        local.start()
+        yield local
+    finally:
+        local.stop()
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: LocalCluster) -> str:
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    cluster.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
+    cluster.kubectl("create", "namespace", "resource-tests")
+    cluster.kubectl("apply", "-f", "-", stdin=render_chart(cluster, "templates/rbac.yaml"))
+    return "resource-tests"
+
+
+def render_chart(cluster: LocalCluster, template: str) -> str:
+    helm = cluster.layout.programs / "helm"
+    words = [helm, "template", "millrace", ROOT / "charts" / "millrace", "-n", "resource-tests"]
+    done = subprocess.run([*words, "--show-only", template], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def account_kubeconfig(cluster: LocalCluster, namespace: str) -> str:
+    """Return a kubeconfig of the operator's ServiceAccount: what it may not do fails here as on a cluster."""
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    token = cluster.kubectl("create", "token", "millrace-operator", "-n", namespace).strip()
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    return yaml.safe_dump(config)
+
+
+def manifest(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {"model": {"uri": "file:///models/stories"}, **spec},
+    }
+
+
+def apply(cluster: LocalCluster, namespace: str, obj: dict[str, Any], *flags: str) -> str:
+    return cluster.kubectl("apply", "-n", namespace, *flags, "-f", "-", stdin=json.dumps(obj))
+
+
+def refusal(cluster: LocalCluster, namespace: str, obj: dict[str, Any]) -> str:
+    with pytest.raises(PartFailedError) as caught:
+        apply(cluster, namespace, obj)
+    return str(caught.value)
+
+
+def scaling(**fields: Any) -> dict[str, Any]:
+    return {"scaling": fields}
+
+
+def objective(**fields: Any) -> dict[str, Any]:
+    return {"metric": "TimeToFirstToken", "percentile": 95, "target": "2s", **fields}
+
+
+REFUSALS = {
+    "an unknown field": (manifest(replicaCount=2), 'unknown field "spec.replicaCount"'),
+    "max below min": (
+        manifest(**scaling(minReplicas=3, maxReplicas=2)),
+        "write maxReplicas at least as large",
+    ),
+    "min of zero": (manifest(**scaling(minReplicas=0)), "should be greater than or equal to 1"),
+    "a negative duration": (manifest(rollout={"progressDeadline": "-5m"}), "such as 10m or 1h30m"),
+    "a zero duration": (manifest(rollout={"progressDeadline": "0s"}), "such as 10m or 1h30m"),
+    "a malformed duration": (
+        manifest(**scaling(maxReplicas=2, objectives=[objective(target="2 seconds")])),
+        "such as 500ms or 2s",
+    ),
+    "an objective listed twice": (
+        manifest(**scaling(objectives=[objective(), objective(target="3s")])),
+        "Duplicate value",
+    ),
+    "a malformed URI": (
+        manifest(model={"uri": "models/stories"}),
+        "file:///absolute/path or pvc://claim-name/path",
+    ),
+    "a URI that climbs": (manifest(model={"uri": "file:///models/../etc"}), "without '..'"),
+    "a dotted name": (manifest("chat.v1"), "without dots"),
+    "a long name": (manifest("x" * 51), "at most 50"),
+    "External without replicas": (manifest(**scaling(mode="External")), "write spec.replicas"),
+    "replicas in Automatic": (
+        manifest(replicas=2),
+        "write scaling.minReplicas and scaling.maxReplicas instead",
+    ),
+    "a label of ours": (
+        manifest(pod={"labels": {"millrace.dev/service": "x"}}),
+        "write another key in spec.pod.labels",
+    ),
+    "an unknown mode": (
+        manifest(**scaling(mode="Manual")),
+        'supported values: "Automatic", "External", "DryRun"',
+    ),
+}
+
+
+@pytest.mark.parametrize(("obj", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_the_api_server_refuses_and_says_what_to_write(
+    cluster: LocalCluster, namespace: str, obj: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(cluster, namespace, obj)
+
+
+def test_explain_reads_well(cluster: LocalCluster, namespace: str) -> None:  # noqa: ARG001  the CRD is its work
+    for _ in range(20):  # the API server publishes a new CRD's schema a moment later
+        try:
+            text = cluster.kubectl("explain", "infsvc.spec.scaling")
+            break
+        except PartFailedError:
+            time.sleep(1)
+    for word in (
+        "maxReplicas",
+        "objectives",
+        "kubectl scale, an HPA or KEDA",
+        "enum: Automatic, External, DryRun",
+    ):
+        assert word in " ".join(text.split()), text
+
+
+def test_a_second_apply_says_unchanged(cluster: LocalCluster, namespace: str) -> None:
+    example = yaml.safe_load((ROOT / "examples" / "stories.yaml").read_text())
+    assert "created" in apply(cluster, namespace, example)
+    assert "unchanged" in apply(cluster, namespace, example)
+
+
+def test_scaling_by_hand_is_for_mode_external(cluster: LocalCluster, namespace: str) -> None:
+    apply(cluster, namespace, manifest("modes"))
+    with pytest.raises(PartFailedError, match="External for kubectl scale") as caught:
+        cluster.kubectl("scale", "-n", namespace, "infsvc/modes", "--replicas=3")
+    assert "spec.replicas: Forbidden" in str(caught.value)
+    apply(cluster, namespace, manifest("modes", replicas=1, **scaling(mode="External")))
+    cluster.kubectl("scale", "-n", namespace, "infsvc/modes", "--replicas=3")
+    assert read_scale(cluster, namespace, "modes")["spec"]["replicas"] == 3
+
+
+def test_switching_modes_back_and_forth_never_wedges(cluster: LocalCluster, namespace: str) -> None:
+    name, external = "switch", scaling(mode="External")
+    apply(cluster, namespace, manifest(name))
+    for count in (2, 4):
+        apply(cluster, namespace, manifest(name, replicas=count, **external))
+        # With the count left over, as a merge patch leaves it, and then without.
+        patch = json.dumps({"spec": {"scaling": {"mode": "Automatic"}}})
+        cluster.kubectl("patch", "-n", namespace, "infsvc", name, "--type=merge", "-p", patch)
+        cluster.kubectl("label", "-n", namespace, "infsvc", name, f"round=r{count}")
+        cluster.kubectl("label", "-n", namespace, "infsvc", name, "round-")
+        apply(cluster, namespace, manifest(name))
+    assert "replicas" not in read(cluster, namespace, name)["spec"]
+
+
+def read(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
+    text = cluster.kubectl("get", "infsvc", name, "-n", namespace, "-o", "json")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+def read_scale(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
+    path = f"/apis/millrace.dev/v1alpha1/namespaces/{namespace}/inferenceservices/{name}/scale"
+    parsed: dict[str, Any] = json.loads(cluster.kubectl("get", "--raw", path))
+    return parsed
+
+
+class Operator:
+    """`millrace operator` as a process of its own, with no more rights than the chart gives it."""
+
+    def __init__(self, cluster: LocalCluster, namespace: str, log: Path) -> None:
+        words = [
+            sys.executable,
+            "-c",
+            "import sys; from millrace_operator.command import main; sys.exit(main(sys.argv[1:]))",
+        ]
+        flags = [
+            "--namespace",
+            namespace,
+            "--identity",
+            "test",
+            "--port",
+            str(free_port()),
+            "--gateway-port",
+            "8080",
+        ]
+        flags += ["--prometheus-url", "http://127.0.0.1:9", "--gateway-service", "gateway.resource-tests.svc"]
+        kubeconfig = log.with_suffix(".kubeconfig")
+        kubeconfig.write_text(account_kubeconfig(cluster, namespace))
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "MILLRACE_BIND_ADDRESS": "127.0.0.1",
+        }
+        self.log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen([*words, *flags], stderr=errors, env=environment)
+        wait_for(lambda: "leading as" in self.log.read_text())
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(timeout=15) == 0
+
+
+@pytest.fixture
+def operator(cluster: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
+    running = Operator(cluster, namespace, tmp_path / "operator.log")
+    yield running
+    running.stop()
+    assert "Traceback" not in running.log.read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(seen: Any, seconds: float = PATIENCE_SECONDS) -> Any:
+    """Return the first true answer of `seen`, which may also fail while things are on their way."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            answer = seen()
+        except PartFailedError:
+            answer = None
+        if answer or time.monotonic() > deadline:
+            assert answer
+            return answer
+        time.sleep(0.1)
+
+
+def has_deployment(cluster: LocalCluster, namespace: str, name: str) -> str:
+    selector = f"millrace.dev/service={name}"
+    return cluster.kubectl("get", "deployment", "-n", namespace, "-l", selector, "-o", "name").strip()
+
+
+def test_a_reconcile_leaves_the_manifest_as_it_is(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: Operator,  # noqa: ARG001
+) -> None:
+    obj = manifest("kept", resources={"limits": {"cpu": "1000m"}}, replicas=2, **scaling(mode="External"))
+    apply(cluster, namespace, obj, "--server-side")
+    wait_for(lambda: read(cluster, namespace, "kept").get("status", {}).get("replicas") == 2)
+    before = read(cluster, namespace, "kept")
+    assert before["status"]["observedGeneration"] == before["metadata"]["generation"] == 1
+    dry = apply(cluster, namespace, obj, "--server-side", "--dry-run=server", "-o", "json")
+    assert json.loads(dry)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    cluster.kubectl("diff", "-n", namespace, "--server-side", "-f", "-", stdin=json.dumps(obj))
+    scale = read_scale(cluster, namespace, "kept")
+    assert scale["status"]["selector"] == "millrace.dev/service=kept,millrace.dev/component=replica"
+    assert scale["status"]["replicas"] == 2
+
+
+def test_the_list_shows_what_people_ask_for(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: Operator,  # noqa: ARG001
+) -> None:
+    apply(cluster, namespace, manifest("listed"))
+    wait_for(lambda: read(cluster, namespace, "listed").get("status"))
+    header, row = cluster.kubectl("get", "infsvc", "listed", "-n", namespace).splitlines()
+    assert header.split() == ["NAME", "MODEL", "READY", "REPLICAS", "DESIRED", "URL", "AGE"]
+    assert row.split()[1:3] == ["listed", "False"]
+    assert f"http://listed.{namespace}.svc.cluster.local:8080" in row
+
+
+def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
+    cluster: LocalCluster, namespace: str, tmp_path: Path
+) -> None:
+    operator = Operator(cluster, namespace, tmp_path / "first.log")
+    apply(cluster, namespace, manifest("drift"))
+    name = wait_for(lambda: has_deployment(cluster, namespace, "drift"))
+    uid = cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}")
+    for child in (
+        name,
+        "service/drift",
+        "service/drift-replicas",
+        "pdb/drift",
+        "serviceaccount/drift-replica",
+    ):
+        cluster.kubectl("delete", child, "-n", namespace, "--wait=false")
+        wait_for(lambda child=child: cluster.kubectl("get", child, "-n", namespace), 5)
+    wait_for(lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}") != uid)
+    cluster.kubectl("scale", name, "-n", namespace, "--replicas=0")
+    wait_for(
+        lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.spec.replicas}") == "1", 5
+    )
+    time.sleep(3)
+    operator.stop()
+    before = versions(cluster, namespace)
+    operator = Operator(cluster, namespace, tmp_path / "second.log")
+    time.sleep(4)
+    assert versions(cluster, namespace) == before
+    operator.stop()
+
+
+def versions(cluster: LocalCluster, namespace: str) -> dict[str, str]:
+    kinds = "infsvc,deployment,service,serviceaccount,pdb,controllerrevision"
+    items = json.loads(cluster.kubectl("get", kinds, "-n", namespace, "-o", "json"))["items"]
+    return {f"{i['kind']}/{i['metadata']['name']}": i["metadata"]["resourceVersion"] for i in items}
+
+
+def test_a_foreign_service_is_left_alone(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: Operator,  # noqa: ARG001
+) -> None:
+    cluster.kubectl("create", "service", "clusterip", "taken", "--tcp=80:80", "-n", namespace)
+    before = cluster.kubectl("get", "service", "taken", "-n", namespace, "-o", "yaml")
+    apply(cluster, namespace, manifest("taken"))
+    ready = wait_for(lambda: condition(cluster, namespace, "taken", "Ready"))
+    wait_for(lambda: condition(cluster, namespace, "taken", "Ready")["reason"] == "Conflict")
+    assert ready["status"] == "False"
+    assert cluster.kubectl("get", "service", "taken", "-n", namespace, "-o", "yaml") == before
+
+
+def test_deletion_returns_without_an_operator_and_takes_every_child(
+    cluster: LocalCluster, namespace: str, tmp_path: Path
+) -> None:
+    operator = Operator(cluster, namespace, tmp_path / "operator.log")
+    apply(cluster, namespace, manifest("gone"))
+    wait_for(lambda: has_deployment(cluster, namespace, "gone"))
+    operator.stop()
+    cluster.kubectl("delete", "infsvc", "gone", "-n", namespace, "--timeout=10s")
+    kinds = "deployment,service,serviceaccount,pdb,controllerrevision"
+    selector = "millrace.dev/service=gone"
+    wait_for(lambda: not cluster.kubectl("get", kinds, "-n", namespace, "-l", selector, "-o", "name"), 40)
+
+
+def condition(cluster: LocalCluster, namespace: str, name: str, kind: str) -> dict[str, Any] | None:
+    conditions = read(cluster, namespace, name).get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == kind), None)

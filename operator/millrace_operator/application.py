@@ -1,0 +1,227 @@
+"""The running operator: watches, Lease, workers, scaling tick and HTTP, put together."""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+from aiohttp import web
+
+from millrace_operator.cluster.connection import ApiServer
+from millrace_operator.cluster.credentials import load_access
+from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE
+from millrace_operator.cluster.lease import LeaseView
+from millrace_operator.ingest.cache import Cache, Key
+from millrace_operator.ingest.election import Election
+from millrace_operator.ingest.handlers import Ingest
+from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.relist import relist, wait_period
+from millrace_operator.ingest.supervisor import supervise_watches
+from millrace_operator.ingest.write_through import WriteThrough
+from millrace_operator.metrics import Metrics
+from millrace_operator.reconcile.loop import Reconciler
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.scaling.tick import ScalingLoop
+from millrace_operator.server import Views, build_app
+from millrace_runtime import contract
+
+RESOURCE_RETRY_SECONDS = 2.0
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorSettings:
+    """The command line, parsed once."""
+
+    render: RenderSettings
+    prometheus_url: str
+    tick_seconds: float
+    namespace: str
+    identity: str
+    port: int
+    workers: int
+
+
+class Application:
+    """One replica of the operator. All replicas watch; only the Lease's holder writes."""
+
+    def __init__(self, settings: OperatorSettings, cluster: ApiServer, metrics: Metrics) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._metrics = metrics
+        self.cache = Cache()
+        self.queue = WorkQueue()
+        self.ingest = Ingest(self.cache, self.queue)
+        view = LeaseView(settings.identity, settings.namespace, "millrace-operator")
+        self.election = Election(cluster, view)
+        cluster.may_write = self.election.is_leader
+        self.scaling = ScalingLoop(
+            self.cache,
+            settings.prometheus_url,
+            settings.tick_seconds,
+            self.queue.add,
+            self.election.is_leader,
+        )
+        self._reconciler = Reconciler(
+            cluster, WriteThrough(self.cache, self.ingest), settings.render, self.scaling.advice
+        )
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        runner = web.AppRunner(build_app(self._views()), access_log=None)
+        await runner.setup()
+        host = os.environ.get(contract.ENV_BIND_ADDRESS, contract.DEFAULT_BIND_ADDRESS)
+        await web.TCPSite(runner, host, self._settings.port).start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
+                group.create_task(self.election.run())
+                group.create_task(self._lead())
+                group.create_task(self.scaling.run())
+        finally:
+            await runner.cleanup()
+
+    async def _wait_for_resource(self) -> None:
+        """Wait until the API server knows InferenceServices: the CRD may come after the operator."""
+        while True:
+            try:
+                await self._cluster.fetch_all(INFERENCE_SERVICE)
+            except ClusterError as error:
+                LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
+                await asyncio.sleep(RESOURCE_RETRY_SECONDS)
+            else:
+                return
+
+    async def _lead(self) -> None:
+        """Work while leading: first a complete view, so that nothing is pruned or made on half of one."""
+        while True:
+            await self.election.wait_for(leading=True)
+            LOG.info("leading as %s", self._settings.identity)
+            try:
+                await self._relist()
+            except ClusterError as error:
+                LOG.warning("no complete view yet: %s", error)
+                await asyncio.sleep(1)
+                continue
+            await self._work()
+            LOG.info("no longer leading")
+
+    async def _work(self) -> None:
+        tasks = [asyncio.create_task(self._run_worker()) for _ in range(self._settings.workers)]
+        tasks.append(asyncio.create_task(self._relist_regularly()))
+        try:
+            await self.election.wait_for(leading=False)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _relist(self) -> None:
+        ghosts = await relist(self._cluster, self.cache, self.queue)
+        self._metrics.relists.inc()
+        self._metrics.ghosts.inc(ghosts)
+
+    async def _relist_regularly(self) -> None:
+        while True:
+            await wait_period()
+            try:
+                await self._relist()
+            except ClusterError as error:
+                LOG.warning("relist failed, the next one makes up for it: %s", error)
+
+    async def _run_worker(self) -> None:
+        while True:
+            key = await self.queue.get()
+            started = time.monotonic()
+            self._metrics.active_workers.inc()
+            try:
+                result = await self._reconcile(key)
+                self._metrics.count_reconcile(result, time.monotonic() - started)
+            finally:
+                self._metrics.active_workers.dec()
+                self.queue.done(key)
+
+    async def _reconcile(self, key: Key) -> str:
+        """Reconcile one service and say how it went, in controller-runtime's words."""
+        try:
+            again = await self._reconciler.reconcile(key)
+        except NotLeaderError:
+            return "error"
+        except ConflictError:
+            await self._refresh(key)
+            self.queue.retry(key)
+            return "requeue"
+        except TransientError as error:
+            wait = self.queue.retry(key, error.retry_after_seconds or 0.0)
+            LOG.warning("%s/%s: %s; again in %.1f s", *key, error, wait)
+            return "error"
+        except Exception:
+            wait = self.queue.retry(key)
+            LOG.exception("%s/%s: not reconciled; again in %.1f s", *key, wait)
+            return "error"
+        self.queue.forget_failures(key)
+        if again is not None:
+            self.queue.add_after(key, again)
+        return "success" if again is None else "requeue_after"
+
+    async def _refresh(self, key: Key) -> None:
+        """Read a service anew after a conflict: the watch may be behind."""
+        try:
+            found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
+        except ClusterError:
+            return
+        if found is None:
+            self.cache.drop(INFERENCE_SERVICE, *key)
+        else:
+            self.cache.put(found)
+
+    def _views(self) -> Views:
+        return Views(
+            metrics=self._metrics,
+            refresh_metrics=self._refresh_metrics,
+            overdue_seconds=self.ingest.overdue_seconds,
+            queue_age_seconds=self.queue.age_seconds,
+            is_leader=self.election.is_leader,
+            leader=lambda: self.election.holder,
+            decision=self._show_decision,
+        )
+
+    def _refresh_metrics(self) -> None:
+        metrics = self._metrics
+        metrics.queue_depth.set(len(self.queue))
+        metrics.queue_adds.set(self.queue.num_added)
+        metrics.queue_retries.set(self.queue.num_retries)
+        metrics.watch_age.set(time.monotonic() - self.ingest.last_event_at)
+        metrics.leader.labels("millrace-operator").set(float(self.election.is_leader()))
+
+    def _show_decision(self, key: Key) -> dict[str, Any] | None:
+        considered = self.scaling.considered.get(key)
+        if considered is None:
+            return None
+        return {
+            "at": considered.at,
+            "decision": _jsonable(dataclasses.asdict(considered.decision)),
+            "signals": _jsonable(dataclasses.asdict(considered.signals)),
+        }
+
+
+def _jsonable(value: Any) -> Any:
+    """Return `value` with sets as sorted lists and keys as text, as JSON has them."""
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return [_jsonable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+async def run_operator(settings: OperatorSettings) -> None:
+    """Connect and run until cancelled. Raises BadStartError when there is no API server to talk to."""
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        access = await load_access()
+        cluster = await stack.enter_async_context(ApiServer(access, on_request=metrics.count_request))
+        await Application(settings, cluster, metrics).run()

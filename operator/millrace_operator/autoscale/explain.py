@@ -1,0 +1,93 @@
+"""Words and figures for a decision: one line for status, a mapping for /decisions."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.situation import Situation
+
+if TYPE_CHECKING:  # decide.py imports this module
+    from millrace_operator.autoscale.decide import Decision
+
+BINDINGS = {
+    "maxReplicas": "limited by maxReplicas",
+    "minReplicas": "kept up by minReplicas",
+    "scaleUpRate": "limited to max(2x, +4) a step",
+    "scaleDownRate": "limited to one replica or 10 % a step",
+    "scaleDownWindow": "no lower until the whole scale-down window allows it",
+    "scaleDownInterval": "no lower until the last step down has settled",
+    "deadBand": "the load would leave one replica less too little room",
+    "signals": "no lower while signals are missing",
+    "current": "nothing asks for a change",
+}
+
+
+def explain_terms(
+    tick: Situation, reason: str, candidates: dict[str, int], binding: str, desired: int
+) -> str:
+    """One line: what was decided, by which term, with its figures."""
+    estimate, rejected = tick.estimate, tick.signals.rejected
+    change = f"{desired} replicas" if desired == tick.current else f"{tick.current} -> {desired} replicas"
+    parts = [f"{reason}: {change}", _name_binding(binding, candidates), *_name_load(tick)]
+    if estimate.violated:
+        parts.append(f"missed as measured: {', '.join(estimate.violated)}")
+    if estimate.capacity and estimate.capacity.infeasible:
+        named = ", ".join(estimate.capacity.infeasible)
+        parts.append(f"{named} cannot be met by an idle replica, so it is not scaled on: raise its target")
+    if rejected:
+        parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in rejected.items()))
+    return "; ".join(parts)
+
+
+def _name_binding(binding: str, candidates: dict[str, int]) -> str:
+    if binding in candidates:
+        return f"{binding} asks for {candidates[binding]}"
+    wanted = max(candidates.items(), key=lambda item: item[1], default=None)
+    asked = f"{wanted[0]} asks for {wanted[1]}, " if wanted else ""
+    return asked + BINDINGS[binding]
+
+
+def _name_load(tick: Situation) -> list[str]:
+    estimate, signals, parts = tick.estimate, tick.signals, []
+    if estimate.forecast is not None and estimate.rate is not None:
+        parts.append(f"{estimate.rate:.2f} requests/s, {estimate.forecast:.2f} expected after a cold start")
+    if estimate.capacity and estimate.per_replica is not None:
+        planned, limit = estimate.per_replica, estimate.capacity.limit
+        parts.append(f"a replica is planned for {planned:.2f} requests/s (limit: {limit})")
+    else:
+        parts.append(f"the latency model is not fitted yet ({tick.memory.model.num_samples} samples)")
+    if signals.waiting:
+        parts.append(f"{signals.waiting:.0f} waiting")
+    if tick.current > signals.ready_replicas:
+        parts.append(f"{tick.current - signals.ready_replicas} not ready yet")
+    return parts
+
+
+def explain(decision: "Decision", signals: Signals, memory: Memory) -> dict[str, Any]:
+    """Everything that the decision rests on, as JSON-ready values.
+
+    `memory` is the one that `decide` returned with the decision.
+    """
+    model = memory.model
+    return {
+        "desired": decision.desired,
+        "reason": str(decision.reason),
+        "message": decision.message,
+        "binding": decision.binding,
+        "candidates": decision.candidates,
+        "limits": list(decision.limits),
+        "isHeld": decision.is_held,
+        "model": {
+            "alphaSeconds": model.alpha,
+            "betaSecondsPerToken": model.beta,
+            "gammaSecondsPerContextToken": model.gamma,
+            "samples": model.num_samples,
+            "relativeError": model.relative_error,
+            "isFitted": model.is_fitted,
+        },
+        "estimate": asdict(decision.estimate),
+        "requestShape": {"promptTokens": memory.prompt_tokens, "generationTokens": memory.generation_tokens},
+        "coldStartSeconds": memory.cold_start_seconds,
+        "signals": asdict(signals) | {"pods": sorted(signals.pods)},
+    }

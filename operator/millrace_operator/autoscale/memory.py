@@ -1,0 +1,72 @@
+"""What one decision hands to the next. Frozen; a fresh Memory is a restart, which holds at first."""
+
+from dataclasses import dataclass, field, replace
+
+from millrace_operator.autoscale.forecast import RatePoint
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import Policy
+
+RATES_KEPT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The count that was wanted at a time, before any pacing."""
+
+    at: float
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The autoscaler's state for one service."""
+
+    desired: int | None = None
+    """The last decision; after a restart what status says, else None."""
+    model: LatencyModel = field(default_factory=LatencyModel)
+    rates: tuple[RatePoint, ...] = ()
+    recommendations: tuple[Recommendation, ...] = ()
+    informed_since: float | None = None
+    """Since when no signal was missing. Scale-down waits until this covers its window."""
+    lowered_at: float | None = None
+    pods: dict[str, float] = field(default_factory=dict)
+    """When each pod was first seen to report."""
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    cold_start_seconds: float | None = None
+    waiting: float | None = None
+    """The queue at the last decision."""
+
+
+def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
+    """The memory after an observation: rates, request shape and what the model learned."""
+    rates = tuple(point for point in memory.rates if now - point.at <= RATES_KEPT_SECONDS)
+    rate = signals.arrival_rate
+    if rate is not None:
+        rates = (*rates, RatePoint(now, rate))
+    pods = {pod: memory.pods.get(pod, now) for pod in signals.pods}
+    return replace(
+        memory,
+        desired=memory.desired if memory.desired is not None else signals.replicas,
+        rates=rates,
+        pods=pods,
+        model=_learn(memory.model, signals, pods, policy, now),
+        prompt_tokens=_latest(signals.prompt_tokens, memory.prompt_tokens),
+        generation_tokens=_latest(signals.generation_tokens, memory.generation_tokens),
+        cold_start_seconds=_latest(signals.cold_start_seconds, memory.cold_start_seconds),
+    )
+
+
+def _latest(seen: float | None, known: float | None) -> float | None:
+    return known if seen is None else seen
+
+
+def _learn(
+    model: LatencyModel, signals: Signals, pods: dict[str, float], policy: Policy, now: float
+) -> LatencyModel:
+    """Learn from every replica but those still warming up, which would poison the fit."""
+    for moments in signals.steps:
+        if now - pods.get(moments.pod, now) >= policy.warm_up_seconds:
+            model = model.learn(moments)
+    return model

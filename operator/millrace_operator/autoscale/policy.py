@@ -1,0 +1,71 @@
+"""What the autoscaler is asked to keep, and how carefully it moves. Frozen; parsed elsewhere."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken"]
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be kept; the text says what to write."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A percentile of a latency that is to stay at or under a target."""
+
+    metric: LatencyMetric
+    percentile: int
+    target_seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percentile < 100:
+            raise PolicyError(f"percentile is {self.percentile}; write a whole number from 1 to 99")
+        if self.target_seconds <= 0:
+            raise PolicyError(f"the target of {self.metric} is {self.target_seconds} s; write more than 0")
+
+    @property
+    def name(self) -> str:
+        """Short name for messages, e.g. "P95 TimeToFirstToken"."""
+        return f"P{self.percentile} {self.metric}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Bounds, objectives and pace of one service."""
+
+    min_replicas: int
+    max_replicas: int
+    objectives: tuple[Objective, ...] = ()
+    tick_seconds: float = 2.0
+    """How often `decide` is called."""
+    max_sequences: int | None = None
+    """Sequences that a replica batches at most, where known."""
+    target_utilisation: float = 0.8
+    """The part of a replica's capacity that is planned with: one margin for every resource."""
+    kv_usage_limit: float = 0.85
+    """The part of the KV cache that may be in use on average."""
+    drain_seconds: float = 20.0
+    """The time within which the waiting queue is to be worked off."""
+    cold_start_seconds: float = 30.0
+    """From decision to a serving replica, until one has been measured."""
+    warm_up_seconds: float = 10.0
+    """A replica's first seconds, whose steps teach the model nothing."""
+    scale_down_window_seconds: float = 180.0
+    """Scale down only to what every moment of this long would have allowed."""
+    scale_down_interval_seconds: float = 15.0
+    """Between one step down and the next."""
+    dead_band: float = 0.1
+    """The part of the smaller fleet's capacity that must stay free after a step down."""
+
+    def __post_init__(self) -> None:
+        if self.min_replicas < 1:
+            raise PolicyError(f"min_replicas is {self.min_replicas}; write 1 or more")
+        if self.max_replicas < self.min_replicas:
+            raise PolicyError(
+                f"max_replicas is {self.max_replicas}; write {self.min_replicas} (min_replicas) or more"
+            )
+        if not 0 < self.target_utilisation <= 1:
+            raise PolicyError(
+                f"target_utilisation is {self.target_utilisation}; write more than 0, at most 1"
+            )

@@ -1,0 +1,195 @@
+"""The real API server, by raw manifests over HTTP.
+
+Typed models of the `kubernetes` client drop fields they do not know on a round trip, so objects stay raw.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from millrace_operator.cluster.credentials import Access
+from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
+from millrace_operator.cluster.token_bucket import TokenBucket
+
+FIELD_MANAGER = "millrace-operator"
+APPLY_QUERY = {"fieldManager": FIELD_MANAGER, "force": "true"}
+APPLY_TYPE = "application/apply-patch+yaml"
+LIST_CHUNK = 500
+CREATE_ONLY_VERSION = "1"
+"""A resourceVersion that no live object has: an apply with it creates, or is a 409."""
+
+
+class ApiServer:
+    """A Cluster over HTTP. Every write but the Lease's own first asks `may_write`."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        writes_per_second: float = 50,
+        burst: int = 100,
+        timeout_seconds: float = 15,
+        may_write: Callable[[], bool] = lambda: True,
+        on_request: Callable[[str, int], None] = lambda _method, _code: None,
+    ) -> None:
+        self.may_write = may_write
+        self._access = access
+        self._on_request = on_request
+        self._bucket = TokenBucket(writes_per_second, burst, time.monotonic())
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(ssl=self._access.ssl_context(), limit=32)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        """See Cluster."""
+        return await self._send("GET", kind.path(namespace, name), is_absent_fine=True)
+
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
+        """See Cluster. Reads in chunks of LIST_CHUNK."""
+        found: list[Obj] = []
+        query = {"limit": str(LIST_CHUNK)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        while True:
+            page = await self._send("GET", kind.path(None), query=query) or {}
+            found += [
+                {"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items", [])
+            ]
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return found
+            query["continue"] = token
+
+    async def apply_new(self, obj: Obj) -> Obj:
+        """See Cluster."""
+        return await self._apply(obj, {"resourceVersion": CREATE_ONLY_VERSION})
+
+    async def apply_owned(self, obj: Obj, uid: str) -> Obj:
+        """See Cluster."""
+        return await self._apply(obj, {"uid": uid})
+
+    async def apply_status(self, obj: Obj) -> Obj:
+        """See Cluster."""
+        return await self._apply(obj, {}, "status")
+
+    async def annotate_pod(
+        self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
+    ) -> Obj:
+        """See Cluster."""
+        body = {"metadata": {"uid": uid, "annotations": annotations}}
+        return await self._write(
+            "PATCH",
+            POD.path(namespace, name),
+            body,
+            "application/merge-patch+json",
+            {"fieldManager": FIELD_MANAGER},
+        )
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """See Cluster. Dependents go in the background."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        body["propagationPolicy"] = "Background"
+        await self._write("DELETE", kind.path(namespace, name), body, is_absent_fine=True)
+
+    async def create_event(self, event: Obj) -> None:
+        """See Cluster."""
+        await self._write("POST", EVENT.path(event["metadata"]["namespace"]), event)
+
+    async def create_lease(self, lease: Obj) -> Obj:
+        """See Cluster."""
+        path = LEASE.path(lease["metadata"]["namespace"])
+        return await self._send("POST", path, body=lease) or {}
+
+    async def replace_lease(self, lease: Obj) -> Obj:
+        """See Cluster."""
+        metadata = lease["metadata"]
+        return await self._send("PUT", LEASE.path(metadata["namespace"], metadata["name"]), body=lease) or {}
+
+    async def _apply(self, obj: Obj, metadata: dict[str, str], subresource: str = "") -> Obj:
+        body = {**obj, "metadata": {**obj["metadata"], **metadata}}
+        names = body["metadata"]
+        path = kind_of(obj).path(names["namespace"], names["name"], subresource)
+        return await self._write("PATCH", path, body, APPLY_TYPE, APPLY_QUERY)
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Obj,
+        content_type: str = "application/json",
+        query: dict[str, str] | None = None,
+        *,
+        is_absent_fine: bool = False,
+    ) -> Obj:
+        wait = self._bucket.reserve(time.monotonic())
+        if wait > 0:
+            await asyncio.sleep(wait)
+        if not self.may_write():
+            raise NotLeaderError("the Lease ran out before this write; it was not sent")
+        return await self._send(method, path, body, content_type, query, is_absent_fine=is_absent_fine) or {}
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Obj | None = None,
+        content_type: str = "application/json",
+        query: dict[str, str] | None = None,
+        *,
+        is_absent_fine: bool = False,
+    ) -> Obj | None:
+        if self._session is None:
+            raise TransientError("not connected")
+        headers = {**await self._access.headers(), "Content-Type": content_type, "Accept": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        url = self._access.server + path
+        try:
+            async with self._session.request(
+                method, url, data=data, params=query, headers=headers
+            ) as response:
+                text = await response.text()
+                self._on_request(method, response.status)
+                if response.status == 404 and is_absent_fine:
+                    return None
+                _raise_for_status(response.status, text, response.headers.get("Retry-After"))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._on_request(method, 0)
+            raise TransientError(f"{method} {path}: {error or type(error).__name__}") from error
+        parsed: dict[str, Any] = json.loads(text)
+        return parsed
+
+
+def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
+    if status < 400:
+        return
+    message = _read_message(text) or f"HTTP {status}"
+    if status == 409:
+        raise ConflictError(message)
+    if status in (400, 403, 404, 405, 413, 415, 422):
+        raise RefusedError(message)
+    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    raise TransientError(f"HTTP {status}: {message}", seconds)
+
+
+def _read_message(text: str) -> str:
+    """Return the message of a Status object, or the text's beginning when it is none."""
+    try:
+        return str(json.loads(text).get("message", ""))
+    except (ValueError, AttributeError):
+        return text[:200]

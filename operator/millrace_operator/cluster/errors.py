@@ -1,0 +1,36 @@
+"""What can go wrong between us and the API server.
+
+ClusterError
+├── TransientError        worth another try: network, 429, 5xx
+├── ConflictError         409: our view is old, or the object is not ours
+├── RefusedError          400, 403, 422: trying again changes nothing until something else does
+└── NotLeaderError        the Lease is no longer certainly ours; nothing was written
+"""
+
+
+class ClusterError(Exception):
+    """The API server did not do what was asked."""
+
+
+class TransientError(ClusterError):
+    """Worth another try; `retry_after_seconds` is what the server asked for, when it did."""
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ConflictError(ClusterError):
+    """The object is at another version than we saw, or is somebody else's."""
+
+
+class RefusedError(ClusterError):
+    """The server refuses this object as it is."""
+
+
+class NotLeaderError(ClusterError):
+    """Another replica may lead by now."""
+
+
+class BadStartError(ClusterError):
+    """The process cannot begin: there is no way to reach an API server. The text says what to set."""

@@ -1,0 +1,136 @@
+"""An API server in memory, for faults that a real one cannot be asked for.
+
+It has resourceVersions, uids, create-only applies, uid preconditions and conflicts. It has no defaulting,
+no validation and no field ownership: those are tested on the real one.
+"""
+
+import copy
+import itertools
+from collections import deque
+from typing import Any
+
+from millrace_operator.cluster.errors import ClusterError, ConflictError
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
+
+Key = tuple[str, str, str]
+
+
+class FakeCluster:
+    """A Cluster whose next calls can be made to fail: `faults` holds what each write meets, None for none."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Obj] = {}
+        self.writes: list[tuple[str, str, str]] = []
+        self.events: list[Obj] = []
+        self.faults: deque[ClusterError | None] = deque()
+        self._versions = itertools.count(10)
+
+    def put(self, obj: Obj) -> Obj:
+        """Store `obj` as if somebody else had written it, and return it with its new resourceVersion."""
+        metadata = obj["metadata"]
+        key = (obj["kind"], metadata.get("namespace", ""), metadata["name"])
+        stored = copy.deepcopy(obj)
+        version = next(self._versions)
+        stored["metadata"].setdefault("uid", f"uid-{version}")
+        stored["metadata"]["resourceVersion"] = str(version)
+        self.objects[key] = stored
+        return copy.deepcopy(stored)
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        """Take an object away as if somebody else had deleted it."""
+        self.objects.pop((kind.kind, namespace, name), None)
+
+    async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        """See Cluster."""
+        return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
+        """See Cluster. A selector is the mere presence of a label."""
+        return [
+            copy.deepcopy(obj)
+            for obj in self.objects.values()
+            if obj["kind"] == kind.kind
+            and (label_selector is None or label_selector in obj["metadata"].get("labels", {}))
+        ]
+
+    async def apply_new(self, obj: Obj) -> Obj:
+        """See Cluster."""
+        self._record("create", obj)
+        metadata = obj["metadata"]
+        if (obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
+            raise ConflictError(f"{metadata['name']} exists")
+        return self.put(obj)
+
+    async def apply_owned(self, obj: Obj, uid: str) -> Obj:
+        """See Cluster."""
+        self._record("apply", obj)
+        old = self._require(obj, uid)
+        return self._store_if_changed(old, _merge(old, obj))
+
+    async def apply_status(self, obj: Obj) -> Obj:
+        """See Cluster."""
+        self._record("status", obj)
+        old = self._require(obj, None)
+        if old["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+            raise ConflictError("the object has been modified")
+        return self._store_if_changed(old, {**old, "status": copy.deepcopy(obj["status"])})
+
+    async def annotate_pod(
+        self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
+    ) -> Obj:
+        """See Cluster."""
+        pod: Obj = {"kind": POD.kind, "metadata": {"namespace": namespace, "name": name}}
+        self._record("annotate", pod)
+        old = self._require(pod, uid)
+        merged = {**old["metadata"].get("annotations", {}), **annotations}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """See Cluster."""
+        obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
+        self._record("delete", obj)
+        if (kind.kind, namespace, name) in self.objects:
+            self._require(obj, uid)
+            self.remove(kind, namespace, name)
+
+    async def create_event(self, event: Obj) -> None:
+        """See Cluster."""
+        self.events.append(copy.deepcopy({**event, "kind": EVENT.kind}))
+
+    async def create_lease(self, lease: Obj) -> Obj:
+        """See Cluster."""
+        return await self.apply_new({**lease, "kind": LEASE.kind})
+
+    async def replace_lease(self, lease: Obj) -> Obj:
+        """See Cluster."""
+        self._record("replace", lease)
+        old = self._require(lease, None)
+        if old["metadata"]["resourceVersion"] != lease["metadata"].get("resourceVersion"):
+            raise ConflictError("the Lease has been modified")
+        return self.put(lease)
+
+    def _record(self, verb: str, obj: Obj) -> None:
+        self.writes.append((verb, kind_of(obj).kind, obj["metadata"]["name"]))
+        fault = self.faults.popleft() if self.faults else None
+        if fault is not None:
+            raise fault
+
+    def _require(self, obj: Obj, uid: str | None) -> Obj:
+        metadata = obj["metadata"]
+        old = self.objects.get((obj["kind"], metadata["namespace"], metadata["name"]))
+        if old is None or (uid is not None and old["metadata"]["uid"] != uid):
+            raise ConflictError(f"{metadata['name']} is gone or another object")
+        return old
+
+    def _store_if_changed(self, old: Obj, new: Obj) -> Obj:
+        return copy.deepcopy(old) if new == old else self.put(new)
+
+
+def _merge(old: Any, new: Any, annotations: dict[str, str] | None = None) -> Any:
+    """Return `old` with `new`'s fields over it, deeply in mappings; lists are replaced."""
+    if annotations is not None:
+        return {**old, "metadata": {**old["metadata"], "annotations": annotations}}
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return copy.deepcopy(new)
+    return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}

@@ -1,0 +1,49 @@
+"""The kinds of objects that the operator reads and writes, and where the API server has them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_runtime import contract
+
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind and its REST path."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """Group and version as manifests write them."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """Return the URL path of an object, or of the collection when `name` is empty."""
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return "/".join(part for part in (f"{root}{scope}/{self.plural}", name, subresource) if part)
+
+
+SERVICE = Kind("", "v1", "Service", "services")
+POD = Kind("", "v1", "Pod", "pods")
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
+POD_DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+EVENT = Kind("", "v1", "Event", "events")
+INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contract.PLURAL)
+
+CHILDREN = (SERVICE_ACCOUNT, SERVICE, CONTROLLER_REVISION, POD_DISRUPTION_BUDGET, DEPLOYMENT)
+WATCHED = (INFERENCE_SERVICE, *CHILDREN, POD)
+BY_NAME = {kind.kind: kind for kind in (*WATCHED, LEASE, EVENT)}
+
+
+def kind_of(obj: Obj) -> Kind:
+    """Return the kind of a raw object. Raises KeyError for one that we never handle."""
+    return BY_NAME[obj["kind"]]

@@ -1,0 +1,55 @@
+"""Who leads: a Lease, renewed every 2 s, ours for 15 s at most. Pure; `ingest/election.py` acts on it.
+
+Another holder's clock is never trusted: a Lease is taken over when it has not changed for its duration on
+our own monotonic clock.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from millrace_operator.cluster.kinds import LEASE, Obj
+
+DURATION_SECONDS = 15
+DEADLINE_SECONDS = 10
+RETRY_SECONDS = 2
+
+
+@dataclass
+class LeaseView:
+    """What one candidate knows of the Lease; times are of its monotonic clock."""
+
+    identity: str
+    namespace: str
+    name: str
+    seen_version: str = ""
+    seen_at: float = 0.0
+    renewed_at: float | None = None
+
+    def is_held(self, now: float) -> bool:
+        """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
+        return self.renewed_at is not None and now < self.renewed_at + DEADLINE_SECONDS
+
+    def can_take(self, lease: Obj, now: float) -> bool:
+        """Whether the Lease is ours, free, or has stood still for its whole duration."""
+        version = lease["metadata"].get("resourceVersion", "")
+        if version != self.seen_version:
+            self.seen_version, self.seen_at = version, now
+        holder = lease.get("spec", {}).get("holderIdentity") or ""
+        duration = lease.get("spec", {}).get("leaseDurationSeconds") or DURATION_SECONDS
+        return holder in ("", self.identity) or now >= self.seen_at + duration
+
+    def render(self, old: Obj | None, wall_time: float, holder: str) -> Obj:
+        """Return the Lease to write, on top of `old` when there is one."""
+        before: dict[str, Any] = (old or {}).get("spec", {})
+        stamp = datetime.fromtimestamp(wall_time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_change = (before.get("holderIdentity") or "") != holder
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": DURATION_SECONDS if holder else 1,
+            "renewTime": stamp,
+            "acquireTime": stamp if is_change else before.get("acquireTime", stamp),
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + int(is_change and bool(before)),
+        }
+        metadata = (old or {}).get("metadata", {"namespace": self.namespace, "name": self.name})
+        return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}

@@ -1,0 +1,41 @@
+"""What the rest of the operator asks of the API server; `connection` and `fake` both provide it."""
+
+from typing import Protocol
+
+from millrace_operator.cluster.kinds import Kind, Obj
+
+
+class Cluster(Protocol):
+    """Reads and writes of raw objects. Every method raises ClusterError's subclasses and nothing else."""
+
+    async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        """Return the object as it is now, or None."""
+
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
+        """Return all objects of a kind in all namespaces, with apiVersion and kind in each."""
+
+    async def apply_new(self, obj: Obj) -> Obj:
+        """Create by server-side apply. Raises ConflictError when an object of that name exists."""
+
+    async def apply_owned(self, obj: Obj, uid: str) -> Obj:
+        """Apply on the object of that uid. Raises ConflictError when it is another one by now."""
+
+    async def apply_status(self, obj: Obj) -> Obj:
+        """Apply `status` at metadata.resourceVersion. Raises ConflictError when the object has moved on."""
+
+    async def annotate_pod(
+        self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
+    ) -> Obj:
+        """Set annotations of a pod, None removing one. Raises ConflictError when it is another pod."""
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Delete the object of that uid; one that is gone already is success."""
+
+    async def create_event(self, event: Obj) -> None:
+        """Record an Event."""
+
+    async def create_lease(self, lease: Obj) -> Obj:
+        """Create a Lease. Raises ConflictError when it exists."""
+
+    async def replace_lease(self, lease: Obj) -> Obj:
+        """Replace a Lease at its resourceVersion. Raises ConflictError when somebody else did."""

@@ -1,0 +1,102 @@
+"""`millrace operator`: run one replica of the operator."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+
+from millrace_operator.application import OperatorSettings, run_operator
+from millrace_operator.cluster.errors import BadStartError
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_runtime import contract
+
+_DEFAULTS = RenderSettings()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="millrace operator", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--prometheus-url",
+        default="http://prometheus.monitoring.svc:9090",
+        help="Prometheus to read signals from",
+    )
+    add("--gateway-service", default=_DEFAULTS.gateway_service, help="DNS name of the gateway's Service")
+    add("--gateway-port", type=int, default=_DEFAULTS.gateway_port, help="port of the gateway's Service")
+    add("--cluster-domain", default=_DEFAULTS.cluster_domain, help="DNS domain of the cluster")
+    add("--runtime-image", default=_DEFAULTS.runtime_image, help="image of the replicas of new revisions")
+    add(
+        "--image-pull-policy",
+        default=_DEFAULTS.image_pull_policy,
+        choices=("Always", "IfNotPresent", "Never"),
+        help="when nodes pull that image",
+    )
+    add("--tick-seconds", type=float, default=2.0, help="seconds between two scaling decisions")
+    add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
+    add("--identity", default=os.environ.get("POD_NAME", socket.gethostname()), help="name in the Lease")
+    add("--port", type=int, default=contract.PORT_OPERATOR_METRICS, help="port of /metrics and /healthz")
+    add("--workers", type=int, default=4, help="services reconciled at the same time")
+    add(
+        "--log-level",
+        default="INFO",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        help="least that is logged",
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 when it cannot begin."""
+    arguments = build_parser().parse_args(argv)
+    if arguments.tick_seconds <= 0 or arguments.workers < 1:
+        sys.stderr.write("millrace operator: write --tick-seconds above 0 and --workers of at least 1\n")
+        return contract.EXIT_BAD_USAGE
+    logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
+    try:
+        asyncio.run(_run_until_signal(_read_settings(arguments)))
+    except BadStartError as error:
+        sys.stderr.write(f"millrace operator: {error}\n")
+        return 1
+    return 0
+
+
+def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
+    return OperatorSettings(
+        render=RenderSettings(
+            runtime_image=arguments.runtime_image,
+            gateway_service=arguments.gateway_service,
+            gateway_port=arguments.gateway_port,
+            cluster_domain=arguments.cluster_domain,
+            image_pull_policy=arguments.image_pull_policy,
+        ),
+        prometheus_url=arguments.prometheus_url,
+        tick_seconds=arguments.tick_seconds,
+        namespace=arguments.namespace,
+        identity=arguments.identity,
+        port=arguments.port,
+        workers=arguments.workers,
+    )
+
+
+async def _run_until_signal(settings: OperatorSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    task = asyncio.create_task(run_operator(settings))
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if not task.done():
+        task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        logging.getLogger(__name__).info("stopped by signal")

@@ -1,0 +1,109 @@
+"""The objects as last seen, with our own writes put in at once, so that a plan never redoes a write."""
+
+from collections import defaultdict
+
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, Kind, Obj
+from millrace_runtime import contract
+
+Key = tuple[str, str]
+ObjectKey = tuple[str, str, str]
+
+
+class Cache:
+    """Raw objects by kind, namespace and name, and by the service that their label names."""
+
+    def __init__(self) -> None:
+        self._objects: dict[ObjectKey, Obj] = {}
+        self._by_service: dict[Key, set[ObjectKey]] = defaultdict(set)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def put(self, obj: Obj) -> bool:
+        """Take in an object, unless the one held is newer; return whether it is another version."""
+        key = _key_of(obj)
+        held = self._objects.get(key)
+        if held is not None and _version(held) > _version(obj) and _uid(held) == _uid(obj):
+            return False
+        if held is not None:
+            self._unlink(key, held)
+        # Who manages which field is half of an object's size and of no use here.
+        obj["metadata"].pop("managedFields", None)
+        self._objects[key] = obj
+        owner = owner_of(obj)
+        if owner is not None and obj["kind"] != INFERENCE_SERVICE.kind:
+            self._by_service[owner].add(key)
+        return held is None or _version(held) != _version(obj)
+
+    def forget(self, obj: Obj) -> None:
+        """Forget an object that was deleted, unless another one of its name is held by now."""
+        held = self._objects.get(_key_of(obj))
+        if held is not None and _uid(held) == _uid(obj):
+            del self._objects[_key_of(obj)]
+            self._unlink(_key_of(obj), held)
+
+    def drop(self, kind: Kind, namespace: str, name: str) -> None:
+        """Forget an object."""
+        key = (kind.kind, namespace, name)
+        obj = self._objects.pop(key, None)
+        if obj is not None:
+            self._unlink(key, obj)
+
+    def service(self, key: Key) -> Obj | None:
+        """Return the service, or None."""
+        return self._objects.get((INFERENCE_SERVICE.kind, *key))
+
+    def children(self, key: Key) -> tuple[Obj, ...]:
+        """Return the objects that carry the service's label, pods left out, by kind and name."""
+        return tuple(obj for obj in self._labelled(key) if obj["kind"] != POD.kind)
+
+    def pods(self, key: Key) -> tuple[Obj, ...]:
+        """Return the pods that carry the service's label, by name."""
+        return tuple(obj for obj in self._labelled(key) if obj["kind"] == POD.kind)
+
+    def service_keys(self) -> list[Key]:
+        """Return the keys of all services."""
+        return [
+            (namespace, name) for kind, namespace, name in self._objects if kind == INFERENCE_SERVICE.kind
+        ]
+
+    def sweep(self, kind: Kind, listed: list[Obj]) -> list[Obj]:
+        """Take in a complete list of a kind, forget what is not in it, and return what was forgotten."""
+        alive = {_key_of(obj) for obj in listed}
+        ghosts = [obj for key, obj in self._objects.items() if key[0] == kind.kind and key not in alive]
+        for ghost in ghosts:
+            self.drop(kind, ghost["metadata"]["namespace"], ghost["metadata"]["name"])
+        for obj in listed:
+            self.put(obj)
+        return ghosts
+
+    def _unlink(self, key: ObjectKey, obj: Obj) -> None:
+        owner = owner_of(obj)
+        if owner is not None and owner in self._by_service:
+            self._by_service[owner].discard(key)
+            if not self._by_service[owner]:
+                del self._by_service[owner]
+
+    def _labelled(self, key: Key) -> list[Obj]:
+        return [self._objects[object_key] for object_key in sorted(self._by_service.get(key, ()))]
+
+
+def owner_of(obj: Obj) -> Key | None:
+    """Return the key of the service that an object is or belongs to by its label; None for none."""
+    metadata = obj["metadata"]
+    if obj["kind"] == INFERENCE_SERVICE.kind:
+        return metadata["namespace"], metadata["name"]
+    name = metadata.get("labels", {}).get(contract.LABEL_SERVICE)
+    return None if name is None else (metadata["namespace"], name)
+
+
+def _key_of(obj: Obj) -> ObjectKey:
+    return obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _version(obj: Obj) -> int:
+    return int(obj["metadata"].get("resourceVersion", 0))
+
+
+def _uid(obj: Obj) -> str:
+    return str(obj["metadata"].get("uid", ""))

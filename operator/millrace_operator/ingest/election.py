@@ -1,0 +1,73 @@
+"""Who acts: holds the Lease, renews it, lets it go. Writes ask `is_leader` right before they are sent."""
+
+import asyncio
+import logging
+import random
+import time
+
+from millrace_operator.cluster.errors import ClusterError
+from millrace_operator.cluster.kinds import LEASE
+from millrace_operator.cluster.lease import RETRY_SECONDS, LeaseView
+from millrace_operator.cluster.protocol import Cluster
+
+LOG = logging.getLogger(__name__)
+
+
+class Election:
+    """One candidate. An API server that is away costs the leadership when the Lease's deadline passes."""
+
+    def __init__(self, cluster: Cluster, view: LeaseView) -> None:
+        self._cluster = cluster
+        self._view = view
+        self.holder = ""
+
+    def is_leader(self) -> bool:
+        """Whether writes are still safe."""
+        return self._view.is_held(time.monotonic())
+
+    async def wait_for(self, *, leading: bool) -> None:
+        """Wait until this replica leads, or leads no longer; a lost Lease is noticed by the clock alone."""
+        while self.is_leader() is not leading:  # noqa: ASYNC110  time passes without any event
+            await asyncio.sleep(0.1)
+
+    async def run(self) -> None:
+        """Try for the Lease, or renew it, until cancelled; then let it go, before anything else ends."""
+        try:
+            while True:
+                try:
+                    await self.campaign()
+                except ClusterError as error:
+                    LOG.warning("Lease not renewed: %s", error)
+                await asyncio.sleep(RETRY_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311  no secret
+        finally:
+            await self.release()
+
+    async def campaign(self) -> None:
+        """Take or renew the Lease once, if it may be taken."""
+        view = self._view
+        started = time.monotonic()
+        lease = await self._cluster.fetch(LEASE, view.namespace, view.name)
+        if lease is None:
+            await self._cluster.create_lease(view.render(None, time.time(), view.identity))
+        elif view.can_take(lease, started):
+            lease = {**lease, "apiVersion": LEASE.api_version, "kind": LEASE.kind}
+            await self._cluster.replace_lease(view.render(lease, time.time(), view.identity))
+        else:
+            self.holder = lease.get("spec", {}).get("holderIdentity") or ""
+            view.renewed_at = None
+            return
+        # Counted from before the request: the server's clock started no earlier.
+        view.renewed_at, self.holder = started, view.identity
+
+    async def release(self) -> None:
+        """Let the Lease go, so that another replica leads at once."""
+        if not self.is_leader():
+            return
+        self._view.renewed_at = None
+        try:
+            lease = await self._cluster.fetch(LEASE, self._view.namespace, self._view.name)
+            if lease and lease.get("spec", {}).get("holderIdentity") == self._view.identity:
+                lease = {**lease, "apiVersion": LEASE.api_version, "kind": LEASE.kind}
+                await self._cluster.replace_lease(self._view.render(lease, time.time(), ""))
+        except ClusterError as error:
+            LOG.warning("Lease not released, it runs out by itself: %s", error)

@@ -1,0 +1,113 @@
+"""Kopf's handlers: an event's object goes into the cache, its owner's key into the queue, nothing else.
+
+Kopf never retries a failed event handler, so these do no I/O and cannot fail on an odd object.
+"""
+
+import copy
+import dataclasses
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kopf
+
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind, Obj
+from millrace_operator.ingest.cache import Cache, owner_of
+from millrace_operator.ingest.queue import WorkQueue
+from millrace_runtime import contract
+
+Take = Callable[[Kind, str | None, Obj], None]
+
+
+class Ingest:
+    """Takes in what the watches bring; times are of the monotonic clock."""
+
+    def __init__(self, cache: Cache, queue: WorkQueue, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cache = cache
+        self._queue = queue
+        self._clock = clock
+        self._expected_since: float | None = None
+        self.last_event_at = clock()
+
+    def expect(self) -> None:
+        """Say that an event must come, because something watched was just written."""
+        if self._expected_since is None:
+            self._expected_since = self._clock()
+
+    def overdue_seconds(self) -> float:
+        """Return how long an event has been due: a quiet cluster is healthy, a deaf watch is not."""
+        return 0.0 if self._expected_since is None else self._clock() - self._expected_since
+
+    def take(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
+        """Take in one event; a type of None is an initial listing."""
+        self.last_event_at = self._clock()
+        self._expected_since = None
+        obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
+        owner = owner_of(obj)
+        if event_type == "DELETED":
+            self._cache.forget(obj)
+        else:
+            self._cache.put(obj)
+        if owner is not None:
+            self._queue.add(owner, is_urgent=event_type is not None)
+
+
+def build_registry(take: Take) -> kopf.OperatorRegistry:
+    """Return handlers for every watched kind, and the login."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]
+    def login(**kwargs: Any) -> Any:
+        found = kopf.login_with_service_account(**kwargs)
+        return kopf.login_with_kubeconfig(**kwargs) if found is None else _at_service_address(found)
+
+    for kind in WATCHED:
+        _watch(registry, take, kind)
+    return registry
+
+
+def _at_service_address(found: Any) -> Any:
+    """Aim at the address that Kubernetes gives each pod, as our other client does: Kopf takes a DNS name."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        return found
+    return dataclasses.replace(found, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
+
+
+def _watch(registry: kopf.OperatorRegistry, take: Take, kind: Kind) -> None:
+    async def handle(event: Any, **_: Any) -> None:
+        take(kind, event["type"], copy.deepcopy(dict(event["object"])))
+
+    kopf.on.event(kind.group, kind.version, kind.plural, id=kind.plural, registry=registry)(handle)
+
+
+def _forever() -> Iterator[float]:
+    """Waits between tries against an API server that is away: up to half a minute, for ever."""
+    first = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+    return (wait * random.uniform(0.8, 1.2) for wait in itertools.chain(first, itertools.repeat(30.0)))  # noqa: S311
+
+
+class Backoffs:
+    """An endless series that can be begun anew, as Kopf does for each request."""
+
+    def __iter__(self) -> Iterator[float]:
+        return _forever()
+
+
+def build_settings() -> kopf.OperatorSettings:
+    """Return Kopf as a watch layer: no scanning, no posting, pods and children narrowed by label."""
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.watching.chunk_size = 500
+    settings.queueing.idle_timeout = 1.0
+    settings.watching.server_timeout = 300
+    settings.networking.error_backoffs = Backoffs()
+    for kind in WATCHED:
+        if kind is not INFERENCE_SERVICE:
+            resource = (kind.group, kind.version, kind.plural)
+            settings.watching.label_selectors[resource] = contract.LABEL_SERVICE
+    return settings

@@ -1,0 +1,108 @@
+"""The dedup queue between watches and workers: two lanes, delays, and never one key in two hands."""
+
+import asyncio
+import heapq
+import math
+import time
+from collections.abc import Callable
+
+Key = tuple[str, str]
+BACKOFF_FIRST_SECONDS = 0.05
+BACKOFF_LAST_SECONDS = 300.0
+
+
+class WorkQueue:
+    """Keys to look at. Adding one that waits does nothing; one that is in work is looked at once more."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._urgent: dict[Key, float] = {}
+        self._later: dict[Key, float] = {}
+        self._in_work: set[Key] = set()
+        self._dirty: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._due: dict[Key, float] = {}
+        self._delayed: list[tuple[float, Key]] = []
+        self._wake = asyncio.Event()
+        self.num_added = 0
+        self.num_retries = 0
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._later)
+
+    def add(self, key: Key, *, is_urgent: bool = True) -> None:
+        """Ask for a look at `key`. Resyncs are not urgent: they wait behind what really happened."""
+        if key in self._in_work:
+            self._dirty.add(key)
+            return
+        if key not in self._urgent and key not in self._later:
+            self.num_added += 1
+        if is_urgent:
+            self._urgent.setdefault(key, self._later.pop(key, self._clock()))
+        elif key not in self._urgent:
+            self._later.setdefault(key, self._clock())
+        self._wake.set()
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Ask for a look at `key` in some seconds; the earliest of several counts."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self._clock() + seconds
+        if due < self._due.get(key, math.inf):
+            self._due[key] = due
+            heapq.heappush(self._delayed, (due, key))
+            self._wake.set()
+
+    def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
+        """Ask for another look after a failure, twice as late each time; return the wait in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self.num_retries += 1
+        wait = max(
+            at_least_seconds, min(BACKOFF_LAST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 16))
+        )
+        self.add_after(key, wait)
+        return wait
+
+    def forget_failures(self, key: Key) -> None:
+        """Let the next failure of `key` wait shortly again."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> Key:
+        """Wait for a key and take it into work; `done` gives it back."""
+        while True:
+            timeout = self._promote()
+            for lane in (self._urgent, self._later):
+                if lane:
+                    key = next(iter(lane))
+                    del lane[key]
+                    self._in_work.add(key)
+                    return key
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout)
+            except TimeoutError:
+                continue
+
+    def done(self, key: Key) -> None:
+        """Give a key back; if it was added meanwhile, it waits again."""
+        self._in_work.discard(key)
+        if key in self._dirty:
+            self._dirty.discard(key)
+            self.add(key)
+
+    def age_seconds(self) -> float:
+        """Return how long the oldest key has waited, 0 when none does."""
+        waiting = [*self._urgent.values(), *self._later.values()]
+        return self._clock() - min(waiting) if waiting else 0.0
+
+    def _promote(self) -> float | None:
+        """Move due keys into the urgent lane; return the seconds until the next one is due."""
+        now = self._clock()
+        while self._delayed and self._delayed[0][0] <= now:
+            due, key = heapq.heappop(self._delayed)
+            if self._due.get(key) == due:
+                del self._due[key]
+                self.add(key)
+        return self._delayed[0][0] - now if self._delayed else None

@@ -1,0 +1,61 @@
+"""Keeps the watch layer alive: Kopf ends on watch errors that it cannot place, and is begun anew.
+
+Kopf has a thread and an event loop of its own: in ours it would take the signals, and cancel at its end
+every task that began after it, our workers too.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+
+import kopf
+from kopf._core.engines.peering import Identity
+
+from millrace_operator.cluster.kinds import Kind, Obj
+from millrace_operator.ingest.handlers import Ingest, build_registry, build_settings
+
+LOG = logging.getLogger(__name__)
+RESTART_SECONDS = 2.0
+
+
+async def supervise_watches(ingest: Ingest, wait_for_resource: Callable[[], Awaitable[None]]) -> None:
+    """Run Kopf, and again when it ends for whatever reason, until cancelled.
+
+    Kopf finds the resources once, when it begins, so each time `wait_for_resource` comes first.
+    """
+    while True:
+        await wait_for_resource()
+        try:
+            await run_watches(ingest)
+            LOG.warning("the watch layer ended; it is begun anew")
+        except Exception:
+            # Whatever ended it: without watches the operator is blind, so it always begins again.
+            LOG.exception("the watch layer failed; it is begun anew")
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+async def run_watches(ingest: Ingest) -> None:
+    """Run Kopf once, in all namespaces, without peering and without handlers that write."""
+    loop = asyncio.get_running_loop()
+    stop = threading.Event()
+
+    def take(kind: Kind, event_type: str | None, raw: Obj) -> None:
+        loop.call_soon_threadsafe(ingest.take, kind, event_type, raw)
+
+    def run() -> None:
+        operator = kopf.operator(
+            registry=build_registry(take),
+            settings=build_settings(),
+            standalone=True,
+            clusterwide=True,
+            stop_flag=stop,
+            # Unused when standalone, but without it Kopf asks for a user name, and a container has none.
+            identity=Identity("millrace-operator"),
+        )
+        asyncio.run(operator)
+
+    try:
+        await asyncio.to_thread(run)
+    finally:
+        stop.set()

@@ -1,0 +1,56 @@
+"""Which replicas go when there are too many: the idlest ones, by pod-deletion-cost, marked beforehand.
+
+The Deployment shrinks only after the marks are seen, because the ReplicaSet controller reads them from a
+cache of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace_operator.reconcile.pods import DELETION_COST, Pod
+
+LOWEST_COST = "-100"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An annotation to set on a pod; None removes it."""
+
+    pod: str
+    uid: str
+    cost: str | None
+
+    @property
+    def annotations(self) -> dict[str, str | None]:
+        """The annotation as a merge patch has it."""
+        return {DELETION_COST: self.cost}
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """What to do about one Deployment's count: marks to set first, and the count it may have now."""
+
+    count: int
+    marks: tuple[Mark, ...] = ()
+
+
+def plan_shrink(count: int, current: int, pods: Sequence[Pod], running: Mapping[str, float]) -> Shrink:
+    """Return the count to write, at most `current` until enough of `pods` are marked.
+
+    `pods` are one revision's that are not terminating. Pods that are not Ready go first anyway, so only
+    Ready ones need a mark.
+    """
+    marked = [pod for pod in pods if pod.is_marked]
+    if count >= current:
+        is_settled = len(pods) <= count
+        return Shrink(count, tuple(Mark(pod.name, pod.uid, None) for pod in marked) if is_settled else ())
+    ready = [pod for pod in pods if pod.is_ready]
+    num_to_mark = max(0, len(ready) - count)
+    missing = num_to_mark - sum(pod.is_ready for pod in marked)
+    if count == 0 or missing <= 0:
+        return Shrink(count)
+    candidates = [pod for pod in ready if not pod.is_marked]
+    # Two stable sorts: the idlest first, and the youngest of equally idle ones.
+    candidates.sort(key=lambda pod: (pod.created, pod.name), reverse=True)
+    candidates.sort(key=lambda pod: running.get(pod.name, 0.0))
+    return Shrink(current, tuple(Mark(pod.name, pod.uid, LOWEST_COST) for pod in candidates[:missing]))

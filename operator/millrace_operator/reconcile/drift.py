@@ -1,0 +1,65 @@
+"""Whether an object still is what we want: our own fields compared, other people's left alone."""
+
+import hashlib
+import json
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from millrace_operator.cluster.kinds import Obj
+
+APPLIED = "millrace.dev/applied"
+"""Annotation: the hash of what we applied. It shows fields that we no longer want."""
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    "k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9, "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15, "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10, "Mi": Decimal(2) ** 20, "Gi": Decimal(2) ** 30, "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50, "Ei": Decimal(2) ** 60,
+}  # fmt: skip
+
+
+def seal(obj: Obj) -> Obj:
+    """Return `obj` with the hash of itself in its annotations."""
+    text = json.dumps(obj, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    metadata = obj["metadata"]
+    return {
+        **obj,
+        "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), APPLIED: digest}},
+    }
+
+
+def has_drifted(desired: Any, observed: Any) -> bool:
+    """Whether some field of `desired` is absent or different in `observed`."""
+    if isinstance(desired, dict):
+        # The API server leaves out what is empty.
+        if not isinstance(observed, dict):
+            return bool(desired)
+        return any(has_drifted(value, observed.get(key)) for key, value in desired.items())
+    if isinstance(desired, list):
+        return _has_list_drifted(desired, observed)
+    return bool(desired != observed) and not _are_equal_quantities(desired, observed)
+
+
+def _has_list_drifted(desired: list[Any], observed: Any) -> bool:
+    if not isinstance(observed, list):
+        return bool(desired)
+    if all(isinstance(item, dict) and "name" in item for item in desired):
+        by_name = {item.get("name"): item for item in observed if isinstance(item, dict)}
+        return any(has_drifted(item, by_name.get(item["name"])) for item in desired)
+    pairs = zip(desired, observed, strict=False)
+    return len(desired) != len(observed) or any(has_drifted(ours, theirs) for ours, theirs in pairs)
+
+
+def _are_equal_quantities(desired: Any, observed: Any) -> bool:
+    """Whether two texts are one amount: the API server writes `1000m` as `1`."""
+    try:
+        return _parse_quantity(str(desired)) == _parse_quantity(str(observed))
+    except (InvalidOperation, KeyError):
+        return False
+
+
+def _parse_quantity(text: str) -> Decimal:
+    number = text.rstrip("KMGTPEinumk")
+    return Decimal(number) * _SUFFIXES[text[len(number) :]]

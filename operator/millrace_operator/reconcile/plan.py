@@ -1,0 +1,226 @@
+"""What to do about one service: pure. `loop.py` acts on it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from millrace_operator.cluster.kinds import Obj, kind_of
+from millrace_operator.reconcile.drain import Mark, plan_shrink
+from millrace_operator.reconcile.drift import has_drifted, seal
+from millrace_operator.reconcile.observed import Observed, observe
+from millrace_operator.reconcile.render.metadata import revision_name
+from millrace_operator.reconcile.render.network import (
+    render_headless_service,
+    render_service,
+    render_service_account,
+)
+from millrace_operator.reconcile.render.pod_template import render_pod_template
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.render.workload import (
+    render_controller_revision,
+    render_deployment,
+    render_disruption_budget,
+)
+from millrace_operator.reconcile.revision import (
+    Revision,
+    forgotten,
+    hash_inputs,
+    next_number,
+    read_revisions,
+    revision_inputs,
+)
+from millrace_operator.reconcile.rollout import Method, Step, plan_rollout
+from millrace_operator.reconcile.scale import Count, choose_count
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
+from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.resources.types import Spec
+
+CONFLICT_RETRY_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An object to create (`uid` is None) or to bring back to what we want."""
+
+    obj: Obj
+    uid: str | None
+
+
+@dataclass(frozen=True)
+class Delete:
+    """An object of ours that nothing needs any more."""
+
+    obj: Obj
+
+
+@dataclass(frozen=True)
+class Note:
+    """An Event to record on the service."""
+
+    reason: str
+    message: str
+    is_warning: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Writes in the order of acting: status, marks, applies, deletes, events."""
+
+    status: dict[str, Any] | None = None
+    marks: tuple[Mark, ...] = ()
+    applies: tuple[Apply, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    events: tuple[Note, ...] = ()
+    requeue_after: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be written."""
+        return self.status is None and not (self.marks or self.applies or self.deletes)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The revisions that are to exist, with the counts of those that have Deployments."""
+
+    target: Revision
+    revisions: dict[str, Revision]
+    step: Step
+    stable: str
+
+
+def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
+    """Return the writes that bring what is observed nearer to what is wanted; `now` is in epoch seconds."""
+    metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
+    if "deletionTimestamp" in metadata:
+        return Plan()  # garbage collection takes the children, whether we run or not
+    try:
+        spec = Spec.model_validate(snapshot.service["spec"])
+        deadline = spec.rollout.progress_deadline_seconds
+    except (ValidationError, ValueError) as error:
+        status = render_refused_status(old, str(error), metadata.get("generation", 0), now)
+        return Plan(status=status if status != old else None)
+    count = choose_count(spec, old.get("scaling", {}), snapshot.advice)
+    observed = observe(snapshot)
+    targets = _choose_targets(settings, snapshot, spec, observed, count)
+    counts, marks = _shrink(snapshot, observed, targets.step)
+    inputs = StatusInputs(
+        settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now
+    )
+    status = render_status(inputs)
+    wanted = [seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts, count)]
+    return Plan(
+        status=status if status != old else None,
+        marks=marks,
+        applies=tuple(_diff(wanted, snapshot)),
+        deletes=tuple(_prune(wanted, snapshot, targets)),
+        events=tuple(_notes(old, status)),
+        requeue_after=_requeue_after(snapshot, status, deadline, now),
+    )
+
+
+def _choose_targets(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, observed: Observed, count: Count
+) -> Targets:
+    revisions = read_revisions(list(snapshot.owned().values()))
+    inputs = revision_inputs(spec)
+    digest = hash_inputs(inputs)
+    if digest not in revisions:
+        template = render_pod_template(settings, snapshot.service, spec, digest)
+        revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
+    old = snapshot.service.get("status", {})
+    rollout = old.get("rollout", {})
+    method = Method(rollout["method"]) if rollout.get("revision") == digest else Method.SURGE
+    stable = old.get("currentRevision") or digest
+    others = sorted(
+        (state for state in observed.states.values() if state.hash != digest and state.hash in revisions),
+        key=lambda state: (state.hash != stable, -revisions[state.hash].number),
+    )
+    step = plan_rollout(count.desired, observed.state(digest), others, method)
+    return Targets(revisions[digest], revisions, step, digest if step.is_done else stable)
+
+
+def _shrink(snapshot: Snapshot, observed: Observed, step: Step) -> tuple[dict[str, int], tuple[Mark, ...]]:
+    """Return the counts that may be written now, and the pods to mark before they may fall further."""
+    running = snapshot.advice.running_requests if snapshot.advice else {}
+    counts: dict[str, int] = {}
+    marks: list[Mark] = []
+    for digest, wanted in step.counts.items():
+        shrink = plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), running)
+        counts[digest] = shrink.count
+        marks += shrink.marks
+    return counts, tuple(marks)
+
+
+def _render_children(
+    settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
+) -> list[Obj]:
+    """Return the children in the order in which they depend on each other."""
+    revisions = [targets.revisions[digest] for digest in counts]
+    return [
+        render_service_account(service),
+        render_headless_service(service),
+        render_service(settings, service),
+        *(render_controller_revision(service, revision) for revision in revisions),
+        *(render_deployment(service, revision, counts[revision.hash]) for revision in revisions),
+        render_disruption_budget(service, targets.stable, count.desired),
+    ]
+
+
+def _diff(wanted: Iterable[Obj], snapshot: Snapshot) -> Iterable[Apply]:
+    owned, foreign = snapshot.owned(), snapshot.foreign()
+    for obj in wanted:
+        key = (obj["kind"], obj["metadata"]["name"])
+        observed = owned.get(key)
+        if observed is None:
+            if key not in foreign:
+                yield Apply(obj, None)
+        elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
+            yield Apply(obj, observed["metadata"]["uid"])
+
+
+def _needs_apply(obj: Obj, observed: Obj) -> bool:
+    # A ControllerRevision's data cannot be changed, and nothing else of it matters.
+    return obj["kind"] != "ControllerRevision" and has_drifted(obj, observed)
+
+
+def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
+    kept = {(obj["kind"], obj["metadata"]["name"]) for obj in wanted}
+    in_use = frozenset(targets.step.counts) | {targets.stable}
+    old = {revision_name(snapshot.service, d) for d in forgotten(targets.revisions.values(), in_use)}
+    for key, obj in snapshot.owned().items():
+        is_history = obj["kind"] == "ControllerRevision" and obj["metadata"]["name"] not in old
+        if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
+            yield Delete(obj)
+
+
+def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
+    """Record what people look for afterwards: trouble that begins, and counts that change."""
+    for name, bad in (("Degraded", "True"), ("Ready", None)):
+        before, after = find_condition(old, name), find_condition(new, name)
+        if after and (before or {}).get("status") != after["status"]:
+            is_warning = after["status"] == bad
+            if is_warning or (name == "Ready" and after["status"] == "True"):
+                yield Note(after["reason"], after["message"], is_warning)
+    before_count = old.get("scaling", {}).get("desiredReplicas")
+    after_count = new.get("scaling", {}).get("desiredReplicas")
+    if before_count is not None and before_count != after_count:
+        yield Note(
+            "Scaled", f"from {before_count} to {after_count}: {new['scaling']['message']}", is_warning=False
+        )
+
+
+def _requeue_after(snapshot: Snapshot, status: dict[str, Any], deadline: float, now: float) -> float | None:
+    started = parse_time(status.get("rollout", {}).get("startedAt"))
+    waits = [started + deadline - now + 1] if started is not None and started + deadline > now else []
+    if snapshot.foreign() or snapshot.refusals:
+        waits.append(CONFLICT_RETRY_SECONDS)
+    return min(waits, default=None)
+
+
+def object_id(obj: Obj) -> ObjectId:
+    """Return kind and name of a raw object."""
+    return kind_of(obj).kind, obj["metadata"]["name"]

@@ -1,0 +1,113 @@
+"""What a replica's pod says of itself: does it serve, and if not, why."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.cluster.kinds import Obj
+from millrace_operator.resources.conditions import Reason
+from millrace_runtime import contract
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a pod does not serve."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The facts of a pod that plans depend on."""
+
+    name: str
+    uid: str
+    revision: str
+    created: str
+    is_ready: bool
+    has_started: bool
+    is_terminating: bool
+    is_marked: bool
+    cause: Cause | None
+
+    @property
+    def is_serving(self) -> bool:
+        """Ready, or alive after having been ready once: such a replica is not given up lightly."""
+        return not self.is_terminating and (self.is_ready or (self.has_started and self.cause is None))
+
+
+def read_pod(obj: Obj) -> Pod:
+    """Return the facts of a raw pod."""
+    metadata, status = obj["metadata"], obj.get("status", {})
+    is_ready = _find(status, "Ready").get("status") == "True"
+    container = _container(status)
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        revision=metadata.get("labels", {}).get(contract.LABEL_REVISION, ""),
+        created=metadata.get("creationTimestamp", ""),
+        is_ready=is_ready,
+        has_started=bool(container.get("started")) and "running" in container.get("state", {}),
+        is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
+        is_marked=DELETION_COST in metadata.get("annotations", {}),
+        cause=None if is_ready else _diagnose(metadata["name"], status, container),
+    )
+
+
+def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> Cause | None:
+    return next(_causes(name, status, container), None)
+
+
+def _causes(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
+    scheduled = _find(status, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
+    waiting = container.get("state", {}).get("waiting", {})
+    reason, text = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in _IMAGE_REASONS:
+        yield Cause(Reason.IMAGE_UNAVAILABLE, f"pod {name}: {reason}: {text}")
+    if reason in _REFUSED_REASONS:
+        yield Cause(Reason.CONTAINER_REFUSED, f"pod {name}: {reason}: {text}")
+    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
+    if ended:
+        yield _explain_end(name, ended, int(container.get("restartCount", 0)))
+
+
+def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    said = f": {last_line}" if last_line else f" with exit status {code}"
+    if code == contract.EXIT_BAD_MODEL:
+        return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
+    if code == contract.EXIT_BAD_USAGE:
+        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said}")
+    if ended.get("reason") == "OOMKilled":
+        return Cause(
+            Reason.OUT_OF_MEMORY,
+            f"pod {name} was killed for using more memory than "
+            "spec.resources.limits.memory; write a larger one",
+        )
+    return Cause(Reason.CRASHING, f"pod {name} ended{said} (exit status {code}, {_restarts(restarts)})")
+
+
+def _restarts(count: int) -> str:
+    """Say roughly how often; an exact count would write the status at every restart for ever."""
+    return "first time" if count < 2 else "again and again"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _find(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
+    return next((c for c in status.get("conditions", []) if c.get("type") == condition_type), {})
+
+
+def _container(status: dict[str, Any]) -> dict[str, Any]:
+    statuses = status.get("containerStatuses", [])
+    return next((c for c in statuses if c.get("name") == contract.CONTAINER_REPLICA), {})

@@ -1,0 +1,1 @@
+"""Desired children as raw manifests, one file a kind. Pure."""

@@ -1,0 +1,51 @@
+"""Names, labels and owner of the children."""
+
+from millrace_operator.cluster.kinds import Kind, Obj
+from millrace_runtime import contract
+
+
+def headless_name(service: Obj) -> str:
+    """Name of the headless Service over the replicas."""
+    return f"{service['metadata']['name']}-replicas"
+
+
+def account_name(service: Obj) -> str:
+    """Name of the replicas' ServiceAccount."""
+    return f"{service['metadata']['name']}-replica"
+
+
+def revision_name(service: Obj, revision: str) -> str:
+    """Name of a revision's Deployment and ControllerRevision."""
+    return f"{service['metadata']['name']}-{revision}"
+
+
+def replica_labels(service: Obj) -> dict[str, str]:
+    """Labels that select all replicas of a service."""
+    return {contract.LABEL_SERVICE: service["metadata"]["name"], contract.LABEL_COMPONENT: "replica"}
+
+
+def render_child(service: Obj, kind: Kind, name: str, labels: dict[str, str] | None = None) -> Obj:
+    """Return the head of a child: its kind, name, labels and owner. The parent's labels are never copied."""
+    metadata = service["metadata"]
+    owner = {
+        "apiVersion": f"{contract.GROUP}/{contract.VERSION}",
+        "kind": contract.KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {
+                contract.LABEL_SERVICE: metadata["name"],
+                "app.kubernetes.io/managed-by": "millrace",
+                **(labels or {}),
+            },
+            "ownerReferences": [owner],
+        },
+    }

@@ -1,0 +1,141 @@
+"""The pod of a replica. Frozen into the ControllerRevision when its revision is made."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.render.metadata import account_name, replica_labels
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.types import PodOptions, Spec
+from millrace_runtime import contract
+
+CLAIM_MOUNT = "/mnt/model"
+GRACE_SECONDS = 600
+"""How long a draining replica may finish its streams."""
+
+START_SECONDS = 1800
+"""How long a replica may load before the kubelet restarts it; its supervisor has closer deadlines."""
+
+
+def render_pod_template(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
+    """Return the template of a revision's pods."""
+    labels = {**spec.pod.labels, **replica_labels(service), contract.LABEL_REVISION: revision}
+    metadata: dict[str, Any] = {"labels": labels}
+    if spec.pod.annotations:
+        metadata["annotations"] = dict(spec.pod.annotations)
+    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec)}
+
+
+def _render_pod_spec(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    claim = _claim_of(spec.model.uri)
+    if claim:
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    return {
+        "serviceAccountName": account_name(service),
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **_render_placement(spec.pod),
+        "containers": [_render_container(settings, service, spec)],
+        "volumes": volumes,
+    }
+
+
+def _render_placement(pod: PodOptions) -> dict[str, Any]:
+    placement: dict[str, Any] = {}
+    if pod.node_selector:
+        placement["nodeSelector"] = dict(pod.node_selector)
+    if pod.tolerations:
+        placement["tolerations"] = [t.model_dump(by_alias=True, exclude_none=True) for t in pod.tolerations]
+    if pod.priority_class_name:
+        placement["priorityClassName"] = pod.priority_class_name
+    return placement
+
+
+def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the pod's own
+    if _claim_of(spec.model.uri):
+        mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
+    return {
+        "name": contract.CONTAINER_REPLICA,
+        "image": settings.runtime_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": render_arguments(service, spec),
+        "env": [{"name": variable.name, "value": variable.value} for variable in spec.pod.env],
+        "ports": [
+            {"name": contract.PORT_NAME_HTTP, "containerPort": contract.PORT_HTTP, "protocol": "TCP"},
+            {"name": "live", "containerPort": contract.PORT_LIVE, "protocol": "TCP"},
+        ],
+        "resources": _render_resources(spec),
+        "volumeMounts": mounts,
+        # The last log lines become the pod's status, from where they reach the service's conditions.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **_render_probes(),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def render_arguments(service: Obj, spec: Spec) -> list[str]:
+    """Return the arguments of `millrace serve` for this spec."""
+    engine = spec.engine
+    optional = (
+        (contract.FLAG_MAX_MODEL_LENGTH, engine.max_model_length),
+        (contract.FLAG_MAX_SEQUENCES, engine.max_sequences),
+        (contract.FLAG_MAX_BATCHED_TOKENS, engine.max_batched_tokens),
+    )
+    arguments = ["serve", contract.FLAG_MODEL, model_path(spec.model.uri)]
+    arguments += [contract.FLAG_SERVED_NAME, served_name(service, spec)]
+    for flag, value in optional:
+        if value is not None:
+            arguments += [flag, str(value)]
+    return arguments
+
+
+def served_name(service: Obj, spec: Spec) -> str:
+    """Return the name that clients write in a request's `model`."""
+    return spec.model.served_name or str(service["metadata"]["name"])
+
+
+def model_path(uri: str) -> str:
+    """Return where the model's folder is inside the container."""
+    parts = urlsplit(uri)
+    return f"{CLAIM_MOUNT}/{parts.path.lstrip('/')}" if parts.scheme == "pvc" else parts.path
+
+
+def _claim_of(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    return parts.netloc if parts.scheme == "pvc" else None
+
+
+def _render_resources(spec: Spec) -> dict[str, Any]:
+    amounts = {"limits": spec.resources.limits, "requests": spec.resources.requests}
+    return {
+        field: {name: str(value) for name, value in some.items()} for field, some in amounts.items() if some
+    }
+
+
+def _render_probes() -> dict[str, Any]:
+    """Startup watches admission each second, so that a replica serves within a second of being loaded."""
+    ready = {"path": contract.PATH_READY, "port": contract.PORT_HTTP}
+    live = {"path": contract.PATH_LIVE, "port": contract.PORT_LIVE}
+    return {
+        "startupProbe": {
+            "httpGet": ready,
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": START_SECONDS,
+        },
+        "readinessProbe": {"httpGet": ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": {"httpGet": live, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 3},
+    }

@@ -1,0 +1,28 @@
+"""What the operator's flags say about every service."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """Parsed once from the command line."""
+
+    runtime_image: str = "millrace/runtime:0.1.0"
+    """Image of the replicas. A revision keeps the image that it was made with."""
+
+    gateway_service: str = "millrace-gateway.millrace-system.svc.cluster.local"
+    """DNS name of the gateway's Service, to which each service's own name points."""
+
+    gateway_port: int = 80
+    """Port of the gateway's Service."""
+
+    cluster_domain: str = "cluster.local"
+    """DNS domain of the cluster."""
+
+    image_pull_policy: str = "IfNotPresent"
+    """When the nodes pull the replicas' image."""
+
+    def url(self, namespace: str, name: str) -> str:
+        """Return where clients in the cluster reach a service."""
+        port = "" if self.gateway_port == 80 else f":{self.gateway_port}"
+        return f"http://{name}.{namespace}.svc.{self.cluster_domain}{port}"

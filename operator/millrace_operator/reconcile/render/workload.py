@@ -1,0 +1,49 @@
+"""Deployment and ControllerRevision of a revision, and the budget of the stable one."""
+
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, POD_DISRUPTION_BUDGET, Obj
+from millrace_operator.reconcile.render.metadata import render_child, replica_labels, revision_name
+from millrace_operator.reconcile.revision import Revision
+from millrace_runtime import contract
+
+
+def render_deployment(service: Obj, revision: Revision, replicas: int) -> Obj:
+    """Return a revision's Deployment. Its template never changes: another one is another revision."""
+    name = revision_name(service, revision.hash)
+    labels = {contract.LABEL_REVISION: revision.hash}
+    return {
+        **render_child(service, DEPLOYMENT, name, labels),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 0,
+            "selector": {"matchLabels": {**replica_labels(service), **labels}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": revision.template,
+        },
+    }
+
+
+def render_controller_revision(service: Obj, revision: Revision) -> Obj:
+    """Return the record from which a revision can be rebuilt: its inputs and its pods' template."""
+    name = revision_name(service, revision.hash)
+    return {
+        **render_child(service, CONTROLLER_REVISION, name, {contract.LABEL_REVISION: revision.hash}),
+        "revision": revision.number,
+        "data": {"inputs": revision.inputs, "template": revision.template},
+    }
+
+
+def render_disruption_budget(service: Obj, revision: str, desired: int) -> Obj:
+    """Return the budget over the stable revision: one replica may go at a time.
+
+    With a single replica it allows the eviction, or a node could never be drained. Pods that are not
+    Ready never stand in a drain's way.
+    """
+    selector = {**replica_labels(service), contract.LABEL_REVISION: revision}
+    return {
+        **render_child(service, POD_DISRUPTION_BUDGET, service["metadata"]["name"]),
+        "spec": {
+            "minAvailable": max(0, desired - 1),
+            "selector": {"matchLabels": selector},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }

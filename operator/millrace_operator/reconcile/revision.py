@@ -1,0 +1,81 @@
+"""Revisions of a service: which inputs make a new one, and how an old one is found again.
+
+Inputs are compared, never renders: an operator that renders pods differently restarts none of them. Fields
+at their defaults are left out, so a new version's new field makes no new revision either.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.cluster.kinds import Obj
+from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
+
+HASH_LENGTH = 10
+HISTORY_LIMIT = 10
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One revision: its hash, its number in the order of creation, and the pod template it froze."""
+
+    hash: str
+    number: int
+    inputs: Inputs
+    template: Obj
+
+
+def revision_inputs(spec: Spec) -> Inputs:
+    """Return what of the spec decides what a replica is."""
+    dumped = spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, include={"model", "engine", "resources", "pod"}
+    )
+    for amounts in dumped.get("resources", {}).values():
+        amounts.update({name: str(amount) for name, amount in amounts.items()})
+    return dumped
+
+
+def hash_inputs(inputs: Inputs) -> str:
+    """Return the revision's name part: the same for equal inputs, in any order of keys."""
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+def read_revisions(children: Collection[Obj]) -> dict[str, Revision]:
+    """Return the revisions recorded in ControllerRevisions, by hash.
+
+    One whose record was deleted by hand is read from its Deployment, so that its pods keep running.
+    """
+    deployed = [_salvage_revision(child) for child in children if child["kind"] == "Deployment"]
+    recorded = [_read_revision(child) for child in children if child["kind"] == "ControllerRevision"]
+    return {revision.hash: revision for revision in (*deployed, *recorded)}
+
+
+def _salvage_revision(deployment: Obj) -> Revision:
+    digest = deployment["metadata"]["labels"].get(contract.LABEL_REVISION, "")
+    return Revision(digest, 0, {}, deployment["spec"]["template"])
+
+
+def _read_revision(obj: Obj) -> Revision:
+    data = obj.get("data", {})
+    return Revision(
+        hash=obj["metadata"]["labels"][contract.LABEL_REVISION],
+        number=int(obj.get("revision", 0)),
+        inputs=data.get("inputs", {}),
+        template=data.get("template", {}),
+    )
+
+
+def next_number(revisions: Iterable[Revision]) -> int:
+    """Return the number of a revision made now."""
+    return max((revision.number for revision in revisions), default=0) + 1
+
+
+def forgotten(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
+    """Return the hashes of revisions beyond the newest HISTORY_LIMIT that nothing uses."""
+    unused = sorted((r for r in revisions if r.hash not in in_use), key=lambda r: r.number, reverse=True)
+    return frozenset(revision.hash for revision in unused[HISTORY_LIMIT:])

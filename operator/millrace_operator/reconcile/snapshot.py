@@ -1,0 +1,60 @@
+"""What a plan is made from: one service and everything of its own that was seen at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millrace_operator.cluster.kinds import Obj
+
+ObjectId = tuple[str, str]
+"""Kind and name, inside the service's namespace."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the autoscaler last said; None where it does not know."""
+
+    desired: int
+    reason: str
+    message: str
+    binding: str
+    is_held: bool
+    are_objectives_met: bool | None = None
+    objectives_message: str = ""
+    running_requests: Mapping[str, float] = field(default_factory=dict)
+    """Requests in progress by pod name, where known."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One service as the cache has it. `conflicts` and `refusals` are what earlier writes met."""
+
+    service: Obj
+    children: tuple[Obj, ...] = ()
+    pods: tuple[Obj, ...] = ()
+    advice: Advice | None = None
+    conflicts: frozenset[ObjectId] = frozenset()
+    refusals: Mapping[ObjectId, str] = field(default_factory=dict)
+
+    @property
+    def uid(self) -> str:
+        """The service's uid, which its children's ownerReferences name."""
+        return str(self.service["metadata"]["uid"])
+
+    def owned(self) -> dict[ObjectId, Obj]:
+        """Return the children that are this service's own."""
+        return {
+            (child["kind"], child["metadata"]["name"]): child
+            for child in self.children
+            if is_owned(child, self.uid)
+        }
+
+    def foreign(self) -> frozenset[ObjectId]:
+        """Return what stands in the way of our children: seen here, or met by earlier writes."""
+        seen = {(c["kind"], c["metadata"]["name"]) for c in self.children if not is_owned(c, self.uid)}
+        return self.conflicts | seen
+
+
+def is_owned(obj: Obj, uid: str) -> bool:
+    """Whether the object's controller is the one of that uid."""
+    references = obj["metadata"].get("ownerReferences", [])
+    return any(reference.get("controller") and reference.get("uid") == uid for reference in references)

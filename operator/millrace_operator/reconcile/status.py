@@ -1,0 +1,228 @@
+"""The whole status of a service, from what is observed. Pure; no text in it changes by time alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.pods import Cause
+from millrace_operator.reconcile.render.metadata import replica_labels
+from millrace_operator.reconcile.render.pod_template import served_name
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.rollout import Step
+from millrace_operator.reconcile.scale import Count
+from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.resources.conditions import (
+    Reason,
+    Truth,
+    find_condition,
+    merge_conditions,
+    parse_time,
+    render_time,
+)
+from millrace_operator.resources.types import ScalingMode, Spec
+
+
+@dataclass(frozen=True)
+class StatusInputs:
+    """Everything a status speaks of."""
+
+    settings: RenderSettings
+    snapshot: Snapshot
+    spec: Spec
+    observed: Observed
+    count: Count
+    step: Step
+    revision: str
+    deadline_seconds: float
+    now: float
+
+    @property
+    def old(self) -> dict[str, Any]:
+        """The status of before."""
+        status: dict[str, Any] = self.snapshot.service.get("status", {})
+        return status
+
+    @property
+    def current_revision(self) -> str | None:
+        """The revision that last served with all its replicas."""
+        return self.revision if self.step.is_done else self.old.get("currentRevision")
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the rollout has taken longer than its deadline."""
+        rollout = self.rollout()
+        started = parse_time(rollout["startedAt"]) if rollout else None
+        return started is not None and self.now >= started + self.deadline_seconds
+
+    def rollout(self) -> dict[str, Any] | None:
+        """Return `status.rollout`, None when no revision is taking over."""
+        if self.current_revision == self.revision:
+            return None
+        before = self.old.get("rollout", {})
+        is_same = before.get("revision") == self.revision
+        started = before["startedAt"] if is_same else render_time(self.now)
+        return {"revision": self.revision, "startedAt": started, "method": self.step.method.value}
+
+    def causes(self) -> list[Cause]:
+        """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
+        names = sorted(self.snapshot.foreign())
+        found = [Cause(Reason.CONFLICT, _explain_conflict(kind, name)) for kind, name in names]
+        found += [
+            Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
+            for (kind, name), message in sorted(self.snapshot.refusals.items())
+        ]
+        pods = sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
+        return [*found, *self.observed.refusals, *(pod.cause for pod in pods if pod.cause)]
+
+
+def _explain_conflict(kind: str, name: str) -> str:
+    return (
+        f"a {kind} named {name} exists that is not this service's; it is left alone. Delete or rename it, or "
+        "give the InferenceService another name"
+    )
+
+
+def render_status(inputs: StatusInputs) -> dict[str, Any]:
+    """Return the status to be."""
+    metadata, spec = inputs.snapshot.service["metadata"], inputs.spec
+    generation = int(metadata.get("generation", 0))
+    num_pods = len(inputs.observed.pods)
+    rollout = inputs.rollout()
+    status = {
+        "observedGeneration": generation,
+        "conditions": merge_conditions(
+            inputs.old.get("conditions", []), _truths(inputs), generation, inputs.now
+        ),
+        "replicas": min(num_pods, inputs.count.desired) if rollout else num_pods,
+        "readyReplicas": inputs.observed.num_ready,
+        "selector": ",".join(
+            f"{key}={value}" for key, value in replica_labels(inputs.snapshot.service).items()
+        ),
+        "url": inputs.settings.url(metadata["namespace"], metadata["name"]),
+        "currentRevision": inputs.current_revision,
+        "updateRevision": inputs.revision,
+        "model": {"servedName": served_name(inputs.snapshot.service, spec), "uri": spec.model.uri},
+        "scaling": inputs.count.status,
+        "rollout": rollout,
+    }
+    return {key: value for key, value in status.items() if value is not None}
+
+
+def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:
+    """Return the status of a service whose spec this version cannot read; its replicas are left alone."""
+    message = f"this version of the operator cannot read the spec: {error}"
+    kept = [
+        Truth(c["type"], {"True": True, "False": False}.get(c["status"]), Reason(c["reason"]), c["message"])
+        for c in old.get("conditions", [])
+        if c["type"] != "Degraded"
+    ]
+    truths = [*kept, Truth("Degraded", True, Reason.SETTINGS_INVALID, message)]
+    conditions = merge_conditions(old.get("conditions", []), truths, generation, now)
+    return {**old, "observedGeneration": generation, "conditions": conditions}
+
+
+def _truths(inputs: StatusInputs) -> list[Truth]:
+    causes = inputs.causes()
+    truths = [
+        _ready(inputs, causes),
+        _progressing(inputs),
+        _degraded(inputs, causes),
+        _model_ready(inputs),
+        _scaling_active(inputs),
+        _objectives_met(inputs),
+    ]
+    return [truth for truth in truths if truth is not None]
+
+
+def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
+    desired, num_ready = inputs.count.desired, inputs.observed.num_ready
+    own_name = ("Service", inputs.snapshot.service["metadata"]["name"])
+    if own_name in inputs.snapshot.foreign():
+        return Truth("Ready", False, Reason.CONFLICT, _explain_conflict(*own_name))
+    if num_ready:
+        return Truth("Ready", True, Reason.SERVING, f"{num_ready} of {desired} desired replicas answer")
+    if desired == 0:
+        return Truth("Ready", False, Reason.SCALED_TO_ZERO, "spec.replicas is 0; write 1 or more to serve")
+    return _waiting("Ready", inputs, causes)
+
+
+def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth:
+    if causes:
+        return Truth(condition, False, causes[0].reason, causes[0].message)
+    names = sorted(pod.name for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready)
+    if names:
+        return Truth(condition, False, Reason.LOADING, f"pod {names[0]} is loading the model")
+    return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
+
+
+def _progressing(inputs: StatusInputs) -> Truth:
+    state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
+    if inputs.is_late:
+        text = f"revision {inputs.revision} was not ready within {inputs.spec.rollout.progress_deadline}"
+        return Truth("Progressing", False, Reason.DEADLINE_EXCEEDED, text)
+    if inputs.rollout():
+        text = f"revision {inputs.revision} has {state.num_ready} of {desired} replicas ready"
+        return Truth("Progressing", True, Reason.ROLLING_OUT, text)
+    if state.num_ready != desired or len(inputs.observed.pods) != desired:
+        text = f"{state.num_ready} of {desired} desired replicas are ready"
+        return Truth("Progressing", True, Reason.SCALING, text)
+    return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
+
+
+def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
+    if causes:
+        return Truth("Degraded", True, causes[0].reason, causes[0].message)
+    if inputs.is_late:
+        truth = _waiting("Degraded", inputs, causes)
+        return Truth("Degraded", True, Reason.DEADLINE_EXCEEDED, truth.message)
+    return Truth("Degraded", False, Reason.HEALTHY, "nothing fails")
+
+
+def _model_ready(inputs: StatusInputs) -> Truth:
+    if inputs.observed.state(inputs.revision).num_ready:
+        return Truth("ModelReady", True, Reason.LOADED, f"{inputs.spec.model.uri} is loaded")
+    if inputs.count.desired == 0:
+        return Truth("ModelReady", None, Reason.SCALED_TO_ZERO, "no replica has the model loaded")
+    own = inputs.observed.pods_of(inputs.revision)
+    return _waiting("ModelReady", inputs, [pod.cause for pod in own if pod.cause])
+
+
+def _scaling_active(inputs: StatusInputs) -> Truth:
+    mode, advice = inputs.spec.scaling.mode, inputs.snapshot.advice
+    if mode is ScalingMode.EXTERNAL:
+        return Truth("ScalingActive", True, Reason.EXTERNAL, "spec.replicas counts, written from outside")
+    if advice is None:
+        return _keep(inputs, "ScalingActive") or Truth(
+            "ScalingActive", None, Reason.STARTING, "no decision has been made yet"
+        )
+    if advice.is_held:
+        return Truth("ScalingActive", False, Reason.SIGNALS_MISSING, _held_text(inputs, advice.reason))
+    if mode is ScalingMode.DRY_RUN:
+        return Truth("ScalingActive", True, Reason.DRY_RUN, "decisions are shown in status, not followed")
+    low, high = inputs.spec.scaling.min_replicas, inputs.spec.scaling.max_replicas
+    return Truth(
+        "ScalingActive", True, Reason.DECIDING, f"the operator decides between {low} and {high} replicas"
+    )
+
+
+def _held_text(inputs: StatusInputs, reason: str) -> str:
+    return f"signals are missing ({reason}), so the count is held at {inputs.count.desired}, never lowered"
+
+
+def _objectives_met(inputs: StatusInputs) -> Truth | None:
+    advice = inputs.snapshot.advice
+    if not inputs.spec.scaling.objectives:
+        return None
+    if advice is None or advice.are_objectives_met is None:
+        return _keep(inputs, "ObjectivesMet")
+    reason = Reason.OBJECTIVES_KEPT if advice.are_objectives_met else Reason.OBJECTIVES_MISSED
+    return Truth("ObjectivesMet", advice.are_objectives_met, reason, advice.objectives_message)
+
+
+def _keep(inputs: StatusInputs, condition: str) -> Truth | None:
+    """Return the condition of before: a new leader that has no decision yet has nothing to write."""
+    old = find_condition(inputs.old, condition)
+    if old is None or old["reason"] == Reason.EXTERNAL or old["reason"] not in set(Reason):
+        return None
+    status = {"True": True, "False": False}.get(old["status"])
+    return Truth(condition, status, Reason(old["reason"]), old["message"])

@@ -1,0 +1,88 @@
+"""Conditions of the resource: enum reasons, and transition times that move only with the status."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+MESSAGE_MAX_LENGTH = 4096
+
+
+class Reason(StrEnum):
+    """Why a condition stands as it does, one word for programs."""
+
+    SERVING = "Serving"
+    LOADING = "Loading"
+    CRASHING = "Crashing"
+    OUT_OF_MEMORY = "OutOfMemory"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONTAINER_REFUSED = "ContainerRefused"
+    PODS_REFUSED = "PodsRefused"
+    CHILD_REFUSED = "ChildRefused"
+    MODEL_INVALID = "ModelInvalid"
+    SETTINGS_INVALID = "SettingsInvalid"
+    CONFLICT = "Conflict"
+    SCALED_TO_ZERO = "ScaledToZero"
+    STARTING = "Starting"
+    ROLLING_OUT = "RollingOut"
+    SCALING = "Scaling"
+    SETTLED = "Settled"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    HEALTHY = "Healthy"
+    LOADED = "Loaded"
+    EXTERNAL = "External"
+    DRY_RUN = "DryRun"
+    DECIDING = "Deciding"
+    SIGNALS_MISSING = "SignalsMissing"
+    OBJECTIVES_KEPT = "ObjectivesKept"
+    OBJECTIVES_MISSED = "ObjectivesMissed"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a condition says now, without its history."""
+
+    type: str
+    status: bool | None
+    reason: Reason
+    message: str
+
+
+def render_time(now: float) -> str:
+    """Return `now`, in seconds since 1970, as the API writes times."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str | None) -> float | None:
+    """Return the seconds since 1970 of an API time, or None when there is none."""
+    return None if not text else datetime.fromisoformat(text).timestamp()
+
+
+def merge_conditions(
+    old: Sequence[dict[str, Any]], truths: Sequence[Truth], generation: int, now: float
+) -> list[dict[str, Any]]:
+    """Return conditions for `truths`, in their order; `lastTransitionTime` moves only with a status."""
+    before = {condition.get("type"): condition for condition in old}
+    return [_render_condition(before.get(truth.type), truth, generation, now) for truth in truths]
+
+
+def _render_condition(
+    old: dict[str, Any] | None, truth: Truth, generation: int, now: float
+) -> dict[str, Any]:
+    status = {True: "True", False: "False", None: "Unknown"}[truth.status]
+    is_kept = old is not None and old.get("status") == status and old.get("lastTransitionTime")
+    return {
+        "type": truth.type,
+        "status": status,
+        "reason": str(truth.reason),
+        "message": truth.message[:MESSAGE_MAX_LENGTH],
+        "lastTransitionTime": old["lastTransitionTime"] if old and is_kept else render_time(now),
+        "observedGeneration": generation,
+    }
+
+
+def find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any] | None:
+    """Return the condition of that type in a raw status, or None."""
+    return next((c for c in status.get("conditions", []) if c.get("type") == condition_type), None)

@@ -1,0 +1,82 @@
+"""CEL rules of the CRD, each with a message that says what to write.
+
+Cross-field rules stand at spec level with a fieldPath. A `matches` rule guards every `duration()`, which
+would otherwise be an evaluation error with a message of its own.
+"""
+
+from typing import Any
+
+from millrace_operator.resources.durations import DURATION_PATTERN
+
+NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
+
+
+def _is_positive_duration(path: str) -> str:
+    return f"{path}.matches('{DURATION_PATTERN}') && duration({path}) > duration('0s')"
+
+
+def _has_no_own_keys(field: str) -> dict[str, Any]:
+    path = f"self.pod.{field}"
+    return {
+        "rule": f"!has(self.pod) || !has({path}) || {path}.all(key, !key.startsWith('millrace.dev/'))",
+        "message": f"keys under millrace.dev/ are the operator's own; write another key in spec.pod.{field}",
+        "fieldPath": f".pod.{field}",
+    }
+
+
+SPEC_RULES: list[dict[str, Any]] = [
+    {
+        "rule": r"self.model.uri.matches('^file:///[^ \t\n]+$') || "
+        r"self.model.uri.matches('^pvc://[a-z0-9][-a-z0-9.]*/[^ \t\n]+$')",
+        "message": "write model.uri as file:///absolute/path or pvc://claim-name/path",
+        "fieldPath": ".model.uri",
+    },
+    {
+        "rule": "!self.model.uri.contains('/../') && !self.model.uri.endsWith('/..')",
+        "message": "write model.uri without '..'",
+        "fieldPath": ".model.uri",
+    },
+    {
+        "rule": "self.scaling.maxReplicas >= self.scaling.minReplicas",
+        "message": "scaling.maxReplicas is below scaling.minReplicas; write maxReplicas at least as large",
+        "fieldPath": ".scaling.maxReplicas",
+    },
+    {
+        "rule": "self.scaling.mode != 'External' || has(self.replicas)",
+        "message": "with scaling.mode External write spec.replicas: the count that kubectl scale, an HPA or "
+        "KEDA then changes",
+        "fieldPath": ".replicas",
+    },
+    {
+        "rule": "self.scaling.mode == 'External' || !has(self.replicas) || (oldSelf.hasValue() && "
+        "has(oldSelf.value().replicas) && oldSelf.value().replicas == self.replicas)",
+        "optionalOldSelf": True,
+        "message": "the operator decides the replica count in this scaling.mode: write scaling.minReplicas "
+        "and scaling.maxReplicas instead, or set scaling.mode External for kubectl scale, an HPA or KEDA",
+        "reason": "FieldValueForbidden",
+        "fieldPath": ".replicas",
+    },
+    {
+        "rule": "!has(self.scaling.objectives) || self.scaling.objectives.all(objective, "
+        + _is_positive_duration("objective.target")
+        + ")",
+        "message": "write each objective's target as a duration above zero, such as 500ms or 2s",
+        "fieldPath": ".scaling.objectives",
+    },
+    {
+        "rule": _is_positive_duration("self.rollout.progressDeadline"),
+        "message": "write rollout.progressDeadline as a duration above zero, such as 10m or 1h30m",
+        "fieldPath": ".rollout.progressDeadline",
+    },
+    _has_no_own_keys("labels"),
+    _has_no_own_keys("annotations"),
+]
+
+ROOT_RULES: list[dict[str, Any]] = [
+    {
+        "rule": f"self.metadata.name.size() <= {NAME_MAX_LENGTH} && "
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "message": "metadata.name becomes the name of Services: write at most "
+        f"{NAME_MAX_LENGTH} lower-case letters, digits and '-', beginning with a letter, without dots",
+    },
+]

@@ -1,0 +1,95 @@
+"""The status of an InferenceService: what the operator writes and reads back."""
+
+from pydantic import Field
+
+from millrace_operator.resources.types import Part, ScalingMode
+
+
+class Condition(Part):
+    """One independent truth about the resource."""
+
+    type: str = Field(max_length=64, description="Which truth: Ready, Progressing, Degraded, ModelReady, …")
+    status: str = Field(
+        json_schema_extra={"enum": ["True", "False", "Unknown"]}, description="True, False or Unknown."
+    )
+    reason: str = Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Z][A-Za-z0-9]*$",
+        description="Why, in one word for programs.",
+    )
+    message: str = Field(
+        max_length=4096, description="Why, in words for people; names the pod and its cause."
+    )
+    last_transition_time: str = Field(
+        json_schema_extra={"format": "date-time"}, description="When the status last changed."
+    )
+    observed_generation: int = Field(
+        default=0, ge=0, description="The metadata.generation that this speaks of."
+    )
+
+
+class ModelStatus(Part):
+    """The model as clients see it."""
+
+    served_name: str = Field(max_length=253, description="The name clients write in a request's `model`.")
+    uri: str = Field(max_length=1024, description="Where the newest revision's model is.")
+
+
+class ScalingStatus(Part):
+    """The replica count decided, and why. The Deployments follow it."""
+
+    mode: ScalingMode = Field(description="The scaling mode that the count was decided in.")
+    desired_replicas: int = Field(ge=0, description="The replica count that the Deployments follow.")
+    recommended_replicas: int | None = Field(
+        default=None, ge=0, description="What the autoscaler would choose; in mode DryRun it is not followed."
+    )
+    reason: str = Field(max_length=64, description="Why this count, in one word for programs.")
+    message: str = Field(
+        default="", max_length=4096, description="Why this count, with the numbers at that time."
+    )
+    binding: str = Field(
+        default="", max_length=256, description="The term of the decision that set the count."
+    )
+
+
+class RolloutStatus(Part):
+    """A change of revision under way."""
+
+    revision: str = Field(max_length=64, description="The revision that is being rolled out.")
+    started_at: str = Field(json_schema_extra={"format": "date-time"}, description="When this rollout began.")
+    method: str = Field(
+        json_schema_extra={"enum": ["Surge", "Replace"]},
+        description="Surge: one replica more than desired meanwhile. Replace: one old replica at a time "
+        "makes room, because the scheduler found none.",
+    )
+
+
+class Status(Part):
+    """What is observed."""
+
+    observed_generation: int = Field(
+        default=0, ge=0, description="The metadata.generation that this status speaks of."
+    )
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        description="Independent truths: Ready, Progressing, Degraded, ModelReady, ScalingActive, "
+        "ObjectivesMet.",
+    )
+    replicas: int = Field(default=0, ge=0, description="Replicas that exist, without the one a rollout adds.")
+    ready_replicas: int = Field(default=0, ge=0, description="Replicas that answer requests now.")
+    selector: str = Field(
+        default="", max_length=512, description="Label selector of the replicas' pods, for an HPA."
+    )
+    url: str = Field(default="", max_length=512, description="Where clients in the cluster reach the model.")
+    current_revision: str | None = Field(
+        default=None, max_length=64, description="The revision that last served with all its replicas."
+    )
+    update_revision: str | None = Field(
+        default=None, max_length=64, description="The revision that the spec asks for."
+    )
+    model: ModelStatus | None = Field(default=None, description="The model as clients see it.")
+    scaling: ScalingStatus | None = Field(default=None, description="The replica count decided, and why.")
+    rollout: RolloutStatus | None = Field(default=None, description="A change of revision under way.")

@@ -1,0 +1,265 @@
+"""The InferenceService as pydantic types: the source of the CRD and the parser of what was applied.
+
+A field is here only if it has an effect. The parser ignores what it does not know, so that an operator
+and a CRD of different versions get along.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from millrace_operator.resources import rules
+from millrace_operator.resources.durations import parse_duration
+
+Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
+DurationText = Annotated[str, Field(min_length=2, max_length=32)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
+
+
+class Part(BaseModel):
+    """Any object of the resource: camelCase outside, snake_case inside, unknown fields ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+class ScalingMode(StrEnum):
+    """Who decides the replica count."""
+
+    AUTOMATIC = "Automatic"
+    EXTERNAL = "External"
+    DRY_RUN = "DryRun"
+
+
+class ObjectiveMetric(StrEnum):
+    """Latencies that an objective can bound."""
+
+    TIME_TO_FIRST_TOKEN = "TimeToFirstToken"  # noqa: S105  a latency, no secret
+    TIME_PER_OUTPUT_TOKEN = "TimePerOutputToken"  # noqa: S105  a latency, no secret
+
+
+class Model(Part):
+    """Which model to serve, and under which name."""
+
+    uri: str = Field(
+        min_length=9,
+        max_length=1024,
+        description="Where the model's folder is: file:///absolute/path in the image or on the node, or "
+        "pvc://claim/path in a PersistentVolumeClaim of this namespace (mounted read-only).",
+    )
+    served_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._:/]*[A-Za-z0-9])?$",
+        description="The name clients write in a request's `model`. Default: metadata.name.",
+    )
+
+
+class Engine(Part):
+    """Sizes of the engine in each replica. What is left out, the runtime chooses for the model and device."""
+
+    max_model_length: int | None = Field(
+        default=None,
+        ge=1,
+        le=16_777_216,
+        description="Longest sequence, prompt and output together, in tokens. Default: the model's own.",
+    )
+    max_sequences: int | None = Field(
+        default=None, ge=1, le=65536, description="Most sequences that one replica computes at the same time."
+    )
+    max_batched_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        le=1_048_576,
+        description="Most tokens that one step computes, prompts and outputs together.",
+    )
+
+
+class Resources(Part):
+    """Compute resources of each replica, as in a Pod's container."""
+
+    limits: dict[str, Quantity] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Most a replica may use, by resource name: cpu, memory, nvidia.com/gpu, …",
+    )
+    requests: dict[str, Quantity] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="What a replica is guaranteed, by resource name. Default: its limits.",
+    )
+
+
+class Toleration(Part):
+    """A taint that the replicas' pods tolerate, as in a Pod."""
+
+    key: str | None = Field(
+        default=None, max_length=317, description="The taint's key; left out with Exists: any key."
+    )
+    operator: str | None = Field(
+        default=None,
+        json_schema_extra={"enum": ["Exists", "Equal"]},
+        description="How the key relates to the value: Exists, or Equal (what is assumed when left out).",
+    )
+    value: str | None = Field(
+        default=None, max_length=63, description="The taint's value, with operator Equal."
+    )
+    effect: str | None = Field(
+        default=None,
+        json_schema_extra={"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
+        description="The taint's effect; left out: any effect.",
+    )
+    toleration_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        description="How long a NoExecute taint is tolerated, in seconds; left out: for ever.",
+    )
+
+
+class EnvVar(Part):
+    """One environment variable of the replica's container."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=256,
+        pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$",
+        description="The variable's name.",
+    )
+    value: str = Field(max_length=8192, description="The variable's value.")
+
+
+class PodOptions(Part):
+    """How the replicas' pods are placed and labelled."""
+
+    node_selector: dict[str, LabelValue] = Field(
+        default_factory=dict, max_length=16, description="Labels that a node must have to run a replica."
+    )
+    tolerations: list[Toleration] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="Taints of nodes that the replicas tolerate.",
+    )
+    priority_class_name: str | None = Field(
+        default=None, min_length=1, max_length=253, description="The PriorityClass of the replicas' pods."
+    )
+    labels: dict[str, LabelValue] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Labels added to the replicas' pods. Keys under millrace.dev/ are the operator's own.",
+    )
+    annotations: dict[str, Annotated[str, Field(max_length=4096)]] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Annotations added to the replicas' pods. Keys under millrace.dev/ are the operator's.",
+    )
+    env: list[EnvVar] = Field(
+        default_factory=list,
+        max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        description="Environment variables of the replica's container.",
+    )
+
+
+class Objective(Part):
+    """A latency that the replicas must keep at a percentile of requests."""
+
+    metric: ObjectiveMetric = Field(
+        description="TimeToFirstToken (from a request's arrival to its first token) or TimePerOutputToken "
+        "(mean time between the tokens of one answer)."
+    )
+    percentile: int = Field(
+        ge=50, le=99, description="The share of requests, in percent, that must meet the target: 95 for P95."
+    )
+    target: DurationText = Field(description="The latency to keep, such as 2s or 50ms.")
+
+    @property
+    def target_seconds(self) -> float:
+        """The target in seconds. Raises ValueError when it is no duration."""
+        return parse_duration(self.target)
+
+
+class Scaling(Part):
+    """Who decides the replica count, and within which bounds."""
+
+    mode: ScalingMode = Field(
+        default=ScalingMode.AUTOMATIC,
+        description="Automatic: the operator keeps just enough replicas to meet the objectives. External: "
+        "spec.replicas counts, written by kubectl scale, an HPA or KEDA. DryRun: the operator decides and "
+        "explains in status but leaves the count as it is.",
+    )
+    min_replicas: int = Field(
+        default=1, ge=1, le=1000, description="Fewest replicas in modes Automatic and DryRun."
+    )
+    max_replicas: int = Field(
+        default=1, ge=1, le=1000, description="Most replicas in modes Automatic and DryRun."
+    )
+    objectives: list[Objective] = Field(
+        default_factory=list,
+        max_length=8,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["metric", "percentile"],
+        },
+        description="Latencies to keep; each pair of metric and percentile at most once. Without any, the "
+        "operator keeps the replicas from being saturated.",
+    )
+
+
+class Rollout(Part):
+    """How a changed model or engine replaces the old one."""
+
+    progress_deadline: DurationText = Field(
+        default="30m",
+        description="How long a new revision may take until it is reported as Degraded, such as 30m. The old "
+        "replicas keep serving either way.",
+    )
+
+    @property
+    def progress_deadline_seconds(self) -> float:
+        """The deadline in seconds. Raises ValueError when it is no duration."""
+        return parse_duration(self.progress_deadline)
+
+
+_SCALING_DEFAULT: dict[str, Any] = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 1}
+
+
+def _add_spec_rules(schema: dict[str, Any]) -> None:
+    schema["x-kubernetes-validations"] = rules.SPEC_RULES
+
+
+class Spec(Part):
+    """What is wanted."""
+
+    model_config = ConfigDict(json_schema_extra=_add_spec_rules)
+
+    model: Model = Field(description="Which model to serve, and under which name.")
+    engine: Engine = Field(
+        default_factory=Engine,
+        description="Sizes of the engine in each replica; what is left out, the runtime chooses.",
+    )
+    resources: Resources = Field(
+        default_factory=Resources, description="Compute resources of each replica, as in a Pod's container."
+    )
+    pod: PodOptions = Field(
+        default_factory=PodOptions, description="How the replicas' pods are placed and labelled."
+    )
+    replicas: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description="The replica count in mode External, where kubectl scale, an HPA or KEDA write it. In "
+        "the other modes leave it out.",
+    )
+    scaling: Scaling = Field(
+        default_factory=Scaling,
+        json_schema_extra={"default": _SCALING_DEFAULT},
+        description="Who decides the replica count, within which bounds, for which latencies.",
+    )
+    rollout: Rollout = Field(
+        default_factory=Rollout,
+        json_schema_extra={"default": {"progressDeadline": "30m"}},
+        description="How a changed model or engine replaces the old one.",
+    )

@@ -1,0 +1,55 @@
+"""From a service and its pods to the autoscaler's terms, and from its decision to the planner's. Pure."""
+
+from collections.abc import Sequence
+
+from millrace_operator.autoscale.decide import Decision
+from millrace_operator.autoscale.observation import Latency, Signals
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.types import Spec
+
+MIN_SAMPLES_TIMES = 3.0
+"""A quantile q says nothing of fewer than this times 1/(1-q) requests."""
+
+
+def read_policy(spec: Spec, tick_seconds: float) -> Policy:
+    """Return what the autoscaler is asked to keep. Raises ValueError for a target that is no duration."""
+    return Policy(
+        min_replicas=spec.scaling.min_replicas,
+        max_replicas=spec.scaling.max_replicas,
+        objectives=tuple(
+            Objective(objective.metric.value, objective.percentile, objective.target_seconds)
+            for objective in spec.scaling.objectives
+        ),
+        tick_seconds=tick_seconds,
+        max_sequences=spec.engine.max_sequences,
+    )
+
+
+def render_advice(decision: Decision, signals: Signals) -> Advice:
+    """Return the decision as the planner takes it."""
+    known = [latency for latency in signals.latencies if _has_enough(latency)]
+    missed = sorted(latency.objective.name for latency in known if not _is_met(latency))
+    return Advice(
+        desired=decision.desired,
+        reason=str(decision.reason),
+        message=decision.message,
+        binding=decision.binding,
+        is_held=decision.is_held and str(decision.reason) == "SignalsMissing",
+        are_objectives_met=not missed if known else None,
+        objectives_message=_say(known, missed),
+    )
+
+
+def _say(known: Sequence[Latency], missed: Sequence[str]) -> str:
+    if missed:
+        return f"missed at present: {', '.join(missed)}"
+    return f"kept at present: {', '.join(sorted(latency.objective.name for latency in known))}"
+
+
+def _has_enough(latency: Latency) -> bool:
+    return latency.num_samples >= MIN_SAMPLES_TIMES / (1 - latency.objective.percentile / 100)
+
+
+def _is_met(latency: Latency) -> bool:
+    return latency.seconds <= latency.objective.target_seconds

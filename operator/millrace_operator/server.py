@@ -1,0 +1,71 @@
+"""The operator's own HTTP: /metrics, /healthz and /decisions/NAMESPACE/NAME."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from millrace_operator.ingest.cache import Key
+from millrace_operator.metrics import Metrics
+
+QUEUE_AGE_LIMIT_SECONDS = 300.0
+OVERDUE_LIMIT_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Views:
+    """What the server shows, asked for at each request."""
+
+    metrics: Metrics
+    refresh_metrics: Callable[[], None]
+    overdue_seconds: Callable[[], float]
+    queue_age_seconds: Callable[[], float]
+    is_leader: Callable[[], bool]
+    leader: Callable[[], str]
+    decision: Callable[[Key], dict[str, Any] | None]
+
+
+def build_app(views: Views) -> web.Application:
+    """Return the HTTP application."""
+    app, pages = web.Application(), Pages(views)
+    app.router.add_get("/metrics", pages.render_metrics)
+    app.router.add_get("/healthz", pages.render_health)
+    app.router.add_get("/decisions/{namespace}/{name}", pages.render_decision)
+    return app
+
+
+class Pages:
+    """The answers to each path."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+
+    async def render_metrics(self, _request: web.Request) -> web.Response:
+        """Return the metrics in Prometheus's text format."""
+        self._views.refresh_metrics()
+        body = generate_latest(self._views.metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def render_health(self, _request: web.Request) -> web.Response:
+        """Return 200 while our writes come back as events and no key waits for ever; else 503."""
+        views = self._views
+        overdue, queue = views.overdue_seconds(), views.queue_age_seconds()
+        is_moving = queue < QUEUE_AGE_LIMIT_SECONDS or not views.is_leader()
+        is_well = overdue < OVERDUE_LIMIT_SECONDS and is_moving
+        facts = {"overdue_seconds": overdue, "queue_age_seconds": queue, "is_leader": views.is_leader()}
+        return web.json_response(facts, status=200 if is_well else 503)
+
+    async def render_decision(self, request: web.Request) -> web.Response:
+        """Return the last decision for a service and its inputs; 503 from a replica that does not lead."""
+        views = self._views
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        if not views.is_leader():
+            text = f"this replica does not lead; ask {views.leader() or 'the leader, once there is one'}"
+            return web.json_response({"error": text}, status=503)
+        decision = views.decision((namespace, name))
+        if decision is None:
+            text = f"no decision for {namespace}/{name}: it does not exist, is in mode External, or is new"
+            return web.json_response({"error": text}, status=404)
+        return web.json_response(decision)

@@ -1,0 +1,134 @@
+"""A node without an API server: the client is replaced, everything behind it is real."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from e2e.cluster.nodes.api_objects import ApiObjects
+from e2e.cluster.nodes.errors import ApiError
+from e2e.cluster.nodes.events import EventRecorder
+from e2e.cluster.nodes.network.addresses import AddressBlock
+from e2e.cluster.nodes.node import Node
+from e2e.cluster.nodes.pod_worker import PodWorker
+from e2e.cluster.nodes.settings import SOURCE_ROOT, NodeSpec, Settings, Timing
+
+Object = dict[str, Any]
+
+
+class MemoryApi:
+    """The API server as a worker sees it: objects to GET, statuses and deletions to look at."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self.deleted: list[str] = []
+        self.events: list[Object] = []
+
+    async def get(self, path: str, **_: str) -> Object:
+        if path not in self.objects:
+            raise ApiError(404, f"{path} not found")
+        return self.objects[path]
+
+    async def create(self, path: str, body: Object) -> Object:
+        if path.endswith("/token"):
+            return {"status": {"token": f"token-of-{body['spec']['boundObjectRef']['name']}"}}
+        self.events.append(body)
+        return body
+
+    async def patch(self, path: str, body: Object, _kind: str = "") -> Object:
+        path = path.removesuffix("/status")
+        if path in self.objects:
+            self.objects[path] = {**self.objects[path], "status": body.get("status", {})}
+            return self.objects[path]
+        return body
+
+    async def delete(self, path: str, body: Object | None = None) -> Object:
+        assert body is not None
+        assert body["gracePeriodSeconds"] == 0
+        self.deleted.append(path)
+        return {}
+
+
+class Bench:
+    """Starts pods on a node and waits for what their status comes to."""
+
+    def __init__(self, node: Node, api: MemoryApi) -> None:
+        self.node = node
+        self.api = api
+        self.workers: list[PodWorker] = []
+        self._names = (f"p{number}" for number in itertools.count())
+
+    def start(self, line: str = "sleep 60", *, spec: Object | None = None, **container: Any) -> PodWorker:
+        """A pod of one shell container."""
+        name = next(self._names)
+        box = {"name": "main", "image": "shell:1", "args": [line], **container}
+        metadata = {"name": name, "namespace": "prod", "uid": f"uid-{name}", "labels": {"app": name}}
+        pod = {
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"containers": [box], "nodeName": "n", **(spec or {})},
+        }
+        self.api.objects[f"/api/v1/namespaces/prod/pods/{name}"] = pod
+        self.workers.append(PodWorker(self.node, pod))
+        return self.workers[-1]
+
+    def status(self, worker: PodWorker) -> Object:
+        """What the API server was told."""
+        name = worker.pod["metadata"]["name"]
+        found: Object = self.api.objects[f"/api/v1/namespaces/prod/pods/{name}"].get("status", {})
+        return found
+
+    async def wait(self, worker: PodWorker, is_there: Callable[[Object], Any], seconds: float = 10) -> Object:
+        """The status, once it is as wanted."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.until(lambda: self.status(worker) and is_there(self.status(worker)))
+        except TimeoutError:
+            pytest.fail(f"after {seconds} s the status is {self.status(worker)}")
+        return self.status(worker)
+
+    async def until(self, is_true: Callable[[], Any]) -> None:
+        """Look every 10 ms."""
+        while not is_true():  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.01)
+
+    def reasons(self) -> list[str]:
+        """Of the events so far."""
+        return [event["reason"] for event in self.api.events]
+
+    def log(self, worker: PodWorker) -> str:
+        """What the container wrote last, without times."""
+        text: str = worker.log_paths("main")[-1].read_text()
+        return "".join(line.partition(" ")[2] for line in text.splitlines(keepends=True))
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    api = MemoryApi()
+    timing = Timing(backoff_first=0.05, backoff_most=0.2, volume_refresh_period=0.1)
+    images = (SOURCE_ROOT / "e2e" / "images",)
+    settings = Settings(tmp_path / "kubeconfig", tmp_path, (NodeSpec("n"),), images, timing=timing)
+    events = EventRecorder(api)  # type: ignore[arg-type]
+    posting = asyncio.create_task(events.run())
+    async with aiohttp.ClientSession() as session:
+        node = Node(
+            name="n",
+            settings=settings,
+            client=api,  # type: ignore[arg-type]
+            session=session,
+            events=events,
+            api_objects=ApiObjects(api),  # type: ignore[arg-type]
+            addresses=AddressBlock(95),
+            services=SimpleNamespace(objects={}),
+            api_address=("127.0.0.1", 6443),
+        )
+        bench = Bench(node, api)
+        yield bench
+        await asyncio.gather(*(worker.kill() for worker in bench.workers))
+    posting.cancel()
+    await asyncio.gather(posting, return_exceptions=True)

@@ -1,0 +1,69 @@
+import random
+
+import pytest
+
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.observation import StepMoments
+
+ALPHA, BETA, GAMMA = 0.02, 0.002, 2e-6
+
+
+def sample(rng: random.Random, *, noise: float = 0.0, num_steps: float = 50) -> StepMoments:
+    batch = rng.uniform(1, 16)
+    tokens, context = batch + rng.uniform(0, 20), batch * rng.uniform(50, 2000)
+    seconds = (ALPHA + BETA * tokens + GAMMA * context) * (1 + rng.uniform(-noise, noise))
+    return StepMoments("pod-0", seconds, batch, tokens, context, num_steps)
+
+
+def fit(count: int, noise: float) -> LatencyModel:
+    rng, model = random.Random(1), LatencyModel()
+    for _ in range(count):
+        model = model.learn(sample(rng, noise=noise))
+    return model
+
+
+def test_recovers_the_coefficients_of_noisy_samples() -> None:
+    model = fit(200, noise=0.05)
+    assert model.is_fitted
+    assert model.alpha == pytest.approx(ALPHA, rel=0.15)
+    assert model.beta == pytest.approx(BETA, rel=0.15)
+    assert model.gamma == pytest.approx(GAMMA, rel=0.2)
+
+
+def test_predicts_unseen_steps_within_a_few_percent() -> None:
+    assert fit(200, noise=0.05).predict(30, 20_000) == pytest.approx(
+        ALPHA + BETA * 30 + GAMMA * 20_000, rel=0.1
+    )
+
+
+def test_is_not_fitted_from_few_samples() -> None:
+    assert not fit(4, noise=0.0).is_fitted
+
+
+def test_says_so_when_steps_follow_no_line() -> None:
+    rng, model = random.Random(1), LatencyModel()
+    for _ in range(100):
+        seconds = rng.choice([0.001, 1.0])
+        model = model.learn(StepMoments("pod-0", seconds, 4, 4, 100, 50))
+    assert not model.is_fitted
+    assert model.relative_error is not None
+    assert model.relative_error > 0.35
+
+
+def test_samples_of_few_steps_teach_nothing() -> None:
+    assert LatencyModel().learn(sample(random.Random(1), num_steps=2)) == LatencyModel()
+
+
+def test_coefficients_never_fall_under_zero() -> None:
+    model = LatencyModel()
+    for batch in range(1, 17):  # larger batches faster: nonsense that must not extrapolate below zero
+        model = model.learn(StepMoments("pod-0", 0.1 - 0.005 * batch, batch, batch, 100.0 * batch, 50))
+    assert min(model.coefficients) >= 0
+
+
+def test_follows_a_change_of_hardware() -> None:
+    rng, model = random.Random(1), fit(200, noise=0.02)
+    for _ in range(400):
+        moments = sample(rng)
+        model = model.learn(StepMoments("pod-0", 2 * moments.seconds, *list(vars(moments).values())[2:]))
+    assert model.predict(8, 4000) == pytest.approx(2 * (ALPHA + BETA * 8 + GAMMA * 4000), rel=0.1)

@@ -1,0 +1,156 @@
+"""The HTTP edge against a small server of our own: what is sent, and what each answer becomes."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from millrace_operator.cluster.connection import ApiServer
+from millrace_operator.cluster.errors import (
+    ClusterError,
+    ConflictError,
+    NotLeaderError,
+    RefusedError,
+    TransientError,
+)
+from millrace_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, LEASE, POD, SERVICE
+
+OBJ = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "shop", "name": "chat-1"}}
+
+
+class Recorder:
+    """Answers with what is queued, and keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.answers: list[web.Response] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        text = await request.text()
+        self.requests.append(
+            (request.method, request.path, dict(request.query), json.loads(text) if text else None)
+        )
+        self.headers = dict(request.headers)
+        return self.answers.pop(0) if self.answers else web.json_response({"metadata": {}})
+
+
+class FakeAccess:
+    def __init__(self, server: str) -> None:
+        self.server = server
+
+    def ssl_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+    async def headers(self) -> dict[str, str]:
+        return {"Authorization": "Bearer token"}
+
+
+@pytest.fixture
+async def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+async def api(recorder: Recorder) -> AsyncIterator[ApiServer]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", recorder.handle)
+    server = TestServer(app)
+    await server.start_server()
+    access = FakeAccess(str(server.make_url("")).rstrip("/"))
+    async with server, ApiServer(access) as api:  # type: ignore[arg-type]
+        yield api
+
+
+async def test_creating_is_an_apply_that_no_live_object_accepts(api: ApiServer, recorder: Recorder) -> None:
+    await api.apply_new(OBJ)
+    method, path, query, body = recorder.requests[0]
+    assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/shop/deployments/chat-1")
+    assert query == {"fieldManager": "millrace-operator", "force": "true"}
+    assert body["metadata"]["resourceVersion"] == "1"
+    assert recorder.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert recorder.headers["Authorization"] == "Bearer token"
+
+
+async def test_an_owned_object_is_applied_by_uid_and_status_by_version(
+    api: ApiServer, recorder: Recorder
+) -> None:
+    await api.apply_owned(OBJ, "uid-1")
+    await api.apply_status({**OBJ, "metadata": {**OBJ["metadata"], "resourceVersion": "7"}, "status": {}})
+    assert recorder.requests[0][3]["metadata"]["uid"] == "uid-1"
+    assert recorder.requests[1][1].endswith("/status")
+    assert recorder.requests[1][3]["metadata"]["resourceVersion"] == "7"
+
+
+async def test_deletes_are_of_one_uid_and_what_is_gone_is_fine(api: ApiServer, recorder: Recorder) -> None:
+    recorder.answers = [web.json_response({"message": "gone"}, status=404)]
+    await api.delete(DEPLOYMENT, "shop", "chat-1", "uid-1")
+    assert recorder.requests[0][3]["preconditions"] == {"uid": "uid-1"}
+
+
+async def test_lists_are_read_in_chunks_and_carry_their_kind(api: ApiServer, recorder: Recorder) -> None:
+    recorder.answers = [
+        web.json_response({"metadata": {"continue": "next"}, "items": [{"metadata": {"name": "a"}}]}),
+        web.json_response({"metadata": {}, "items": [{"metadata": {"name": "b"}}]}),
+    ]
+    found = await api.fetch_all(POD, "millrace.dev/service")
+    assert [(obj["kind"], obj["metadata"]["name"]) for obj in found] == [("Pod", "a"), ("Pod", "b")]
+    assert recorder.requests[1][2]["continue"] == "next"
+    assert recorder.requests[0][2]["labelSelector"] == "millrace.dev/service"
+
+
+async def test_what_is_absent_is_none(api: ApiServer, recorder: Recorder) -> None:
+    recorder.answers = [web.json_response({}, status=404)]
+    assert await api.fetch(SERVICE, "shop", "chat") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (409, ConflictError), (422, RefusedError), (403, RefusedError), (400, RefusedError),
+        (429, TransientError), (500, TransientError), (504, TransientError),
+    ],
+)  # fmt: skip
+async def test_each_status_becomes_its_error_with_the_servers_words(
+    api: ApiServer, recorder: Recorder, status: int, error: type[ClusterError]
+) -> None:
+    recorder.answers = [web.json_response({"message": "the reason"}, status=status)]
+    with pytest.raises(error, match="the reason"):
+        await api.apply_new(OBJ)
+
+
+async def test_a_servers_wish_for_a_pause_is_passed_on(api: ApiServer, recorder: Recorder) -> None:
+    recorder.answers = [web.Response(text="slow down", status=429, headers={"Retry-After": "7"})]
+    with pytest.raises(TransientError) as caught:
+        await api.apply_new(OBJ)
+    assert caught.value.retry_after_seconds == 7
+
+
+async def test_no_write_leaves_without_the_lease(api: ApiServer, recorder: Recorder) -> None:
+    api.may_write = lambda: False
+    with pytest.raises(NotLeaderError):
+        await api.apply_new(OBJ)
+    with pytest.raises(NotLeaderError):
+        await api.annotate_pod("shop", "p", "u", {})
+    assert recorder.requests == []
+    await api.replace_lease({"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}})
+    assert recorder.requests[0][1] == LEASE.path("m", "l")
+
+
+async def test_a_server_that_is_away_is_worth_another_try() -> None:
+    async with ApiServer(FakeAccess("http://127.0.0.1:9")) as api:  # type: ignore[arg-type]
+        with pytest.raises(TransientError):
+            await api.fetch(INFERENCE_SERVICE, "a", "b")
+
+
+async def test_an_annotation_is_a_merge_patch_of_one_pod(api: ApiServer, recorder: Recorder) -> None:
+    await api.annotate_pod("shop", "p", "uid-p", {"cost": "-1", "old": None})
+    assert recorder.requests[0][3]["metadata"] == {"uid": "uid-p", "annotations": {"cost": "-1", "old": None}}
+
+
+async def test_events_are_created_in_their_namespace(api: ApiServer, recorder: Recorder) -> None:
+    await api.create_event({"metadata": {"namespace": "shop", "generateName": "x."}})
+    assert recorder.requests[0][:2] == ("POST", "/api/v1/namespaces/shop/events")

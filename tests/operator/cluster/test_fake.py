@@ -1,0 +1,43 @@
+import pytest
+
+from millrace_operator.cluster.errors import ConflictError, TransientError
+from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import DEPLOYMENT
+
+OBJ = {"kind": "Deployment", "metadata": {"namespace": "a", "name": "b"}, "spec": {"replicas": 1}}
+
+
+async def test_a_create_meets_what_is_there() -> None:
+    cluster = FakeCluster()
+    await cluster.apply_new(OBJ)
+    with pytest.raises(ConflictError):
+        await cluster.apply_new(OBJ)
+
+
+async def test_an_apply_without_change_keeps_the_version() -> None:
+    cluster = FakeCluster()
+    made = await cluster.apply_new(OBJ)
+    again = await cluster.apply_owned(OBJ, made["metadata"]["uid"])
+    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+
+async def test_another_uid_or_version_is_a_conflict() -> None:
+    cluster = FakeCluster()
+    made = await cluster.apply_new(OBJ)
+    with pytest.raises(ConflictError):
+        await cluster.apply_owned(OBJ, "other")
+    with pytest.raises(ConflictError):
+        await cluster.delete(DEPLOYMENT, "a", "b", "other")
+    cluster.put(made)
+    with pytest.raises(ConflictError):
+        await cluster.apply_status({**made, "status": {}})
+
+
+async def test_faults_come_in_their_order() -> None:
+    cluster = FakeCluster()
+    cluster.faults.extend([None, TransientError("away")])
+    made = await cluster.apply_new(OBJ)
+    with pytest.raises(TransientError):
+        await cluster.delete(DEPLOYMENT, "a", "b", made["metadata"]["uid"])
+    await cluster.delete(DEPLOYMENT, "a", "b", made["metadata"]["uid"])
+    assert cluster.objects == {}

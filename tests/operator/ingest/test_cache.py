@@ -1,0 +1,92 @@
+from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, WATCHED, Obj
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.handlers import Ingest, build_registry, build_settings
+from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.relist import relist
+from millrace_operator.ingest.write_through import WriteThrough
+from tests.operator.world import KEY, make_pod, make_service
+
+
+def versioned(obj: Obj, version: int, uid: str = "u") -> Obj:
+    return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version), "uid": uid}}
+
+
+def test_an_older_view_does_not_replace_a_newer_one() -> None:
+    cache = Cache()
+    cache.put(versioned(make_service(replicas=2), 10))
+    cache.put(versioned(make_service(replicas=1), 9))
+    assert cache.service(KEY)["spec"]["replicas"] == 2
+
+
+def test_an_object_made_anew_replaces_the_old_one_whatever_its_version() -> None:
+    cache = Cache()
+    cache.put(versioned(make_service(replicas=2), 10))
+    cache.put(versioned(make_service(replicas=1), 9, uid="other"))
+    assert cache.service(KEY)["spec"]["replicas"] == 1
+
+
+def test_children_and_pods_are_found_by_label() -> None:
+    cache = Cache()
+    cache.put(versioned(make_pod(), 1))
+    cache.put(versioned({**make_pod("svc"), "kind": "Service"}, 1))
+    assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["chat-1"]
+    assert [child["kind"] for child in cache.children(KEY)] == ["Service"]
+    cache.drop(POD, KEY[0], "chat-1")
+    assert cache.pods(KEY) == ()
+
+
+async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> None:
+    cache, queue, cluster = Cache(), WorkQueue(), FakeCluster()
+    cache.put(versioned(make_pod("ghost"), 1))
+    cluster.put(make_service())
+    assert await relist(cluster, cache, queue) == 1
+    assert cache.pods(KEY) == ()
+    assert cache.service_keys() == [KEY]
+    assert await queue.get() == KEY
+
+
+def test_events_reach_the_cache_and_their_owner_the_queue() -> None:
+    cache, queue = Cache(), WorkQueue()
+    ingest = Ingest(cache, queue)
+    ingest.take(INFERENCE_SERVICE, None, versioned(make_service(), 1))
+    ingest.take(POD, "ADDED", versioned(make_pod(), 2))
+    assert len(cache) == 2
+    assert len(queue) == 1
+    ingest.take(POD, "DELETED", versioned(make_pod(), 3))
+    assert len(cache) == 1
+
+
+def test_a_late_delete_of_an_old_object_spares_its_successor() -> None:
+    cache = Cache()
+    ingest = Ingest(cache, WorkQueue())
+    cache.put(versioned(make_pod(), 5, uid="new"))
+    ingest.take(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
+    assert len(cache.pods(KEY)) == 1
+
+
+def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
+    now = [0.0]
+    cache = Cache()
+    ingest = Ingest(cache, WorkQueue(), lambda: now[0])
+    store = WriteThrough(cache, ingest)
+    now[0] = 1000
+    assert ingest.overdue_seconds() == 0
+    store.put(versioned(make_pod(), 5))
+    now[0] = 1030
+    assert ingest.overdue_seconds() == 30
+    ingest.take(POD, "ADDED", versioned(make_pod(), 5))
+    store.put(versioned(make_pod(), 5))
+    now[0] = 2000
+    assert ingest.overdue_seconds() == 0
+
+
+def test_kopf_only_watches() -> None:
+    settings = build_settings()
+    assert settings.scanning.disabled
+    assert not settings.posting.enabled
+    waits = iter(settings.networking.error_backoffs)
+    assert max(next(waits) for _ in range(1000)) < 40
+    registry = build_registry(Ingest(Cache(), WorkQueue()).take)
+    assert len(list(registry._watching.get_all_handlers())) == len(WATCHED)
+    assert not list(registry._changing.get_all_handlers())

@@ -1,0 +1,108 @@
+import pytest
+
+from millrace_operator.cluster.errors import ConflictError, TransientError
+from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.lease import DEADLINE_SECONDS, DURATION_SECONDS, LeaseView
+from millrace_operator.ingest import election as module
+from millrace_operator.ingest.election import Election
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_700_000_000 + self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def candidate(cluster: FakeCluster, name: str) -> Election:
+    return Election(cluster, LeaseView(name, "millrace-system", "millrace-operator"))
+
+
+@pytest.mark.usefixtures("clock")
+async def test_the_first_leads_and_the_second_waits() -> None:
+    cluster = FakeCluster()
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.campaign()
+    await second.campaign()
+    assert (first.is_leader(), second.is_leader(), second.holder) == (True, False, "a")
+
+
+async def test_a_lease_that_stands_still_is_taken_over_by_the_others_own_clock(clock: Clock) -> None:
+    cluster = FakeCluster()
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.campaign()
+    await second.campaign()
+    clock.now += DURATION_SECONDS - 1
+    await second.campaign()
+    assert not second.is_leader()
+    clock.now += 1
+    await second.campaign()
+    assert second.is_leader()
+    assert not first.is_leader()
+
+
+async def test_a_renewed_lease_is_not_taken(clock: Clock) -> None:
+    cluster = FakeCluster()
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    for _ in range(20):
+        await first.campaign()
+        await second.campaign()
+        clock.now += 2
+    assert not second.is_leader()
+
+
+async def test_leading_ends_at_the_deadline_before_anyone_else_can_begin(clock: Clock) -> None:
+    leader = candidate(FakeCluster(), "a")
+    await leader.campaign()
+    clock.now += DEADLINE_SECONDS
+    assert not leader.is_leader()
+    assert DEADLINE_SECONDS < DURATION_SECONDS
+
+
+@pytest.mark.usefixtures("clock")
+async def test_an_api_server_that_is_away_gives_no_lease() -> None:
+    cluster = FakeCluster()
+    cluster.faults.append(TransientError("away"))
+    leader = candidate(cluster, "a")
+    with pytest.raises(TransientError):
+        await leader.campaign()
+    assert not leader.is_leader()
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_race_has_one_winner() -> None:
+    cluster = FakeCluster()
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.campaign()
+    cluster.faults.append(ConflictError("somebody was faster"))
+    with pytest.raises(ConflictError):
+        await first.campaign()
+    assert not second.is_leader()
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_released_lease_is_free_at_once() -> None:
+    cluster = FakeCluster()
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.campaign()
+    await first.release()
+    assert not first.is_leader()
+    await second.campaign()
+    assert second.is_leader()
+
+
+@pytest.mark.usefixtures("clock")
+async def test_waiting_to_lead_ends_when_leading() -> None:
+    leader = candidate(FakeCluster(), "a")
+    await leader.campaign()
+    await leader.wait_for(leading=True)

@@ -1,0 +1,97 @@
+import asyncio
+
+import pytest
+
+from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, WorkQueue
+
+A, B = ("ns", "a"), ("ns", "b")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_many_adds_are_one_look(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    for _ in range(500):
+        queue.add(A)
+    assert await queue.get() == A
+    assert len(queue) == 0
+
+
+async def test_what_is_added_during_work_is_looked_at_once_more(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A)
+    key = await queue.get()
+    for _ in range(10):
+        queue.add(A)
+    assert len(queue) == 0
+    queue.done(key)
+    assert len(queue) == 1
+
+
+async def test_events_go_before_resyncs(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A, is_urgent=False)
+    queue.add(B)
+    assert [await queue.get(), await queue.get()] == [B, A]
+
+
+async def test_a_resync_becomes_urgent_with_an_event(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(B, is_urgent=False)
+    queue.add(A, is_urgent=False)
+    queue.add(A)
+    queue.add(A, is_urgent=False)
+    assert await queue.get() == A
+    assert len(queue) == 1
+
+
+async def test_a_delayed_key_waits_and_the_earliest_delay_counts(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    for seconds in (30, 10, 20):
+        queue.add_after(A, seconds)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.get(), 0.01)
+    clock.now = 10
+    assert await queue.get() == A
+    queue.done(A)
+    clock.now = 100
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.get(), 0.01)
+
+
+async def test_a_waiting_worker_wakes_for_an_add(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    worker = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add(A)
+    assert await worker == A
+
+
+async def test_failures_wait_longer_each_time_up_to_a_bound(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    waits = [queue.retry(A) for _ in range(20)]
+    assert waits == sorted(waits)
+    assert waits[-1] == BACKOFF_LAST_SECONDS
+    queue.forget_failures(A)
+    assert queue.retry(A) == waits[0]
+    assert queue.retry(A, at_least_seconds=400) == 400
+
+
+async def test_the_age_is_that_of_the_oldest(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    assert queue.age_seconds() == 0
+    queue.add(A)
+    clock.now = 5
+    queue.add(B)
+    assert queue.age_seconds() == 5

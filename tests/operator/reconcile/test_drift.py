@@ -1,0 +1,52 @@
+from typing import Any
+
+import pytest
+
+from millrace_operator.reconcile.drift import APPLIED, has_drifted, seal
+
+DESIRED = {
+    "spec": {"replicas": 2, "template": {"containers": [{"name": "replica", "args": ["serve"], "env": []}]}}
+}
+
+
+def test_what_others_added_is_left_alone() -> None:
+    containers = [{"name": "sidecar"}, {"name": "replica", "args": ["serve"], "image": "x"}]
+    observed = {"spec": {"replicas": 2, "template": {"containers": containers}, "paused": False}}
+    assert not has_drifted(DESIRED, observed)
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        {"spec": {"replicas": 1, "template": {"containers": [{"name": "replica", "args": ["serve"]}]}}},
+        {
+            "spec": {
+                "replicas": 2,
+                "template": {"containers": [{"name": "replica", "args": ["serve", "--x"]}]},
+            }
+        },
+        {"spec": {"replicas": 2, "template": {"containers": []}}},
+        {"spec": {"replicas": 2}},
+        {},
+    ],
+)
+def test_what_is_ours_and_different_is_drift(observed: Any) -> None:
+    assert has_drifted(DESIRED, observed)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("1000m", "1"), ("1024Mi", "1Gi"), ("0.5", "500m"), ("2", 2)])
+def test_one_amount_in_two_spellings_is_no_drift(ours: Any, theirs: Any) -> None:
+    assert not has_drifted({"limits": {"cpu": ours}}, {"limits": {"cpu": theirs}})
+
+
+def test_different_amounts_are() -> None:
+    assert has_drifted({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}})
+    assert has_drifted({"image": "a"}, {"image": "b"})
+
+
+def test_the_seal_shows_a_field_that_is_no_longer_wanted() -> None:
+    old = seal({"metadata": {"name": "x"}, "spec": {"a": 1, "b": 2}})
+    new = seal({"metadata": {"name": "x"}, "spec": {"a": 1}})
+    assert not has_drifted(old, old)
+    assert has_drifted(new, old)
+    assert APPLIED in new["metadata"]["annotations"]

@@ -1,0 +1,105 @@
+from millrace_operator.cluster.kinds import SERVICE, Obj
+from millrace_operator.reconcile.render.metadata import render_child
+from millrace_operator.reconcile.render.network import render_headless_service, render_service
+from millrace_operator.reconcile.render.pod_template import model_path, render_arguments, render_pod_template
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.render.workload import render_disruption_budget
+from millrace_operator.resources.types import Spec
+from tests.operator.world import make_service
+
+SETTINGS = RenderSettings(gateway_port=8080)
+
+
+def template(**spec: object) -> Obj:
+    service = make_service(**spec)
+    service["metadata"]["uid"] = "u"
+    return render_pod_template(SETTINGS, service, Spec.model_validate(service["spec"]), "r1")
+
+
+def test_arguments_say_only_what_was_written() -> None:
+    service = make_service()
+    assert render_arguments(service, Spec.model_validate(service["spec"])) == [
+        "serve", "--model", "/models/stories", "--served-name", "chat",
+    ]  # fmt: skip
+
+
+def test_every_engine_setting_reaches_the_replica() -> None:
+    sizes = {"maxModelLength": 10, "maxSequences": 20, "maxBatchedTokens": 30}
+    args = template(engine=sizes, model={"uri": "file:///m", "servedName": "n"})["spec"]["containers"][0][
+        "args"
+    ]
+    assert args[5:] == ["--max-model-length", "10", "--max-sequences", "20", "--max-batched-tokens", "30"]
+    assert args[4] == "n"
+
+
+def test_a_claim_is_mounted_read_only() -> None:
+    spec = template(model={"uri": "pvc://weights/llama/8b"})["spec"]
+    assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "weights", "readOnly": True}
+    assert spec["containers"][0]["volumeMounts"][1]["readOnly"]
+    assert model_path("pvc://weights/llama/8b") == "/mnt/model/llama/8b"
+
+
+def test_the_pod_keeps_the_restricted_profile() -> None:
+    spec = template()["spec"]
+    container = spec["containers"][0]["securityContext"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert not container["allowPrivilegeEscalation"]
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_a_drain_has_time_and_the_last_words_are_kept() -> None:
+    spec = template()["spec"]
+    assert spec["terminationGracePeriodSeconds"] >= 600
+    assert spec["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_placement_labels_and_resources_reach_the_pod() -> None:
+    pod = {
+        "nodeSelector": {"gpu": "a"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "priorityClassName": "high",
+        "labels": {"team": "x"},
+        "annotations": {"note": "y"},
+        "env": [{"name": "A", "value": "1"}],
+    }
+    made = template(pod=pod, resources={"limits": {"nvidia.com/gpu": 1}})
+    assert made["metadata"]["labels"]["team"] == "x"
+    assert made["metadata"]["annotations"] == {"note": "y"}
+    assert made["spec"]["nodeSelector"] == {"gpu": "a"}
+    assert made["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert made["spec"]["priorityClassName"] == "high"
+    assert made["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    assert made["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
+
+
+def test_no_label_of_a_user_replaces_one_of_ours() -> None:
+    labels = template(pod={"labels": {"millrace.dev/service": "other"}})["metadata"]["labels"]
+    assert labels["millrace.dev/service"] == "chat"
+
+
+def test_the_parents_labels_are_not_copied() -> None:
+    service = make_service()
+    service["metadata"] |= {"uid": "u", "labels": {"argocd.argoproj.io/instance": "app"}}
+    child = render_child(service, SERVICE, "x")
+    assert "argocd.argoproj.io/instance" not in child["metadata"]["labels"]
+
+
+def test_the_services_own_name_is_the_gateways_alias() -> None:
+    service = make_service()
+    service["metadata"]["uid"] = "u"
+    spec = render_service(SETTINGS, service)["spec"]
+    assert (spec["type"], spec["externalName"]) == ("ExternalName", SETTINGS.gateway_service)
+    assert render_headless_service(service)["spec"]["clusterIP"] == "None"
+
+
+def test_the_url_has_a_port_only_when_it_is_not_80() -> None:
+    assert SETTINGS.url("shop", "chat") == "http://chat.shop.svc.cluster.local:8080"
+    assert RenderSettings().url("shop", "chat") == "http://chat.shop.svc.cluster.local"
+
+
+def test_a_single_replica_does_not_hold_up_a_nodes_drain() -> None:
+    service = make_service()
+    service["metadata"]["uid"] = "u"
+    assert render_disruption_budget(service, "r", 1)["spec"]["minAvailable"] == 0
+    assert render_disruption_budget(service, "r", 3)["spec"]["minAvailable"] == 2

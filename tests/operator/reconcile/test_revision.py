@@ -1,0 +1,49 @@
+from millrace_operator.reconcile.revision import (
+    HISTORY_LIMIT,
+    Revision,
+    forgotten,
+    hash_inputs,
+    next_number,
+    revision_inputs,
+)
+from millrace_operator.resources.types import Spec
+
+
+def digest(**spec: object) -> str:
+    return hash_inputs(revision_inputs(Spec.model_validate({"model": {"uri": "file:///m"}, **spec})))
+
+
+def test_what_makes_a_pod_makes_a_revision() -> None:
+    changes = (
+        {"engine": {"maxSequences": 4}},
+        {"resources": {"limits": {"cpu": 1}}},
+        {"pod": {"env": [{"name": "A", "value": "1"}]}},
+        {"model": {"uri": "file:///other"}},
+    )
+    assert len({digest(), *(digest(**change) for change in changes)}) == 1 + len(changes)
+
+
+def test_what_makes_no_pod_makes_none() -> None:
+    assert digest(scaling={"maxReplicas": 5}, replicas=3, rollout={"progressDeadline": "1m"}) == digest()
+
+
+def test_defaults_and_fields_of_other_versions_make_none() -> None:
+    assert digest(engine={}, pod={"labels": {}}, workload="Bulk") == digest()
+
+
+def test_an_amount_is_the_same_as_number_and_as_text() -> None:
+    assert digest(resources={"limits": {"nvidia.com/gpu": 1}}) == digest(
+        resources={"limits": {"nvidia.com/gpu": "1"}}
+    )
+
+
+def test_the_hash_is_the_same_in_every_version_of_ours() -> None:
+    """A golden value: changing it would restart every model at an upgrade."""
+    assert digest() == "c58dd615a8"
+
+
+def test_the_oldest_unused_revisions_are_forgotten() -> None:
+    revisions = [Revision(f"r{n}", n, {}, {}) for n in range(HISTORY_LIMIT + 3)]
+    assert forgotten(revisions, frozenset({"r0"})) == {"r1", "r2"}
+    assert next_number(revisions) == HISTORY_LIMIT + 3
+    assert next_number([]) == 1

@@ -1,0 +1,118 @@
+"""The tick against a real HTTP answer in Prometheus's shape: what reaches the planner, and when."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from millrace_operator.autoscale.observation import Latency, Signals
+from millrace_operator.autoscale.policy import Objective
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.resources.types import Spec
+from millrace_operator.scaling.advisor import read_policy, render_advice
+from millrace_operator.scaling.running import observe_running
+from millrace_operator.scaling.tick import ScalingLoop
+from tests.operator.world import KEY, make_pod, make_service, ready_status
+
+OBJECTIVE = {"metric": "TimeToFirstToken", "percentile": 95, "target": "500ms"}
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def prometheus() -> AsyncIterator[str]:
+    async def answer(request: web.Request) -> web.Response:
+        result: list[dict[str, Any]] = []
+        if "num_requests_running" in request.query["query"]:
+            result = [
+                {"metric": {"pod": "chat-1"}, "value": [0, "3"]},
+                {"metric": {"pod": "chat-2"}, "value": [0, "NaN"]},
+            ]
+        return web.json_response({"status": "success", "data": {"result": result}})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/query", answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url(""))
+
+
+def scaling_loop(cache: Cache, url: str, changes: list[Any]) -> ScalingLoop:
+    return ScalingLoop(cache, url, 2.0, changes.append, lambda: True)
+
+
+def filled_cache(**spec: Any) -> Cache:
+    cache = Cache()
+    cache.put({**make_service(**spec), "status": {"scaling": {"desiredReplicas": 3}}})
+    cache.put(make_pod(**ready_status()))
+    return cache
+
+
+async def test_missing_signals_hold_the_count_of_status(session: aiohttp.ClientSession) -> None:
+    changes: list[Any] = []
+    cache = filled_cache(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 5})
+    loop = scaling_loop(cache, "http://127.0.0.1:9", changes)
+    await loop.consider(session, KEY)
+    advice = loop.advice(KEY)
+    assert advice is not None
+    assert (advice.desired, advice.is_held, changes) == (3, True, [KEY])
+    await loop.consider(session, KEY)
+    assert changes == [KEY]
+
+
+async def test_a_service_in_mode_external_is_not_decided_for(session: aiohttp.ClientSession) -> None:
+    loop = scaling_loop(filled_cache(scaling={"mode": "External"}, replicas=2), "http://127.0.0.1:9", [])
+    await loop.consider(session, KEY)
+    assert loop.advice(KEY) is None
+
+
+async def test_a_spec_that_nobody_can_read_is_left_alone(session: aiohttp.ClientSession) -> None:
+    loop = scaling_loop(filled_cache(scaling={"minReplicas": "many"}), "http://127.0.0.1:9", [])
+    await loop.consider(session, KEY)
+    assert loop.considered == {}
+
+
+async def test_requests_in_progress_come_by_pod(session: aiohttp.ClientSession, prometheus: str) -> None:
+    assert await observe_running(session, prometheus, *KEY) == {"chat-1": 3.0}
+    assert await observe_running(session, "http://127.0.0.1:9", *KEY) == {}
+
+
+async def test_readiness_is_the_api_servers_not_the_metrics(
+    session: aiohttp.ClientSession, prometheus: str
+) -> None:
+    loop = scaling_loop(filled_cache(scaling={"mode": "Automatic"}), prometheus, [])
+    await loop.consider(session, KEY)
+    signals = loop.considered[KEY].signals
+    assert (signals.replicas, signals.ready_replicas) == (1, 1)
+
+
+def test_a_policy_is_read_from_the_spec() -> None:
+    scaling = {"minReplicas": 2, "maxReplicas": 4, "objectives": [OBJECTIVE]}
+    spec = Spec.model_validate(
+        {"model": {"uri": "file:///m"}, "scaling": scaling, "engine": {"maxSequences": 8}}
+    )
+    policy = read_policy(spec, 2.0)
+    assert (policy.min_replicas, policy.max_replicas, policy.max_sequences) == (2, 4, 8)
+    assert policy.objectives == (Objective("TimeToFirstToken", 95, 0.5),)
+
+
+class Held:
+    desired, reason, message, binding, is_held = 2, "SignalsMissing", "text", "current", True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_samples", "expected"), [(0.4, 100, True), (0.6, 100, False), (0.6, 5, None)]
+)
+def test_objectives_are_known_only_from_enough_requests(
+    *, seconds: float, num_samples: float, expected: bool | None
+) -> None:
+    latency = Latency(Objective("TimeToFirstToken", 95, 0.5), seconds, num_samples)
+    advice = render_advice(Held, Signals(1, 1, latencies=(latency,)))  # type: ignore[arg-type]
+    assert advice.are_objectives_met is expected
+    assert ("P95 TimeToFirstToken" in advice.objectives_message) == (expected is not None)

@@ -1,0 +1,72 @@
+"""What of the chart can be checked without Helm; `helm template` itself runs with the cluster's tests."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millrace_operator.command import build_parser
+from millrace_operator.resources.types import Spec
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "millrace"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").iterdir()}
+
+
+def leaves(values: dict[str, Any], path: str = "") -> Any:
+    for key, value in values.items():
+        here = f"{path}.{key}"
+        yield from leaves(value, here) if isinstance(value, dict) and key != "resources" else [here]
+
+
+def test_every_value_is_used_and_in_the_schema() -> None:
+    used = set(re.findall(r"\.Values(\.[.\w]+)", "\n".join(TEMPLATES.values())))
+    assert used == set(leaves(VALUES))
+    for path in leaves(VALUES):
+        schema = SCHEMA
+        for key in path.strip(".").split("."):
+            schema = schema["properties"][key]
+
+
+def test_every_value_has_a_comment() -> None:
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    for index, line in enumerate(lines):
+        if re.match(r"\s*\w+: \S", line) and "{" not in line:
+            assert lines[index - 1].strip().startswith("#"), line
+
+
+def test_rbac_has_no_wildcard_and_reads_no_secret() -> None:
+    assert "*" not in TEMPLATES["rbac.yaml"]
+    assert "secrets" not in TEMPLATES["rbac.yaml"]
+
+
+def test_the_operator_may_not_write_the_resource_itself() -> None:
+    rules = re.search(r"resources: \[inferenceservices\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"])
+    assert rules is not None
+    assert rules[1] == "get, list, watch"
+
+
+def test_the_operators_flags_exist() -> None:
+    flags = set(re.findall(r"- (--[\w-]+)", TEMPLATES["operator.yaml"]))
+    assert flags <= {option for action in build_parser()._actions for option in action.option_strings}
+
+
+def test_the_images_default_to_the_containerfiles() -> None:
+    for name in ("operator", "runtime"):
+        assert VALUES["images"][name].partition(":")[0] == f"millrace/{name}"
+        text = (ROOT / "images" / name / "Containerfile").read_text()
+        assert 'ENTRYPOINT ["millrace"]' in text
+
+
+def test_the_example_can_be_read() -> None:
+    example = yaml.safe_load((ROOT / "examples" / "stories.yaml").read_text())
+    spec = Spec.model_validate(example["spec"])
+    assert (spec.scaling.min_replicas, spec.scaling.max_replicas) == (1, 4)
+    assert {objective.metric.value for objective in spec.scaling.objectives} == {
+        "TimeToFirstToken",
+        "TimePerOutputToken",
+    }

@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from millrace_operator.command import build_parser, main
+
+
+def test_every_flag_is_explained() -> None:
+    bare = [action.option_strings for action in build_parser()._actions if not action.help]
+    assert bare == []
+
+
+@pytest.mark.parametrize("argv", [["--tick-seconds", "0"], ["--workers", "0"]])
+def test_values_that_cannot_be_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 64
+    assert "write --tick-seconds above 0" in capsys.readouterr().err
+
+
+def test_without_a_cluster_it_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert main([]) == 1
+    assert "set KUBECONFIG" in capsys.readouterr().err

@@ -1,0 +1,60 @@
+from aiohttp.test_utils import TestClient, TestServer
+
+from millrace_operator.metrics import Metrics
+from millrace_operator.server import OVERDUE_LIMIT_SECONDS, QUEUE_AGE_LIMIT_SECONDS, Views, build_app
+
+
+class State:
+    watch, queue, leads = 0.0, 0.0, True
+
+
+def client(state: State) -> TestClient:
+    metrics = Metrics()
+    metrics.count_reconcile("success", 0.01)
+    metrics.count_reconcile("error", 0.01)
+    metrics.count_request("PATCH", 200)
+    views = Views(
+        metrics=metrics,
+        refresh_metrics=lambda: metrics.queue_depth.set(3),
+        overdue_seconds=lambda: state.watch,
+        queue_age_seconds=lambda: state.queue,
+        is_leader=lambda: state.leads,
+        leader=lambda: "pod-b",
+        decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
+    )
+    return TestClient(TestServer(build_app(views)))
+
+
+async def test_metrics_have_controller_runtimes_names() -> None:
+    async with client(State()) as http:
+        text = await (await http.get("/metrics")).text()
+    for line in (
+        'controller_runtime_reconcile_total{controller="inferenceservice",result="success"} 1.0',
+        'controller_runtime_reconcile_errors_total{controller="inferenceservice"} 1.0',
+        'rest_client_requests_total{code="200",method="PATCH"} 1.0',
+        "workqueue_depth 3.0",
+    ):
+        assert line in text
+
+
+async def test_health_is_of_watches_and_of_the_leaders_queue() -> None:
+    state = State()
+    async with client(state) as http:
+        assert (await http.get("/healthz")).status == 200
+        state.watch = OVERDUE_LIMIT_SECONDS + 1
+        assert (await http.get("/healthz")).status == 503
+        state.watch, state.queue = 0, QUEUE_AGE_LIMIT_SECONDS + 1
+        assert (await http.get("/healthz")).status == 503
+        state.leads = False
+        assert (await http.get("/healthz")).status == 200
+
+
+async def test_the_leader_explains_its_decisions_and_others_name_it() -> None:
+    state = State()
+    async with client(state) as http:
+        assert (await (await http.get("/decisions/shop/chat")).json())["decision"]["desired"] == 2
+        missing = await http.get("/decisions/shop/other")
+        assert (missing.status, "mode External" in await missing.text()) == (404, True)
+        state.leads = False
+        other = await http.get("/decisions/shop/chat")
+        assert (other.status, "pod-b" in await other.text()) == (503, True)

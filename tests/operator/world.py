@@ -1,0 +1,213 @@
+"""A cluster's controllers in a few lines around the fake API server: Deployments get their pods."""
+
+import itertools
+from typing import Any
+
+from millrace_operator.cluster.errors import ClusterError
+from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import CHILDREN, DEPLOYMENT, INFERENCE_SERVICE, POD, WATCHED, Obj
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.loop import Reconciler
+from millrace_operator.reconcile.pods import DELETION_COST
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.snapshot import Advice
+from millrace_runtime import contract
+
+KEY = ("shop", "chat")
+
+
+def make_service(**spec: Any) -> Obj:
+    return {
+        "apiVersion": INFERENCE_SERVICE.api_version,
+        "kind": INFERENCE_SERVICE.kind,
+        "metadata": {"namespace": KEY[0], "name": KEY[1], "generation": 1},
+        "spec": {"model": {"uri": "file:///models/stories"}, **spec},
+    }
+
+
+def make_pod(name: str = "chat-1", revision: str = "r1", **status: Any) -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": KEY[0],
+            "name": name,
+            "uid": f"uid-{name}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {contract.LABEL_SERVICE: KEY[1], contract.LABEL_REVISION: revision},
+        },
+        "status": status,
+    }
+
+
+def ready_status() -> dict[str, Any]:
+    return {
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [{"name": "replica", "started": True, "state": {"running": {}}}],
+    }
+
+
+def crash_status(message: str = "boom", code: int = 1, restarts: int = 3) -> dict[str, Any]:
+    ended = {"terminated": {"exitCode": code, "message": message, "reason": "Error"}}
+    return {
+        "containerStatuses": [
+            {
+                "name": "replica",
+                "restartCount": restarts,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": ended,
+            }
+        ]
+    }
+
+
+def unschedulable_status(
+    message: str = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+) -> dict[str, Any]:
+    blocked = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"phase": "Pending", "conditions": [blocked]}
+
+
+class World:
+    """One service, its operator, and controllers that move only when told to."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.cluster = FakeCluster()
+        self.cache = Cache()
+        self.now = 1000.0
+        self.advice: Advice | None = None
+        self.broken: dict[str, dict[str, Any]] = {}
+        self.capacity: int | None = None
+        self._numbers = itertools.count(1)
+        self.restart_operator()
+        self.cluster.put(make_service(**spec))
+
+    def restart_operator(self) -> None:
+        self.cache = Cache()
+        self.reconciler = Reconciler(
+            self.cluster, self.cache, RenderSettings(), lambda _: self.advice, lambda: self.now
+        )
+
+    @property
+    def service(self) -> Obj:
+        return self.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.service.get("status", {})
+        return status
+
+    def condition(self, name: str) -> dict[str, Any]:
+        return next(c for c in self.status["conditions"] if c["type"] == name)
+
+    def edit(self, **spec: Any) -> None:
+        old = self.service
+        metadata = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
+        self.cluster.put({**old, "metadata": metadata, "spec": {**old["spec"], **spec}})
+
+    def observe(self) -> None:
+        for kind in WATCHED:
+            found = [obj for (name, *_), obj in self.cluster.objects.items() if name == kind.kind]
+            self.cache.sweep(kind, [o for o in found if kind is INFERENCE_SERVICE or _is_labelled(o)])
+
+    async def reconcile(self) -> float | None:
+        self.observe()
+        return await self.reconciler.reconcile(KEY)
+
+    async def reconcile_until_quiet(self) -> int:
+        """Reconcile until nothing is written, past failures; return the number of writes."""
+        before = len(self.cluster.writes)
+        for _ in range(60):
+            count = len(self.cluster.writes)
+            try:
+                again = await self.reconcile()
+            except ClusterError:
+                continue
+            if len(self.cluster.writes) == count and again != 0.0:
+                return count - before
+        raise AssertionError(f"never quiet: {self.cluster.writes[-8:]}")
+
+    async def settle(self) -> None:
+        """Let the operator and the controllers take turns until neither moves."""
+        for _ in range(60):
+            written = await self.reconcile_until_quiet()
+            if not self.run_controllers() and not written:
+                return
+        raise AssertionError("never settled")
+
+    def deployments(self) -> dict[str, int]:
+        return {
+            d["metadata"]["labels"][contract.LABEL_REVISION]: d["spec"]["replicas"]
+            for d in self.objects("Deployment")
+        }
+
+    def pods(self, revision: str | None = None) -> list[Obj]:
+        pods = self.objects("Pod")
+        return [p for p in pods if revision in (None, p["metadata"]["labels"][contract.LABEL_REVISION])]
+
+    def objects(self, kind: str) -> list[Obj]:
+        return [obj for (name, *_), obj in self.cluster.objects.items() if name == kind]
+
+    def run_controllers(self) -> bool:
+        """Garbage-collect, then make or delete pods; return whether anything moved."""
+        moved = self._collect()
+        for deployment in self.objects("Deployment"):
+            revision = deployment["metadata"]["labels"][contract.LABEL_REVISION]
+            pods = self.pods(revision)
+            for pod in sorted(pods, key=_departure)[: max(0, len(pods) - deployment["spec"]["replicas"])]:
+                self.cluster.remove(POD, KEY[0], pod["metadata"]["name"])
+                moved = True
+            for _ in range(deployment["spec"]["replicas"] - len(pods)):
+                self._create_pod(revision, deployment)
+                moved = True
+        return self._run_kubelets() or moved
+
+    def _create_pod(self, revision: str, deployment: Obj) -> None:
+        number = next(self._numbers)
+        pod = make_pod(f"chat-{revision}-{number}", revision)
+        pod["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{number:02d}Z"
+        owner = {"kind": DEPLOYMENT.kind, "uid": deployment["metadata"]["uid"], "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        self.cluster.put(pod)
+
+    def _run_kubelets(self) -> bool:
+        moved = False
+        num_placed = sum(
+            bool(pod["status"]) and pod["status"] != unschedulable_status() for pod in self.pods()
+        )
+        for pod in self.pods():
+            if pod["status"] and pod["status"] != unschedulable_status():
+                continue
+            has_room = self.capacity is None or num_placed < self.capacity
+            revision = pod["metadata"]["labels"][contract.LABEL_REVISION]
+            status = self.broken.get(revision, ready_status()) if has_room else unschedulable_status()
+            num_placed += has_room
+            if status != pod["status"]:
+                self.cluster.put({**pod, "status": status})
+                moved = True
+        return moved
+
+    def _collect(self) -> bool:
+        uids = {obj["metadata"]["uid"] for obj in self.cluster.objects.values()}
+        orphans = [
+            key
+            for key, obj in self.cluster.objects.items()
+            if any(owner["uid"] not in uids for owner in obj["metadata"].get("ownerReferences", []))
+        ]
+        for key in orphans:
+            del self.cluster.objects[key]
+        return bool(orphans)
+
+    def num_children(self) -> int:
+        return sum(len(self.objects(kind.kind)) for kind in CHILDREN)
+
+
+def _is_labelled(obj: Obj) -> bool:
+    return contract.LABEL_SERVICE in obj["metadata"].get("labels", {})
+
+
+def _departure(pod: Obj) -> tuple[bool, int, list[int]]:
+    """The ReplicaSet controller's order: not Ready first, then the lowest cost, then the youngest."""
+    is_ready = pod["status"] == ready_status()
+    cost = int(pod["metadata"].get("annotations", {}).get(DELETION_COST, 0))
+    return is_ready, cost, [-ord(letter) for letter in pod["metadata"]["creationTimestamp"]]
