@@ -1,11 +1,16 @@
 """One cluster for all of the end-to-end tests of a run; each test takes namespaces of its own."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.product import install_chart, wait_for_product
+from e2e.service import Service
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +23,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield local
     finally:
         local.stop()
+
+
+@pytest.fixture(scope="session")
+def product(cluster: LocalCluster) -> LocalCluster:
+    """The cluster with Millrace's chart installed, operator and gateway serving."""
+    install_chart(cluster)
+    wait_for_product(cluster, print)
+    return cluster
+
+
+@pytest.fixture
+def namespace(cluster: LocalCluster) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = f"test-{next(_numbers)}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def service(product: LocalCluster, namespace: str) -> Iterator[Service]:
+    """The example's service in the test's namespace, not yet applied; deleted in the end."""
+    found = Service(product, namespace)
+    yield found
+    found.delete()

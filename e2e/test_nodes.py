@@ -213,7 +213,8 @@ def test_gpus_are_counted_by_the_scheduler(namespace: Namespace) -> None:
 
 
 def test_the_cpu_limit_holds(namespace: Namespace) -> None:
-    line = 'exec python3 -c "import os,time\nt=time.time()\nwhile time.time()<t+3: pass\nprint(sum(os.times()[:2]))"'
+    program = "import os,time\nt=time.time()\nwhile time.time()<t+3: pass\nprint(sum(os.times()[:2]))"
+    line = f'exec python3 -c "{program}"'
     limits = {"resources": {"limits": {"cpu": "200m"}}}
     namespace.apply(pod("busy", line, container=limits, restartPolicy="Never"))
     until(lambda: namespace.pod("busy")["status"]["phase"] == "Succeeded", "it ends")
@@ -242,7 +243,8 @@ def test_a_pod_is_its_service_account(namespace: Namespace) -> None:
         "import os, ssl, urllib.request as u, urllib.error as e; a='" + account + "';"
         "c=ssl.create_default_context(cafile=a+'/ca.crt');"
         "h=os.environ['KUBERNETES_SERVICE_HOST']+':'+os.environ['KUBERNETES_SERVICE_PORT'];"
-        "r=u.Request('https://'+h+'/api/v1/pods',headers={'Authorization':'Bearer '+open(a+'/token').read()})\n"
+        "t={'Authorization':'Bearer '+open(a+'/token').read()};"
+        "r=u.Request('https://'+h+'/api/v1/pods',headers=t)\n"
         "try: u.urlopen(r,context=c)\n"
         "except e.HTTPError as x: print(x.read().decode())"
     )

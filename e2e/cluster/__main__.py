@@ -110,7 +110,7 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
     if gateway:
         lines += [
             "go on        kubectl get infsvc -w      kubectl describe infsvc stories",
-            "             kubectl explain infsvc.spec.scaling    kubectl logs -l millrace.dev/service=stories",
+            "             kubectl explain infsvc.spec.scaling   kubectl logs -l millrace.dev/service=stories",
         ]
     return "\n".join([*lines, "end it       make down"])
 

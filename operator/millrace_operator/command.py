@@ -11,6 +11,7 @@ import sys
 from millrace_operator.application import OperatorSettings, run_operator
 from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.scaling.settings import ScalingSettings
 from millrace_runtime import contract
 
 _DEFAULTS = RenderSettings()
@@ -38,6 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="when nodes pull that image",
     )
     add("--tick-seconds", type=float, default=2.0, help="seconds between two scaling decisions")
+    add(
+        "--scale-down-window-seconds",
+        type=float,
+        default=180.0,
+        help="scale down only to what every moment of this long would have allowed",
+    )
     add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
     add("--identity", default=os.environ.get("POD_NAME", socket.gethostname()), help="name in the Lease")
     add("--port", type=int, default=contract.PORT_OPERATOR_METRICS, help="port of /metrics and /healthz")
@@ -54,8 +61,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 when it cannot begin."""
     arguments = build_parser().parse_args(argv)
-    if arguments.tick_seconds <= 0 or arguments.workers < 1:
-        sys.stderr.write("millrace operator: write --tick-seconds above 0 and --workers of at least 1\n")
+    if min(arguments.tick_seconds, arguments.scale_down_window_seconds) <= 0 or arguments.workers < 1:
+        sys.stderr.write(
+            "millrace operator: write --tick-seconds above 0, --scale-down-window-seconds above 0 "
+            "and --workers of at least 1\n"
+        )
         return contract.EXIT_BAD_USAGE
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -76,8 +86,9 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
             cluster_domain=arguments.cluster_domain,
             image_pull_policy=arguments.image_pull_policy,
         ),
-        prometheus_url=arguments.prometheus_url,
-        tick_seconds=arguments.tick_seconds,
+        scaling=ScalingSettings(
+            arguments.prometheus_url, arguments.tick_seconds, arguments.scale_down_window_seconds
+        ),
         namespace=arguments.namespace,
         identity=arguments.identity,
         port=arguments.port,

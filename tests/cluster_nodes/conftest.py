@@ -13,6 +13,7 @@ import pytest
 from e2e.cluster.nodes.api_objects import ApiObjects
 from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.events import EventRecorder
+from e2e.cluster.nodes.logs import find_logs
 from e2e.cluster.nodes.network.addresses import AddressBlock
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
@@ -103,7 +104,8 @@ class Bench:
 
     def log(self, worker: PodWorker) -> str:
         """What the container wrote last, without times."""
-        text: str = worker.log_paths("main")[-1].read_text()
+        logs = find_logs(self.node.log_folder(worker.uid, "main"), None)
+        text = logs.paths[-1].read_text()
         return "".join(line.partition(" ")[2] for line in text.splitlines(keepends=True))
 
 

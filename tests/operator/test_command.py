@@ -10,7 +10,9 @@ def test_every_flag_is_explained() -> None:
     assert bare == []
 
 
-@pytest.mark.parametrize("argv", [["--tick-seconds", "0"], ["--workers", "0"]])
+@pytest.mark.parametrize(
+    "argv", [["--tick-seconds", "0"], ["--scale-down-window-seconds", "0"], ["--workers", "0"]]
+)
 def test_values_that_cannot_be_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 64
     assert "write --tick-seconds above 0" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -16,6 +17,7 @@ from e2e.cluster.nodes.claims import ClaimProvisioner
 from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.kube import KubeClient, Watched
 from e2e.cluster.nodes.kubeconfig import load_kubeconfig
+from e2e.cluster.nodes.logs import ContainerLogs, find_logs
 from e2e.cluster.nodes.logs_server import LogsServer
 from e2e.cluster.nodes.network.addresses import AddressBlock, claim_block
 from e2e.cluster.nodes.network.proxy import ServiceProxy
@@ -56,7 +58,7 @@ class Agent:
             spec.name: self._make_node(spec.name, block)
             for spec, block in zip(settings.nodes, self._blocks, strict=True)
         }
-        self.logs = LogsServer(self._find_pod)
+        self.logs = LogsServer(self._find_logs)
 
     async def run(self, kubelet_port: int) -> None:
         """Register, then do everything side by side until cancelled; leaves no process behind."""
@@ -78,6 +80,7 @@ class Agent:
                     group.create_task(registration.keep_fresh())
                 for watched in (self._pods, self._claim_list):
                     group.create_task(watched.run())
+                group.create_task(self._sweep())
                 log.info("nodes %s are ready", ", ".join(self._nodes))
         finally:
             await asyncio.gather(
@@ -101,12 +104,21 @@ class Agent:
             api_address=self._api_address,
         )
 
-    def _find_pod(self, namespace: str, name: str) -> PodWorker | None:
-        for worker in self._workers.values():
-            metadata = worker.pod["metadata"]
-            if (metadata["namespace"], metadata["name"]) == (namespace, name):
-                return worker
+    def _find_logs(self, namespace: str, pod: str, container: str) -> ContainerLogs | None:
+        for uid, known in self._pods.objects.items():
+            metadata, node = known["metadata"], self._nodes.get(known["spec"].get("nodeName", ""))
+            if node is not None and (metadata["namespace"], metadata["name"]) == (namespace, pod):
+                worker = self._workers[uid].find(container) if uid in self._workers else None
+                live = worker.running.log if worker is not None and worker.running is not None else None
+                return find_logs(node.log_folder(uid, container), live)
         return None
+
+    async def _sweep(self) -> None:
+        """Remove the files of pods that went while no node process ran."""
+        await self._pods.is_listed.wait()
+        for folder in (self._settings.state_dir / "pods").glob("*"):
+            if folder.name not in self._pods.objects:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _on_pod(self, old: Object | None, new: Object | None) -> None:
         if new is None:

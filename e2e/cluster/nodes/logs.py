@@ -70,6 +70,19 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 @dataclass(frozen=True)
+class ContainerLogs:
+    """The logs of a container's runs, oldest first, and the one being written."""
+
+    paths: tuple[Path, ...]
+    live: LogFile | None = None
+
+
+def find_logs(folder: Path, live: LogFile | None) -> ContainerLogs:
+    """The logs in a container's folder."""
+    return ContainerLogs(tuple(sorted(folder.glob("*.log"), key=lambda path: int(path.stem))), live)
+
+
+@dataclass(frozen=True)
 class LogQuery:
     """What `kubectl logs` asks for."""
 

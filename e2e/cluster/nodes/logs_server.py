@@ -10,17 +10,16 @@ from pathlib import Path
 from aiohttp import web
 
 from e2e.cluster.nodes.errors import SettingsError
-from e2e.cluster.nodes.logs import LogFile, LogQuery, stream_log
-from e2e.cluster.nodes.pod_worker import PodWorker
+from e2e.cluster.nodes.logs import ContainerLogs, LogFile, LogQuery, stream_log
 
-FindPod = Callable[[str, str], PodWorker | None]
+FindLogs = Callable[[str, str, str], ContainerLogs | None]
 
 
 class LogsServer:
     """Answers the API server."""
 
-    def __init__(self, find_pod: FindPod) -> None:
-        self._find_pod = find_pod
+    def __init__(self, find_logs: FindLogs) -> None:
+        self._find_logs = find_logs
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> int:
@@ -49,20 +48,19 @@ class LogsServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         place = request.match_info
-        pod = self._find_pod(place["namespace"], place["pod"])
-        worker = pod.find(place["container"]) if pod is not None else None
-        if pod is None or worker is None:
+        found = self._find_logs(place["namespace"], place["pod"], place["container"])
+        if found is None:
             return web.Response(
                 status=404, text=f"no container {place['container']} of pod {place['pod']} is here"
             )
-        paths = pod.log_paths(place["container"])
         wants_previous = request.query.get("previous") == "true"
-        if len(paths) < (2 if wants_previous else 1):
+        if len(found.paths) < (2 if wants_previous else 1):
             which = "previous terminated container" if wants_previous else "container"
             why = f"{which} {place['container']!r} in pod {place['pod']!r} not found or not started yet"
             return web.Response(status=400, text=why)
-        live = worker.running.log if worker.running is not None and not wants_previous else None
-        return await _stream(request, paths[-2 if wants_previous else -1], live)
+        if wants_previous:
+            return await _stream(request, found.paths[-2], None)
+        return await _stream(request, found.paths[-1], found.live)
 
 
 async def _stream(request: web.Request, path: Path, live: LogFile | None) -> web.StreamResponse:

@@ -71,11 +71,6 @@ class PodWorker:
         if self._address:
             self._node.write_hosts(self.pod, self._address)
 
-    def log_paths(self, container: str) -> list[Any]:
-        """A container's logs, oldest first."""
-        folder = self._node.log_folder(self.uid, container)
-        return sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
-
     def find(self, container: str) -> ContainerWorker | None:
         """A container's worker by name."""
         return next((each for each in self._init + self._main if each.record.name == container), None)
@@ -180,7 +175,7 @@ class PodWorker:
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         while True:
             try:
-                await self._write_status()
+                await self._write_end()
                 await self._node.client.delete(self._path, body)
             except ApiError as error:
                 if error.status in (404, 409):
@@ -191,6 +186,14 @@ class PodWorker:
             else:
                 return
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _write_end(self) -> None:
+        """How it ended, if it began here: a pod that was over before this node process stays as it was."""
+        if any(each.record.container_id for each in self._init + self._main):
+            try:
+                await self._write_status()
+            except ApiError as error:
+                log.info("the last status of %s: %s", self._path, error)
 
     @property
     def _policy(self) -> str:
@@ -227,7 +230,7 @@ class PodWorker:
         status = render_status(self.pod, init, main, facts, datetime.now(UTC))
         if status == self._written:
             return
-        body = {"metadata": {"uid": self.uid}, "status": status}
+        body = {"metadata": {"uid": self.uid}, "status": _as_patch(status)}
         self.pod = await self._node.client.patch(f"{self._path}/status", body, STRATEGIC_PATCH)
         self._written = status
 
@@ -262,3 +265,8 @@ class PodWorker:
                 decode = kind == "secret"
                 found[name] = {k: base64.b64decode(v).decode() if decode else v for k, v in data.items()}
         return found
+
+
+def _as_patch(status: Object) -> Object:
+    """A strategic merge patch merges podIPs by address; a pod that comes back with another has one only."""
+    return status | {"podIPs": [*status.get("podIPs", ()), {"$patch": "replace"}]}

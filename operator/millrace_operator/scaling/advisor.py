@@ -7,12 +7,13 @@ from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import Spec
+from millrace_operator.scaling.settings import ScalingSettings
 
 MIN_SAMPLES_TIMES = 3.0
 """A quantile q says nothing of fewer than this times 1/(1-q) requests."""
 
 
-def read_policy(spec: Spec, tick_seconds: float) -> Policy:
+def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
     """Return what the autoscaler is asked to keep. Raises ValueError for a target that is no duration."""
     return Policy(
         min_replicas=spec.scaling.min_replicas,
@@ -21,7 +22,8 @@ def read_policy(spec: Spec, tick_seconds: float) -> Policy:
             Objective(objective.metric.value, objective.percentile, objective.target_seconds)
             for objective in spec.scaling.objectives
         ),
-        tick_seconds=tick_seconds,
+        tick_seconds=settings.tick_seconds,
+        scale_down_window_seconds=settings.scale_down_window_seconds,
         max_sequences=spec.engine.max_sequences,
     )
 

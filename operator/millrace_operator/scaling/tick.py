@@ -20,6 +20,7 @@ from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import ScalingMode, Spec
 from millrace_operator.scaling.advisor import read_policy, render_advice
 from millrace_operator.scaling.running import observe_running
+from millrace_operator.scaling.settings import ScalingSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -40,14 +41,13 @@ class ScalingLoop:
     def __init__(
         self,
         cache: Cache,
-        prometheus_url: str,
-        tick_seconds: float,
+        settings: ScalingSettings,
         on_change: Callable[[Key], None],
         is_leader: Callable[[], bool],
     ) -> None:
         self._cache = cache
-        self._url = prometheus_url
-        self._tick_seconds = tick_seconds
+        self._url = settings.prometheus_url
+        self._settings = settings
         self._on_change = on_change
         self._is_leader = is_leader
         self._memories: dict[Key, Memory] = {}
@@ -68,7 +68,7 @@ class ScalingLoop:
                 else:
                     self._memories.clear()
                     self.considered.clear()
-                await asyncio.sleep(max(0.1, self._tick_seconds - (time.monotonic() - started)))
+                await asyncio.sleep(max(0.1, self._settings.tick_seconds - (time.monotonic() - started)))
 
     async def _tick(self, session: aiohttp.ClientSession) -> None:
         keys = self._cache.service_keys()
@@ -88,7 +88,7 @@ class ScalingLoop:
             self.considered.pop(key, None)
             self._memories.pop(key, None)
             return
-        policy = read_policy(spec, self._tick_seconds)
+        policy = read_policy(spec, self._settings)
         signals = await self._observe(session, key, policy.objectives)
         memory = self._memories.get(key) or Memory(desired=_desired_of(service))
         decision, self._memories[key] = decide(policy, signals, memory, time.monotonic())

@@ -14,6 +14,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.types import Spec
 from millrace_operator.scaling.advisor import read_policy, render_advice
 from millrace_operator.scaling.running import observe_running
+from millrace_operator.scaling.settings import ScalingSettings
 from millrace_operator.scaling.tick import ScalingLoop
 from tests.operator.world import KEY, make_pod, make_service, ready_status
 
@@ -44,7 +45,7 @@ async def prometheus() -> AsyncIterator[str]:
 
 
 def scaling_loop(cache: Cache, url: str, changes: list[Any]) -> ScalingLoop:
-    return ScalingLoop(cache, url, 2.0, changes.append, lambda: True)
+    return ScalingLoop(cache, ScalingSettings(url), changes.append, lambda: True)
 
 
 def filled_cache(**spec: Any) -> Cache:
@@ -97,8 +98,9 @@ def test_a_policy_is_read_from_the_spec() -> None:
     spec = Spec.model_validate(
         {"model": {"uri": "file:///m"}, "scaling": scaling, "engine": {"maxSequences": 8}}
     )
-    policy = read_policy(spec, 2.0)
+    policy = read_policy(spec, ScalingSettings("http://unused", 2.0, 60.0))
     assert (policy.min_replicas, policy.max_replicas, policy.max_sequences) == (2, 4, 8)
+    assert (policy.tick_seconds, policy.scale_down_window_seconds) == (2.0, 60.0)
     assert policy.objectives == (Objective("TimeToFirstToken", 95, 0.5),)
 
 

@@ -1,0 +1,112 @@
+"""One InferenceService on the cluster as a test's user handles it: apply, look, wait, delete."""
+
+import json
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from e2e.cluster.errors import PartFailedError
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.product import EXAMPLE, find_gateway
+from e2e.traffic import Target
+
+EXAMPLE_MANIFEST: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+
+
+@dataclass
+class Service:
+    """The example's InferenceService under a namespace and a name of its own."""
+
+    cluster: LocalCluster
+    namespace: str
+    name: str = "stories"
+    manifest: dict[str, Any] = field(default_factory=lambda: deepcopy(EXAMPLE_MANIFEST))
+
+    def __post_init__(self) -> None:
+        self.manifest["metadata"] = {"name": self.name, "namespace": self.namespace}
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the next `apply` asks for."""
+        spec: dict[str, Any] = self.manifest["spec"]
+        return spec
+
+    def apply(self) -> str:
+        """Apply the manifest as a user does; return what kubectl says."""
+        return self.kubectl("apply", "-f", "-", stdin=json.dumps(self.manifest))
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl in the service's namespace."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Return one object. Raises PartFailedError when it is not there."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Return the service's status; empty before the operator has seen it."""
+        found: dict[str, Any] = self.get("infsvc", self.name).get("status", {})
+        return found
+
+    def condition(self, name: str) -> dict[str, Any]:
+        """Return one condition; empty when it is not there."""
+        found = [c for c in self.status().get("conditions", []) if c["type"] == name]
+        return found[0] if found else {}
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the service's pods, those that end left out."""
+        text = self.kubectl("get", "pods", "-l", f"millrace.dev/service={self.name}", "-o", "json")
+        return [pod for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]]
+
+    def wait_ready(self, seconds: float = 90.0) -> None:
+        """Wait until the newest spec is served: Ready, and nothing in progress."""
+
+        def is_served() -> bool:
+            status = self.status()
+            conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
+            is_seen = (
+                status.get("observedGeneration") == self.get("infsvc", self.name)["metadata"]["generation"]
+            )
+            return is_seen and conditions.get("Ready") == "True" and conditions.get("Progressing") == "False"
+
+        self.wait_for("Ready", is_served, seconds)
+
+    def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float = 60.0) -> float:
+        """Wait until something is so and return how long that took. Fails with the conditions."""
+        began = time.monotonic()
+        while not is_so():
+            if time.monotonic() - began > seconds:
+                raise AssertionError(f"not {what} after {seconds:.0f} s: {self.explain()}")
+            time.sleep(0.2)
+        return time.monotonic() - began
+
+    def explain(self) -> str:
+        """Return the conditions and pods in words, for a failing test."""
+        conditions = [
+            f"{c['type']}={c['status']} {c['reason']}: {c['message']}"
+            for c in self.status().get("conditions", [])
+        ]
+        return "\n".join([*conditions, self.kubectl("get", "pods", "-o", "wide")])
+
+    def target(self, **options: Any) -> Target:
+        """Return where a load for this service goes: the gateway, with the service's Host."""
+        gateway = find_gateway(self.cluster)
+        return Target(gateway.url, host=f"{self.name}.{self.namespace}.svc", model=self.name, **options)
+
+    def delete(self) -> None:
+        """Delete the service and wait until garbage collection has taken its pods."""
+        self.kubectl("delete", "infsvc", self.name, "--ignore-not-found")
+        self.wait_for("rid of its pods", lambda: not self.pods(), 90)
+
+
+def is_absent(cluster: LocalCluster, *words: str) -> bool:
+    """Whether `kubectl get` of these words finds nothing."""
+    try:
+        return cluster.kubectl("get", *words, "--ignore-not-found", "-o", "name").strip() == ""
+    except PartFailedError as error:
+        return "NotFound" in str(error)

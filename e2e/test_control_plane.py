@@ -1,0 +1,68 @@
+"""The control plane is real: its API, its versions, its controllers, its scheduler, its Prometheus."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+from e2e.cluster.controlplane import answers
+from e2e.cluster.errors import PartFailedError
+from e2e.cluster.local_cluster import LocalCluster
+
+
+def eventually(check: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_api_answers_at_the_version_of_its_kubectl(cluster: LocalCluster) -> None:
+    versions = json.loads(cluster.kubectl("version", "-o", "json"))
+    assert versions["serverVersion"]["gitVersion"].startswith("v1.34.")
+    assert versions["clientVersion"]["gitVersion"] == versions["serverVersion"]["gitVersion"]
+
+
+def test_a_namespace_gets_its_service_account(cluster: LocalCluster) -> None:
+    cluster.kubectl("create", "namespace", "fresh")
+    eventually(
+        lambda: cluster.kubectl("-n", "fresh", "get", "serviceaccount", "default", "--ignore-not-found")
+    )
+    token = cluster.kubectl("-n", "fresh", "create", "token", "default")
+    assert token.count(".") == 2
+    cluster.kubectl("delete", "namespace", "fresh")
+
+
+def test_the_gpu_node_is_ready_and_offers_eight(cluster: LocalCluster) -> None:
+    node = json.loads(cluster.kubectl("get", "node", "gpu-0", "-o", "json"))
+    assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert {"type": "Ready", "status": "True"}.items() <= next(
+        condition for condition in node["status"]["conditions"] if condition["type"] == "Ready"
+    ).items()
+
+
+def test_permissions_are_checked(cluster: LocalCluster) -> None:
+    with pytest.raises(PartFailedError, match="cannot list resource"):
+        cluster.kubectl("get", "pods", "--as", "system:serviceaccount:default:default")
+
+
+def test_prometheus_answers_and_can_be_taken_away_and_brought_back(cluster: LocalCluster) -> None:
+    ready = f"{cluster.prometheus_url}/-/ready"
+    assert answers(ready)
+    cluster.kill_part("prometheus")
+    assert not answers(ready)
+    cluster.start_part("prometheus")
+    with urllib.request.urlopen(f"{cluster.prometheus_url}/api/v1/targets?state=active") as response:
+        assert json.load(response)["status"] == "success"
+
+
+def test_the_controllers_survive_the_api_servers_restart(cluster: LocalCluster) -> None:
+    cluster.kill_part("kube-apiserver")
+    cluster.start_part("kube-apiserver")
+    cluster.kubectl("create", "namespace", "after")
+    eventually(
+        lambda: cluster.kubectl("-n", "after", "get", "serviceaccount", "default", "--ignore-not-found")
+    )
+    cluster.kubectl("delete", "namespace", "after", "--wait=false")

@@ -1,0 +1,127 @@
+"""Apply the example, call it as clients do, delete it."""
+
+import json
+import time
+
+import openai
+import pytest
+
+from e2e.cluster.product import find_gateway
+from e2e.service import Service, is_absent
+
+
+def test_apply_serve_and_delete(service: Service) -> None:
+    assert "created" in service.apply()
+    service.wait_ready()
+    status = service.status()
+    assert status["readyReplicas"] == status["replicas"] == 1
+    assert status["url"] == f"http://stories.{service.namespace}.svc.cluster.local:8080"
+    row = service.kubectl("get", "infsvc", "stories", "--no-headers").split()
+    assert row[:5] == ["stories", "stories", "True", "1", "1"]
+
+    check_clients(service)
+    check_quiet(service)
+    check_drift_repair(service)
+
+    service.delete()
+    kinds = "deployments,services,controllerrevisions,poddisruptionbudgets,serviceaccounts"
+    labelled = (kinds, "-n", service.namespace, "-l", "millrace.dev/service=stories")
+    service.wait_for("rid of its children", lambda: is_absent(service.cluster, *labelled))
+
+
+def check_clients(service: Service) -> None:
+    """OpenAI's own client works unchanged: by the Host of the service, and by `<namespace>/<name>`."""
+    gateway = find_gateway(service.cluster)
+    host = {"Host": f"stories.{service.namespace}.svc.cluster.local"}
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", default_headers=host) as client:
+        assert [model.id for model in client.models.list()] == ["stories"]
+        chunks = list(
+            client.chat.completions.create(
+                model="stories",
+                messages=[{"role": "user", "content": "Tell me a story about a fox and a lantern."}],
+                max_tokens=24,
+                stream=True,
+            )
+        )
+        assert chunks[-1].choices[0].finish_reason in {"length", "stop"}
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks).strip()
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+        answer = client.completions.create(
+            model=f"{service.namespace}/stories", prompt="Once upon a time", max_tokens=8, temperature=0
+        )
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 8
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            client.completions.create(model="no-such-model", prompt="x")
+
+
+def check_quiet(service: Service) -> None:
+    """A second apply changes nothing, a dry run and a diff are clean, and the operator writes nothing."""
+    assert "unchanged" in service.apply()
+    assert service.kubectl("diff", "-f", "-", stdin=json.dumps(service.manifest)) == ""
+    before = service.get("infsvc", "stories")["metadata"]["resourceVersion"]
+    time.sleep(3)
+    assert service.get("infsvc", "stories")["metadata"]["resourceVersion"] == before
+
+
+def check_drift_repair(service: Service) -> None:
+    """A child that somebody deletes is back at once."""
+    uid = service.get("service", "stories")["metadata"]["uid"]
+    service.kubectl("delete", "service", "stories")
+    label = ("-n", service.namespace, "service", "stories")
+    service.wait_for("repaired", lambda: not is_absent(service.cluster, *label), 10)
+    assert service.get("service", "stories")["metadata"]["uid"] != uid
+
+
+def test_a_foreign_service_of_the_same_name_is_left_alone(service: Service) -> None:
+    service.kubectl("create", "service", "clusterip", "stories", "--tcp=9000:9000")
+    before = service.get("service", "stories")
+    service.apply()
+    service.wait_for(
+        "reporting the conflict",
+        lambda: any(c["reason"] == "Conflict" for c in service.status().get("conditions", [])),
+    )
+    after = service.get("service", "stories")
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    service.kubectl("delete", "service", "stories")
+    service.wait_ready()
+    assert service.get("service", "stories")["spec"]["type"] == "ExternalName"
+
+
+def test_a_wrong_model_path_is_named_in_the_conditions(service: Service) -> None:
+    service.spec["model"]["uri"] = "file:///models/no-such-model"
+    service.apply()
+    service.wait_for(
+        "naming the path",
+        lambda: "/models/no-such-model" in service.condition("ModelReady").get("message", ""),
+    )
+    assert service.condition("Ready")["status"] == "False"
+
+
+def test_a_service_without_a_node_says_what_the_scheduler_says(service: Service) -> None:
+    service.spec["resources"]["limits"]["nvidia.com/gpu"] = 99
+    service.apply()
+    service.wait_for(
+        "telling the scheduler's reason",
+        lambda: "Insufficient nvidia.com/gpu" in service.condition("Ready").get("message", ""),
+    )
+
+
+def test_a_service_without_a_ready_replica_answers_503_and_when_to_come_back(service: Service) -> None:
+    service.spec["resources"]["limits"]["nvidia.com/gpu"] = 99
+    service.apply()
+    service.wait_for("seen", lambda: bool(service.condition("Ready")))
+    host = {"Host": f"stories.{service.namespace}.svc"}
+    url = f"{find_gateway(service.cluster).url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", default_headers=host, max_retries=0) as client:
+
+        def answer() -> openai.APIStatusError:
+            with pytest.raises(openai.APIStatusError) as caught:
+                client.completions.create(model="stories", prompt="x")
+            return caught.value
+
+        service.wait_for("known to the gateway", lambda: answer().status_code == 503, 10)
+        assert int(answer().response.headers["retry-after"]) > 0
+        assert "no replica" in str(answer())

@@ -1,0 +1,79 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.nodes.__main__ import build_parser, parse_settings
+from e2e.cluster.nodes.errors import ImageError, SettingsError
+from e2e.cluster.nodes.images import load_image
+from e2e.cluster.nodes.settings import SOURCE_ROOT
+
+COMMAND = [sys.executable, "-m", "e2e.cluster.nodes"]
+
+
+def arguments(tmp_path: Path, *more: str) -> list[str]:
+    return ["--kubeconfig", str(tmp_path / "kubeconfig"), "--state-dir", str(tmp_path / "state"), *more]
+
+
+def test_settings_come_from_flags(tmp_path: Path) -> None:
+    words = arguments(tmp_path, "--node", "name=a,gpus=2", "--node", "name=b", "--image-dir", str(tmp_path))
+    settings = parse_settings(build_parser().parse_args(words))
+    assert [node.name for node in settings.nodes] == ["a", "b"]
+    assert settings.image_dirs == (tmp_path,)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--node", "name=a", "--node", "name=a"], "the same name"),
+        (["--node", "name=a", "--image-dir", "/absent"], "is no folder"),
+    ],
+)
+def test_wrong_flags_say_so(tmp_path: Path, more: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        parse_settings(build_parser().parse_args(arguments(tmp_path, *more)))
+
+
+def test_a_missing_kubeconfig_is_one_line(tmp_path: Path) -> None:
+    words = [*COMMAND, *arguments(tmp_path, "--node", "name=a")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=SOURCE_ROOT)
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("process nodes: cannot read the kubeconfig")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_nodes_die_with_their_parent(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(
+        "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {}}]}"
+    )
+    words = [*COMMAND, *arguments(tmp_path, "--node", "name=a", "--die-with-parent")]
+    start = "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:]);"
+    start += "print(p.pid, flush=True); time.sleep(1.5)"
+    done = subprocess.run(
+        [sys.executable, "-c", start, *words], capture_output=True, text=True, check=True, cwd=SOURCE_ROOT
+    )
+    pid = int(done.stdout.split()[0])
+    deadline = time.monotonic() + 10
+    while _is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_products_images_are_what_nodes_can_run() -> None:
+    for name in ("operator", "runtime"):
+        try:
+            image = load_image(f"millrace/{name}:0.1.0", [SOURCE_ROOT / "images"])
+        except ImageError as error:
+            pytest.fail(str(error))
+        assert image.entrypoint == ("millrace",)
+        assert all(source.exists() for source, _ in image.copies)
