@@ -48,6 +48,7 @@ lint: venv  ## style, formatting and the layers
 
 types: venv  ## strict types
 	$(BIN)/mypy operator/millrace_operator runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli kernels/millrace_kernels
+	$(BIN)/mypy -p e2e
 
 format: venv  ## format and mend what can be mended
 	$(BIN)/ruff format .

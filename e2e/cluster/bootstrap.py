@@ -120,7 +120,14 @@ def make_venv() -> None:
 
 def run_pip(log: Path, *arguments: str) -> None:
     """Run pip in the environment. Raises BuildFailedError naming the cause and the log."""
-    command = [VENV / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    command = [
+        str(VENV / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        *arguments,
+    ]
     with log.open("ab") as sink:
         done = subprocess.run(
             command, cwd=REPOSITORY, stdout=sink, stderr=sink, env=dict(os.environ), check=False

@@ -50,6 +50,12 @@ class Part:
     tags: str = ""
 
 
+_HELM_CAPABILITIES = "helm.sh/helm/v3/pkg/chartutil"
+_HELM_FLAGS = (
+    "-X helm.sh/helm/v3/internal/version.version=v3.19.5 "
+    f"-X {_HELM_CAPABILITIES}.k8sVersionMajor=1 -X {_HELM_CAPABILITIES}.k8sVersionMinor=34"
+)
+
 # Of Prometheus' service discoveries only Kubernetes': the others drag in every cloud's SDK.
 _PROMETHEUS_TAGS = "remove_all_sd,enable_kubernetes_sd"
 
@@ -89,7 +95,7 @@ PARTS = (
         "helm.sh/helm/v3/cmd/helm",
         (Program("helm", ("version", "--short"), r"v3\.19\."),),
         build_seconds=46,
-        link_flags="-X helm.sh/helm/v3/internal/version.version=v3.19.5",
+        link_flags=_HELM_FLAGS,
     ),
     Part("certificates", "./certificates", (Program("certificates"),), build_seconds=15),
 )

@@ -10,9 +10,12 @@ from millrace_operator.cluster.errors import ConflictError, RefusedError, Transi
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.scaling.settings import ScalingSettings
 from tests.operator.world import KEY, make_service
 
-SETTINGS = OperatorSettings(RenderSettings(), "http://127.0.0.1:9", 2.0, "millrace-system", "test", 0, 2)
+SETTINGS = OperatorSettings(
+    RenderSettings(), ScalingSettings("http://127.0.0.1:9"), "millrace-system", "test", 0, 2
+)
 
 
 @pytest.fixture

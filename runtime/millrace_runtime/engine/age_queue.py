@@ -1,4 +1,3 @@
-
 """Sequences in order of age."""
 
 import bisect

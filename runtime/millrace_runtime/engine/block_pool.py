@@ -1,4 +1,3 @@
-
 """The blocks of the KV cache: which are free."""
 
 from collections.abc import Iterable

@@ -1,4 +1,3 @@
-
 """Which sequences are on the device: their slots and blocks, and what the next plan must say of them."""
 
 from dataclasses import dataclass, field

@@ -1,4 +1,3 @@
-
 """Continuous batching: what each step computes.
 
 Every step takes the decodes first and fills the rest of its token budget with chunks of prefill, the oldest

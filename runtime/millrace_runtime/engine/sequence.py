@@ -1,4 +1,3 @@
-
 """One generation as the scheduler sees it: tokens, how far they are computed, and where they lie."""
 
 import enum

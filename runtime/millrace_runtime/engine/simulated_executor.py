@@ -1,4 +1,3 @@
-
 """An executor without a device, for the scheduler's tests: it believes nothing that a plan says.
 
 Its KV cache holds token ids, and the next token is a function of what it reads there through the block

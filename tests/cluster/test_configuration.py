@@ -1,0 +1,144 @@
+"""What is rendered for the parts: flags, kubeconfig, Prometheus' configuration."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.controlplane import (
+    Command,
+    answers,
+    api_server_command,
+    controller_manager_command,
+    etcd_command,
+    part_command,
+    scheduler_command,
+)
+from e2e.cluster.kubeconfig import render_kubeconfig, write_private
+from e2e.cluster.local_cluster import LocalCluster, nodes_command
+from e2e.cluster.nodes.__main__ import build_parser, parse_settings
+from e2e.cluster.prometheus import prometheus_command, relabelling, render_prometheus
+from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, free_ports
+
+PORTS = Ports(api=1, etcd=2, etcd_peer=3, prometheus=4)
+NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "prometheus")
+PROGRAMS = {name: Path("/bin") / name for name in NAMES}
+
+
+def commands(layout: Layout) -> list[Command]:
+    return [
+        etcd_command(PROGRAMS, layout, PORTS),
+        api_server_command(PROGRAMS, layout, PORTS),
+        controller_manager_command(PROGRAMS, layout),
+        scheduler_command(PROGRAMS, layout),
+        prometheus_command(PROGRAMS, layout, PORTS),
+    ]
+
+
+def relabel(labels: dict[str, str]) -> dict[str, str] | None:
+    """Apply our relabelling as Prometheus would; None when the target is dropped."""
+    kept: dict[str, str] = {}
+    for rule in relabelling():
+        value = ";".join(labels.get(name, "") for name in rule["source_labels"])
+        is_match = re.fullmatch(rule.get("regex", "(.*)"), value) is not None
+        action = rule.get("action", "replace")
+        if (action == "keep" and not is_match) or (action == "drop" and is_match):
+            return None
+        if action == "replace":
+            kept[rule["target_label"]] = value
+    return kept
+
+
+def pod(**overrides: str) -> dict[str, str]:
+    meta = {
+        "namespace": "team",
+        "pod_name": "chat-1",
+        "pod_phase": "Running",
+        "pod_container_port_name": "http",
+        "pod_labelpresent_millrace_dev_component": "true",
+        "pod_label_millrace_dev_component": "replica",
+        "pod_label_millrace_dev_service": "chat",
+    }
+    return {f"__meta_kubernetes_{name}": value for name, value in {**meta, **overrides}.items()}
+
+
+def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
+    for command in commands(Layout(tmp_path)):
+        text = " ".join(command.words)
+        assert "0.0.0.0" not in text
+        for url in re.findall(r"https?://([\d.]+):", text):
+            assert url.startswith("127.")
+
+
+def test_every_part_is_named_to_a_binary_that_holds_several() -> None:
+    assert part_command({"etcd": Path("/c/controlplane")}, "etcd", "-x").words[1:] == ("etcd", "-x")
+    assert part_command({"etcd": Path("/c/etcd")}, "etcd", "-x").words == ("/c/etcd", "-x")
+
+
+def test_a_running_pod_of_ours_is_scraped_under_its_labels() -> None:
+    assert relabel(pod()) == {
+        "namespace": "team",
+        "pod": "chat-1",
+        "service": "chat",
+        "component": "replica",
+    }
+    assert relabel(pod(pod_container_port_name="metrics"))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"pod_labelpresent_millrace_dev_component": ""},
+        {"pod_container_port_name": "live"},
+        {"pod_phase": "Succeeded"},
+        {"pod_phase": "Pending"},
+    ],
+)
+def test_other_targets_are_not(overrides: dict[str, str]) -> None:
+    assert relabel(pod(**overrides)) is None
+
+
+def test_prometheus_finds_pods_by_the_kubeconfig(tmp_path: Path) -> None:
+    config = yaml.safe_load(render_prometheus(tmp_path / "kubeconfig", scrape_seconds=3))
+    assert config["global"]["scrape_interval"] == "3s"
+    job = config["scrape_configs"][0]
+    assert job["kubernetes_sd_configs"] == [{"role": "pod", "kubeconfig_file": str(tmp_path / "kubeconfig")}]
+
+
+def test_a_kubeconfig_holds_everything_and_is_its_owners(tmp_path: Path) -> None:
+    for name in ("ca.crt", "admin.crt", "admin.key"):
+        (tmp_path / name).write_text(name)
+    path = tmp_path / "kubeconfig"
+    write_private(path, render_kubeconfig("https://127.0.0.1:1", tmp_path, "admin"))
+    config: dict[str, Any] = yaml.safe_load(path.read_text())
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:1"
+    assert base64.b64decode(config["users"][0]["user"]["client-key-data"]) == b"admin.key"
+
+
+def test_the_nodes_understand_what_they_are_told(tmp_path: Path) -> None:
+    words = nodes_command(Layout(tmp_path), DEFAULT_NODES).words[3:]
+    settings = parse_settings(build_parser().parse_args(words))
+    assert {node.name: node.gpus for node in settings.nodes} == {"gpu-0": 8, "cpu-0": 0}
+
+
+def test_ports_are_kept_for_the_next_process(tmp_path: Path) -> None:
+    ports = free_ports(api=6443)
+    assert ports.api == 6443
+    assert len({ports.etcd, ports.etcd_peer, ports.prometheus}) == 3
+    ports.save(tmp_path / "ports.json")
+    assert Ports.load(tmp_path / "ports.json") == ports
+    assert LocalCluster(tmp_path).ports == ports
+
+
+def test_a_control_plane_alone_has_no_nodes(tmp_path: Path) -> None:
+    assert "nodes" not in LocalCluster(tmp_path, nodes=()).part_names
+    assert LocalCluster(tmp_path).part_names[-1] == "nodes"
+
+
+def test_nothing_answers_on_a_free_port() -> None:
+    assert not answers(f"http://127.0.0.1:{free_ports().api}/")

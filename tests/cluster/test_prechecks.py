@@ -1,0 +1,57 @@
+"""Each refusal is one line that says what to do."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.prechecks import (
+    available_memory,
+    check_disk,
+    check_memory,
+    check_port,
+    check_python,
+    namespace_setting,
+)
+
+
+def test_an_old_python_is_refused() -> None:
+    check_python((3, 11))
+    with pytest.raises(PrecheckFailedError, match=r"Python 3\.10 is too old; run this with Python 3\.11"):
+        check_python((3, 10))
+
+
+def test_a_full_disk_is_refused_even_for_a_folder_to_come(tmp_path: Path) -> None:
+    check_disk(tmp_path / "not" / "yet", needed=100, free=100)
+    with pytest.raises(PrecheckFailedError, match=r"1\.0 GB free and 7\.0 GB are needed.*MILLRACE_CACHE"):
+        check_disk(tmp_path / "not" / "yet", needed=7_000_000_000, free=1_000_000_000)
+
+
+def test_too_little_memory_is_refused() -> None:
+    available = available_memory("MemTotal: 900 kB\nMemAvailable:    1000000 kB\n")
+    assert available == 1_024_000_000
+    with pytest.raises(PrecheckFailedError, match=r"1\.0 GB of memory are available"):
+        check_memory(available)
+
+
+def test_a_taken_port_is_refused_with_the_flag_that_moves_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PrecheckFailedError, match=rf"port {port} .* choose another with --api-port"):
+            check_port(port, "--api-port")
+    check_port(port, "--api-port")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "setting"),
+    [
+        ("apparmor_restrict_unprivileged_userns", "1\n", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("unprivileged_userns_clone", "0\n", "kernel.unprivileged_userns_clone=1"),
+        ("unprivileged_userns_clone", "1\n", "user.max_user_namespaces=15000"),
+    ],
+)
+def test_the_setting_in_the_way_is_named(tmp_path: Path, name: str, value: str, setting: str) -> None:
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / name).write_text(value)
+    assert namespace_setting(tmp_path) == setting
