@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 
-def kill_pod_processes(pod: dict[str, Any]) -> int:
-    """Send SIGKILL to every process of a pod, told by its address in their environment; count them."""
+def pod_process_ids(pod: dict[str, Any]) -> list[int]:
+    """Return the ids of a pod's processes, told by the pod's address in their environment."""
     mark = f"MILLRACE_BIND_ADDRESS={pod['status']['podIP']}".encode()
-    found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)]
+    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)]
+
+
+def kill_pod_processes(pod: dict[str, Any]) -> int:
+    """Send SIGKILL to every process of a pod; return how many there were."""
+    found = pod_process_ids(pod)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     return len(found)

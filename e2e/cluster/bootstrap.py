@@ -23,8 +23,10 @@ from pathlib import Path
 
 from e2e.cluster.build import get_programs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
+from e2e.cluster.prechecks import check_machine
 from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
+from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
@@ -53,6 +55,7 @@ def say(line: str) -> None:
 
 def bootstrap(say: Say) -> None:
     """Install the environment and get the cluster's parts, side by side. Raises ClusterError."""
+    check_before(say)
     failures: list[ClusterError] = []
 
     def install() -> None:
@@ -69,6 +72,15 @@ def bootstrap(say: Say) -> None:
         installer.join()
     if failures:
         raise failures[0]
+
+
+def check_before(say: Say) -> None:
+    """Refuse before anything is downloaded what would fail afterwards. Raises PrecheckFailedError."""
+    cache = cache_folder()
+    must_build = any(choose_source(part, cache).must_build for part in PARTS)
+    check_machine(REPOSITORY / ".millrace", cache, must_build=must_build)
+    if must_build:
+        say("up: a first time takes several minutes; a later one finds everything made")
 
 
 def install_venv(say: Say) -> None:

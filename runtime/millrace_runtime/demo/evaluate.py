@@ -15,8 +15,10 @@ from millrace_runtime.demo.llama import Llama, LlamaShape
 from millrace_runtime.demo.tokens import BEGIN, END, ROLE_TOKENS, encode_document
 from millrace_runtime.demo.train import FOLDER, Recipe
 
-PERPLEXITY_BOUND = 2.6
-"""What the test holds the shipped model to, on its first held-out documents."""
+NUM_DOCUMENTS = 60
+"""Held-out documents that the card and the test measure on."""
+PERPLEXITY_BOUND = 2.85
+"""What the test holds the shipped model to."""
 NUM_SAMPLES = 20
 
 
@@ -91,6 +93,9 @@ show and to test serving; it knows nothing else.
   One thread and fixed seeds: the same machine class and torch version give the same weights.
 - **Held-out perplexity:** {perplexity:.3f} per token over {num_documents} documents; a test holds it to
   at most {PERPLEXITY_BOUND}. Perplexity on such regular text hides damage: compare logits too.
+- **Known limits:** sentences are grammatical one by one and a thing often stays itself, but characters do
+  not: names, kinds and pronouns change within a story, and answers to questions about a text and requests
+  to repeat words are mostly wrong. The generator's text has no such faults.
 - **Licence:** as the repository's, weights and data.
 
 ## {len(samples)} samples, not selected
@@ -112,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
         "--model", type=Path, default=FOLDER, help="the model folder (default: the shipped one)"
     )
     parser.add_argument(
-        "--documents", type=int, default=100, help="held-out documents (default: %(default)s)"
+        "--documents", type=int, default=NUM_DOCUMENTS, help="held-out documents (default: %(default)s)"
     )
     parser.add_argument(
         "--trained", default="time not recorded", help="training time and machine, for the card"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace_runtime.demo.lexicon import FOODS, KINDS, NAMES, THINGS, read_extra_words, with_article
+from millrace_runtime.demo.lexicon import FOODS, KINDS, NAMES, THINGS, with_article
 from millrace_runtime.demo.plots import PLOTS, Cast, draw_cast, tell_outing
 from millrace_runtime.demo.questions import ask_questions
 from millrace_runtime.demo.telling import Teller
@@ -67,7 +67,7 @@ def generate_document(seed: int) -> Document:
     """The document of a seed."""
     rng = random.Random(seed)  # noqa: S311  stories need no cryptographic randomness
     kinds: tuple[Callable[[random.Random], Document], ...] = (_plain, _reading, _talk, _chat, _repetition)
-    return rng.choices(kinds, weights=(10, 20, 2, 43, 25))[0](rng)
+    return rng.choices(kinds, weights=(8, 20, 2, 40, 30))[0](rng)
 
 
 def _plain(rng: random.Random) -> Document:
@@ -93,8 +93,8 @@ def _reading(rng: random.Random) -> Document:
 
 def _repetition(rng: random.Random) -> Document:
     """Words to say again: nothing else teaches so small a model so soon to copy names from its context."""
-    pool = (*NAMES, *KINDS, *THINGS, *FOODS, *read_extra_words())
-    words = " ".join(rng.choices(pool, k=rng.randint(6, 30)))
+    pool = (*NAMES, *KINDS, *THINGS, *FOODS)
+    words = " ".join(rng.sample(pool, rng.randint(4, 24)))
     return Document(messages=(Message("user", f"{rng.choice(REPEAT)} {words}"), Message("assistant", words)))
 
 

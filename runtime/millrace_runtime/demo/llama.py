@@ -118,9 +118,9 @@ class Llama(nn.Module):
         self.shape = shape
         self.model = Decoder(shape)
         self.apply(_initialise)
-        for name, weight in self.named_parameters():  # the residual stream starts as the embedding alone
+        for name, weight in self.named_parameters():  # as many additions to the residual stream
             if name.endswith(("o_proj.weight", "down_proj.weight")):
-                nn.init.zeros_(weight)
+                nn.init.normal_(weight, std=0.02 / (2 * shape.num_layers) ** 0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits [batch, tokens, vocabulary] of ids [batch, tokens]."""

@@ -13,7 +13,7 @@ def orthogonalise(matrix: Tensor, num_iterations: int = 4) -> Tensor:
     """The nearest half-orthogonal matrix to [m, n], roughly, by Newton-Schulz iterations."""
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if is_tall else matrix
+    x: Tensor = matrix.T if is_tall else matrix
     x = x / (x.norm() + 1e-7)
     for _ in range(num_iterations):
         gram = x @ x.T
@@ -39,6 +39,8 @@ class Muon(torch.optim.Optimizer):
     def _update(self, matrix: Tensor, rate: float, momentum: float) -> None:
         state = self.state[matrix]
         buffer = state.setdefault("momentum", torch.zeros_like(matrix))
+        if matrix.grad is None:
+            return
         buffer.lerp_(matrix.grad, 1 - momentum)
         update = orthogonalise(matrix.grad.lerp(buffer, momentum))
         scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5

@@ -13,6 +13,7 @@ from millrace_runtime.demo.lexicon import (
     THING_ADJECTIVES,
     THINGS,
     Place,
+    with_article,
 )
 from millrace_runtime.demo.telling import GREETS, Teller
 from millrace_runtime.demo.world import Character, Thing
@@ -192,8 +193,8 @@ def tell_borrowing(tell: Teller, cast: Cast) -> None:
     _here, there, beyond, _ = cast.places
     lead, friend, thing = cast.lead, cast.friend, cast.thing
     _open(tell, cast, owned=None)
-    tell.say((f"{{A}} needed a {thing.noun}, but {{they}} did not have one.",
-              f"{{A}} wished for a {thing.noun}."), lead)  # fmt: skip
+    tell.say((f"{{A}} needed {with_article(thing.noun)}, but {{they}} did not have one.",
+              f"{{A}} wished for {with_article(thing.noun)}."), lead)  # fmt: skip
     tell.go(lead, there)
     tell.meet(lead, friend)
     tell.world.add_held(thing, friend)

@@ -10,8 +10,8 @@ from millrace_operator.resources.types import PodOptions, Spec
 from millrace_runtime import contract
 
 CLAIM_MOUNT = "/mnt/model"
-GRACE_SECONDS = 600
-"""How long a draining replica may finish its streams."""
+GRACE_SECONDS = 630
+"""What a draining replica takes at most (`millrace serve --drain-seconds`, 600), and some time to end."""
 
 START_SECONDS = 1800
 """How long a replica may load before the kubelet restarts it; its supervisor has closer deadlines."""

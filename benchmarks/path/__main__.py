@@ -1,0 +1,76 @@
+"""`python -m benchmarks.path`: the figures of the whole path; a table, then one JSON line."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.path.apply import time_apply
+from benchmarks.path.idle import measure_idle
+from benchmarks.path.up import Clone, time_ups
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.ramp import ramp_beside, start_alone
+from e2e.service import Service
+
+NAMESPACE = "bench-path"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.path", description=__doc__)
+    parser.add_argument("--peak-seconds", type=float, default=600.0, help="length of the ramp's peak")
+    parser.add_argument("--warm", action="store_true", help="leave out the first `make up` with empty caches")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run every part and print what it measured."""
+    arguments = build_parser().parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
+        clone = Clone(Path(folder))
+        figures = time_ups(clone, is_cold=not arguments.warm)
+        try:
+            figures |= measure_cluster(LocalCluster(clone.state, detached=True), arguments.peak_seconds)
+        finally:
+            clone.make("down")
+    show(figures)
+    return 0
+
+
+def measure_cluster(cluster: LocalCluster, peak_seconds: float) -> dict[str, Any]:
+    """Measure on a running cluster with Millrace installed, in a namespace of our own."""
+    figures: dict[str, Any] = dict(measure_idle(cluster))
+    cluster.kubectl("delete", "infsvc", "stories")
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    figures |= time_apply(cluster, NAMESPACE)
+    service = Service(cluster, NAMESPACE, "ramp")
+    alone = start_alone(service)
+    with ramp_beside(service, alone, peak_seconds) as ramp:
+        pass
+    figures |= {
+        "ramp_recovery_seconds": ramp.recovery_seconds(peak_seconds),
+        "ramp_recovery_bound_seconds": round(alone.recovery_bound_seconds, 1),
+        "ramp_streams": len(ramp.streams),
+        "truncated_streams": len(ramp.lost_streams()),
+        "replica_requests_per_second": round(alone.requests_per_second, 2),
+    }
+    service.delete()
+    return figures
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Print the table and the JSON line."""
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+    width = max(map(len, figures))
+    print(f"\nThe whole path on {machine}")
+    for name, value in figures.items():
+        print(f"  {name:<{width}}  {value}")
+    print(json.dumps({"benchmark": "path", "machine": machine, **figures}))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,182 @@
+"""Public names are in the docs, each of them, and what the docs name exists."""
+
+import importlib
+import re
+import socket
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import Metric
+
+from millrace_gateway.metrics import Metrics as GatewayMetrics
+from millrace_gateway.objects import Key
+from millrace_operator.autoscale.decide import Reason as ScalingReason
+from millrace_operator.autoscale.explain import BINDINGS
+from millrace_operator.metrics import Metrics as OperatorMetrics
+from millrace_operator.resources.conditions import Reason
+from millrace_runtime import contract
+from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.metrics import ReplicaMetrics
+from millrace_runtime.protocol.messages import EngineReady
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+MODULES = {
+    "serve": "millrace_runtime.replica.command",
+    "operator": "millrace_operator.command",
+    "gateway": "millrace_gateway.command",
+}
+SOURCES = ("operator", "runtime", "kernels", "charts", "images", "e2e", "tests")
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text under each `##` heading."""
+    parts = re.split(r"^## (.+)$", DOCS[page], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows(text: str) -> dict[str, str]:
+    """Table rows by each name in backticks in their first cell."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith("| "):
+            first = line.split("|")[1]
+            found |= dict.fromkeys(re.findall(r"`([^`]+)`", first), line)
+    return found
+
+
+def field_paths(schema: dict[str, Any], path: str) -> Iterator[str]:
+    yield path
+    if "items" in schema:
+        yield from list(field_paths(schema["items"], f"{path}[]"))[1:]
+    for name, field in schema.get("properties", {}).items():
+        yield from field_paths(field, f"{path}.{name}")
+
+
+def crd_paths() -> set[str]:
+    crd = yaml.safe_load((ROOT / "crds" / "inferenceservices.yaml").read_text())
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    return {path for part in ("spec", "status") for path in field_paths(properties[part], part)}
+
+
+def chart_values(values: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict) and name != "resources":
+            yield from chart_values(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def exposed(families: Iterator[Metric]) -> dict[str, Metric]:
+    """Families by their names as Prometheus scrapes them."""
+    return {f"{f.name}_total" if f.type == "counter" else f.name: f for f in families}
+
+
+def replica_families() -> dict[str, Metric]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        engine = EngineClient(ours)
+        engine.ready = EngineReady(1, 1, 16, 1, {"imports": 0.0})
+        metrics = ReplicaMetrics(engine, "model")
+        metrics.rejected["overloaded"] += 1
+        return exposed(metrics.collect())
+
+
+def gateway_families() -> dict[str, Metric]:
+    metrics = GatewayMetrics()
+    metrics.track({Key("namespace", "service")})
+    return exposed(metrics.registry.collect())  # type: ignore[arg-type]
+
+
+def operator_families() -> dict[str, Metric]:
+    metrics = OperatorMetrics()
+    metrics.count_request("GET", 200)
+    metrics.count_reconcile("error", 0.1)
+    metrics.leader.labels("lease")
+    return exposed(metrics.registry.collect())  # type: ignore[arg-type]
+
+
+@cache
+def paths_of_the_repository() -> tuple[str, ...]:
+    """Every folder, with a slash at its end, and every Python file below the sources."""
+    found = [path for folder in SOURCES for path in (ROOT / folder).rglob("*")]
+    folders = [
+        f"/{path.relative_to(ROOT).as_posix()}/" for path in [*ROOT.iterdir(), *found] if path.is_dir()
+    ]
+    return (*folders, *(f"/{path.relative_to(ROOT).as_posix()}" for path in found if path.suffix == ".py"))
+
+
+def test_every_field_of_the_resource_has_a_row_and_no_row_is_of_a_field_that_is_gone() -> None:
+    text = sections("resource.md")
+    assert set(rows(text["spec"])) | set(rows(text["status"])) == crd_paths()
+
+
+def test_every_reason_and_binding_is_explained() -> None:
+    text = sections("resource.md")
+    assert {str(reason) for reason in Reason} == set(rows(text["Conditions"].partition("| reason |")[2]))
+    scaling = rows(text["Reasons and bindings of status.scaling"])
+    assert {str(reason) for reason in ScalingReason} | set(BINDINGS) <= set(scaling)
+
+
+@pytest.mark.parametrize(
+    ("title", "families"),
+    [("Replica", replica_families()), ("Gateway", gateway_families()), ("Operator", operator_families())],
+    ids=["replica", "gateway", "operator"],
+)
+def test_every_metric_has_a_row_with_its_type_and_labels(title: str, families: dict[str, Metric]) -> None:
+    documented = rows(sections("metrics.md")[title])
+    assert set(families) == {name for name in documented if name != "model_name"}
+    for name, family in families.items():
+        assert f"| {family.type} |" in documented[name]
+        labels = {label for sample in family.samples for label in sample.labels} - {"le", "model_name"}
+        for label in labels:
+            assert f"`{label}`" in documented[name], name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_flag_has_a_row_and_no_row_is_of_a_flag_that_is_gone(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow help breaks flags at their hyphens
+    with pytest.raises(SystemExit):
+        importlib.import_module(MODULES[name]).main(["--help"])
+    flags = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--help"}
+    assert flags
+    assert flags == set(rows(sections("commands.md")[f"millrace {name}"]))
+
+
+def test_every_chart_value_has_a_row_and_no_row_is_of_a_value_that_is_gone() -> None:
+    values = yaml.safe_load((ROOT / "charts" / "millrace" / "values.yaml").read_text())
+    assert set(rows(DOCS["chart.md"])) == set(chart_values(values))
+
+
+def test_every_name_of_the_contract_has_a_row_with_its_value() -> None:
+    documented = rows(sections("architecture.md")["Names that processes rely on"])
+    names = {name: value for name, value in vars(contract).items() if name.isupper()}
+    assert set(names) == set(documented)
+    for name, value in names.items():
+        if isinstance(value, str | int):
+            assert re.search(rf"(?<![\w-]){re.escape(str(value))}(?![\w-])", documented[name]), name
+
+
+def test_every_file_and_folder_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`([\w-][\w./-]*(?:/|\.py))`", DOCS["architecture.md"]))
+    missing = {n for n in named if not any(p.endswith(f"/{n}") for p in paths_of_the_repository())}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_lines_are_short_and_links_lead_somewhere(name: str) -> None:
+    text = DOCS[name]
+    assert not [line for line in text.splitlines() if len(line) > 120]
+    for page, heading in re.findall(r"\]\(([\w.-]*\.md)?(?:#([\w-]+))?\)", text):
+        target = DOCS[page or name]
+        anchors = {
+            re.sub(r"[^\w -]", "", h).lower().replace(" ", "-")
+            for h in re.findall(r"^#+ (.+)$", target, re.MULTILINE)
+        }
+        assert not heading or heading in anchors, f"{page}#{heading}"
