@@ -62,12 +62,12 @@ class Engine(Part):
 
     max_model_length: int | None = Field(
         default=None,
-        ge=1,
+        ge=2,
         le=16_777_216,
         description="Longest sequence, prompt and output together, in tokens. Default: the model's own.",
     )
     max_sequences: int | None = Field(
-        default=None, ge=1, le=65536, description="Most sequences that one replica computes at the same time."
+        default=None, ge=1, le=4096, description="Most sequences that one replica computes at the same time."
     )
     max_batched_tokens: int | None = Field(
         default=None,
