@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from millrace_operator.autoscale.explain import explain
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
@@ -203,18 +204,8 @@ class Application:
             return None
         return {
             "at": considered.at,
-            "decision": _jsonable(dataclasses.asdict(considered.decision)),
-            "signals": _jsonable(dataclasses.asdict(considered.signals)),
+            **explain(considered.decision, considered.signals, considered.memory),
         }
-
-
-def _jsonable(value: Any) -> Any:
-    """Return `value` with sets as sorted lists and keys as text, as JSON has them."""
-    if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    return [_jsonable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 async def run_operator(settings: OperatorSettings) -> None:

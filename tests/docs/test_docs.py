@@ -14,7 +14,7 @@ from prometheus_client import Metric
 
 from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.objects import Key
-from millrace_operator.autoscale.decide import Reason as ScalingReason
+from millrace_operator.autoscale.decision import Reason as ScalingReason
 from millrace_operator.autoscale.explain import BINDINGS
 from millrace_operator.metrics import Metrics as OperatorMetrics
 from millrace_operator.resources.conditions import Reason

@@ -1,10 +1,10 @@
 """The decision: from policy, signals and memory to a replica count and the reason for it. Pure."""
 
 import math
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from millrace_operator.autoscale.capacity import Capacity, Replica, find_capacity
+from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
 from millrace_operator.autoscale.forecast import forecast_rate
 from millrace_operator.autoscale.memory import Memory, Recommendation, remember
@@ -16,37 +16,6 @@ from millrace_operator.autoscale.situation import Estimate, Situation
 MIN_LATENCY_SAMPLES = 3.0
 """Times 1/(1-q): fewer requests say nothing about a quantile."""
 ROUNDING = 1e-6
-
-
-class Reason(StrEnum):
-    """Why the count is what it is, in one word."""
-
-    SIGNALS_MISSING = "SignalsMissing"
-    LEARNING = "Learning"
-    SCALING_UP = "ScalingUp"
-    SCALING_DOWN = "ScalingDown"
-    STABILISING = "Stabilising"
-    AT_MAXIMUM = "AtMaximum"
-    AT_MINIMUM = "AtMinimum"
-    SLO_INFEASIBLE = "SLOInfeasible"
-    STEADY = "Steady"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A replica count and why."""
-
-    desired: int
-    reason: Reason
-    message: str
-    binding: str
-    """The candidate or limit that set the count."""
-    candidates: dict[str, int]
-    is_held: bool
-    """Whether the count was kept because too little is known to change it."""
-    estimate: Estimate
-    limits: tuple[str, ...] = ()
-    """What paced or bounded the largest candidate."""
 
 
 def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tuple[Decision, Memory]:

@@ -1,14 +1,12 @@
 """Words and figures for a decision: one line for status, a mapping for /decisions."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.situation import Situation
-
-if TYPE_CHECKING:  # decide.py imports this module
-    from millrace_operator.autoscale.decide import Decision
 
 BINDINGS = {
     "maxReplicas": "limited by maxReplicas",
@@ -64,7 +62,7 @@ def _name_load(tick: Situation) -> list[str]:
     return parts
 
 
-def explain(decision: "Decision", signals: Signals, memory: Memory) -> dict[str, Any]:
+def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, Any]:
     """Everything that the decision rests on, as JSON-ready values.
 
     `memory` is the one that `decide` returned with the decision.

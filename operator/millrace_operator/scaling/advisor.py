@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from millrace_operator.autoscale.decide import Decision
+from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.reconcile.snapshot import Advice

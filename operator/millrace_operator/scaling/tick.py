@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 from pydantic import ValidationError
 
-from millrace_operator.autoscale.decide import Decision, decide
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.signals import observe_signals
@@ -31,6 +32,8 @@ class Considered:
 
     decision: Decision
     signals: Signals
+    memory: Memory
+    """As it is after the decision."""
     advice: Advice
     at: float
 
@@ -97,7 +100,7 @@ class ScalingLoop:
         if before is None or decision.desired < before.desired:
             running = await observe_running(session, self._url, *key)
             advice = dataclasses.replace(advice, running_requests=running)
-        self.considered[key] = Considered(decision, signals, advice, time.time())
+        self.considered[key] = Considered(decision, signals, self._memories[key], advice, time.time())
         if before is None or _differs(before, advice):
             self._on_change(key)
 

@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace_operator.autoscale.decide import Decision, Reason, decide
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import Memory

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from millrace_operator.autoscale.capacity import Replica, find_capacity
-from millrace_operator.autoscale.decide import Reason
+from millrace_operator.autoscale.decision import Reason
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.simulate.fleet import Fleet, Hardware

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from millrace_operator.autoscale.decide import Decision, decide
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy

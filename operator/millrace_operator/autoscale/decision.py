@@ -1,0 +1,37 @@
+"""A replica count and why: what `decide` returns and everything after it reads. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millrace_operator.autoscale.situation import Estimate
+
+
+class Reason(StrEnum):
+    """Why the count is what it is, in one word."""
+
+    SIGNALS_MISSING = "SignalsMissing"
+    LEARNING = "Learning"
+    SCALING_UP = "ScalingUp"
+    SCALING_DOWN = "ScalingDown"
+    STABILISING = "Stabilising"
+    AT_MAXIMUM = "AtMaximum"
+    AT_MINIMUM = "AtMinimum"
+    SLO_INFEASIBLE = "SLOInfeasible"
+    STEADY = "Steady"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A replica count and why."""
+
+    desired: int
+    reason: Reason
+    message: str
+    binding: str
+    """The candidate or limit that set the count."""
+    candidates: dict[str, int]
+    is_held: bool
+    """Whether the count was kept because too little is known to change it."""
+    estimate: Estimate
+    limits: tuple[str, ...] = ()
+    """What paced or bounded the largest candidate."""
