@@ -53,7 +53,8 @@ def render_sandbox(  # noqa: PLR0917  all different types
         argv=(*_entrypoint(container, image, env), *(expand(each, env) for each in arguments)),
         env=env,
         staging=place.staging,
-        mounts=(*visible, Mount("/etc/hosts", str(place.hosts)), *copies, *mounts),
+        # Last, because a volume on /tmp may hide them once more.
+        mounts=(Mount("/etc/hosts", str(place.hosts)), *copies, *mounts, *visible),
         cwd=container.get("workingDir") or image.workdir,
         hostname=facts.pod["spec"].get("hostname") or facts.pod["metadata"]["name"],
         uid=uid,

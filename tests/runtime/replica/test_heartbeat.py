@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -19,6 +20,23 @@ def test_another_mapping_of_the_page_sees_each_beat() -> None:
     assert ours.read(Member.ENGINE) == Beat(Phase.STEPPING, 7.5)
     assert ours.read(Member.HTTP) == Beat(Phase.LOADING, 5.0)
     theirs.close()
+    ours.close()
+
+
+def test_no_reader_ever_sees_half_a_beat() -> None:
+    """One process writes without pause while the other reads: every beat read is one that was written."""
+    ours = Heartbeat.create(1.0)
+    writer = os.fork()
+    if writer == 0:
+        while os.getppid() != 1:
+            for time in (1.0, 2.0, 3.0):
+                ours.beat(Member.ENGINE, Phase.STEPPING if time > 1 else Phase.LOADING, time)
+    try:
+        seen = {ours.read(Member.ENGINE) for _ in range(200_000)}
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+    assert seen <= {Beat(Phase.LOADING, 1.0), Beat(Phase.STEPPING, 2.0), Beat(Phase.STEPPING, 3.0)}
     ours.close()
 
 
