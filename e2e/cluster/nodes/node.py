@@ -54,7 +54,7 @@ class Node:
     @property
     def always_visible(self) -> tuple[Path, ...]:
         """What the environment's programs need, wherever it lies."""
-        return tuple(dict.fromkeys(Path(each) for each in (sys.prefix, sys.base_prefix, SOURCE_ROOT)))
+        return tuple(dict.fromkeys(Path(each) for each in (SOURCE_ROOT, sys.prefix, sys.base_prefix)))
 
     def pod_folder(self, uid: str) -> Path:
         """Where a pod's files are."""

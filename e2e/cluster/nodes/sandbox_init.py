@@ -167,6 +167,11 @@ def ensure_place(target: str, *, is_directory: bool) -> str:
     return place
 
 
+def is_shown(target: str) -> bool:
+    """Whether a folder is there with what it holds: a volume keeps empty mount points of earlier starts."""
+    return os.path.isdir(target) and bool(os.listdir(target))  # noqa: PTH112, PTH208
+
+
 def apply_mount(wanted: dict[str, Any]) -> None:
     """One of the container's mounts."""
     if wanted["kind"] == "tmpfs":
@@ -174,7 +179,7 @@ def apply_mount(wanted: dict[str, Any]) -> None:
         mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
         return
     source = OLD_ROOT + wanted["source"]
-    if wanted.get("optional") and os.path.exists(wanted["target"]):  # noqa: PTH110
+    if wanted.get("optional") and is_shown(wanted["target"]):
         return
     place = ensure_place(wanted["target"], is_directory=os.path.isdir(source))  # noqa: PTH112
     mount(source, place, flags=MS_BIND | MS_REC)
