@@ -13,8 +13,6 @@ from millrace_operator.autoscale.pacing import Pace, pace
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.situation import Estimate, Situation
 
-MIN_LATENCY_SAMPLES = 3.0
-"""Times 1/(1-q): fewer requests say nothing about a quantile."""
 ROUNDING = 1e-6
 
 
@@ -73,12 +71,7 @@ def _find_capacity(policy: Policy, memory: Memory) -> Capacity | None:
 
 
 def _violations(signals: Signals) -> tuple[str, ...]:
-    return tuple(
-        latency.objective.name
-        for latency in signals.latencies
-        if latency.seconds > latency.objective.target_seconds
-        and latency.num_samples >= MIN_LATENCY_SAMPLES / (1 - latency.objective.percentile / 100)
-    )
+    return tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
 
 
 def _candidates(tick: Situation) -> dict[str, int]:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from millrace_operator.autoscale.policy import Objective
 
+MIN_LATENCY_SAMPLES = 3.0
+"""Times 1/(1-q): fewer requests say nothing about a quantile."""
+
 
 @dataclass(frozen=True)
 class StepMoments:
@@ -27,6 +30,16 @@ class Latency:
     seconds: float
     num_samples: float
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there are requests enough to speak of: a quantile q takes 3/(1-q) of them."""
+        return self.num_samples >= MIN_LATENCY_SAMPLES / (1 - self.objective.percentile / 100)
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the objective is known to be missed."""
+        return self.is_known and self.seconds > self.objective.target_seconds
+
 
 @dataclass(frozen=True)
 class Signals:
@@ -45,6 +58,8 @@ class Signals:
     """Requests queued in replicas, summed."""
     running: float | None = None
     """Sequences in batches, summed."""
+    in_flight: dict[str, float] = field(default_factory=dict)
+    """Requests running or waiting, by pod."""
     kv_usage: float | None = None
     """Mean over replicas, 0 to 1."""
     prompt_tokens: float | None = None

@@ -9,9 +9,6 @@ from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import Spec
 from millrace_operator.scaling.settings import ScalingSettings
 
-MIN_SAMPLES_TIMES = 3.0
-"""A quantile q says nothing of fewer than this times 1/(1-q) requests."""
-
 
 def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
     """Return what the autoscaler is asked to keep. Raises ValueError for a target that is no duration."""
@@ -30,8 +27,8 @@ def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
 
 def render_advice(decision: Decision, signals: Signals) -> Advice:
     """Return the decision as the planner takes it."""
-    known = [latency for latency in signals.latencies if _has_enough(latency)]
-    missed = sorted(latency.objective.name for latency in known if not _is_met(latency))
+    known = [latency for latency in signals.latencies if latency.is_known]
+    missed = sorted(latency.objective.name for latency in known if latency.is_missed)
     return Advice(
         desired=decision.desired,
         reason=str(decision.reason),
@@ -40,6 +37,7 @@ def render_advice(decision: Decision, signals: Signals) -> Advice:
         is_held=decision.is_held and str(decision.reason) == "SignalsMissing",
         are_objectives_met=not missed if known else None,
         objectives_message=_say(known, missed),
+        running_requests=signals.in_flight,
     )
 
 
@@ -47,11 +45,3 @@ def _say(known: Sequence[Latency], missed: Sequence[str]) -> str:
     if missed:
         return f"missed at present: {', '.join(missed)}"
     return f"kept at present: {', '.join(sorted(latency.objective.name for latency in known))}"
-
-
-def _has_enough(latency: Latency) -> bool:
-    return latency.num_samples >= MIN_SAMPLES_TIMES / (1 - latency.objective.percentile / 100)
-
-
-def _is_met(latency: Latency) -> bool:
-    return latency.seconds <= latency.objective.target_seconds

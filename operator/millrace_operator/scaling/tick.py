@@ -4,23 +4,24 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import aiohttp
-from pydantic import ValidationError
 
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
-from millrace_operator.autoscale.signals import observe_signals
+from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.reading import Reading, read_signals
+from millrace_operator.autoscale.signals import fetch_reading
 from millrace_operator.ingest.cache import Cache, Key
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import ScalingMode, Spec
 from millrace_operator.scaling.advisor import read_policy, render_advice
-from millrace_operator.scaling.running import observe_running
 from millrace_operator.scaling.settings import ScalingSettings
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +50,6 @@ class ScalingLoop:
         is_leader: Callable[[], bool],
     ) -> None:
         self._cache = cache
-        self._url = settings.prometheus_url
         self._settings = settings
         self._on_change = on_change
         self._is_leader = is_leader
@@ -67,60 +67,58 @@ class ScalingLoop:
             while True:
                 started = time.monotonic()
                 if self._is_leader():
-                    await self._tick(session)
+                    await self.tick(session)
                 else:
-                    self._memories.clear()
-                    self.considered.clear()
+                    self._keep(frozenset())
                 await asyncio.sleep(max(0.1, self._settings.tick_seconds - (time.monotonic() - started)))
 
-    async def _tick(self, session: aiohttp.ClientSession) -> None:
-        keys = self._cache.service_keys()
-        for gone in self.considered.keys() - set(keys):
-            del self.considered[gone]
-            self._memories.pop(gone, None)
-        results = await asyncio.gather(*(self.consider(session, key) for key in keys), return_exceptions=True)
-        for key, result in zip(keys, results, strict=True):
-            if isinstance(result, BaseException):
-                LOG.error("no decision for %s/%s", *key, exc_info=result)
-
-    async def consider(self, session: aiohttp.ClientSession, key: Key) -> None:
-        """Decide for one service; services in mode External, or that nobody can read, are left alone."""
-        service = self._cache.service(key)
-        spec = None if service is None else _read_spec(service)
-        if service is None or spec is None or spec.scaling.mode is ScalingMode.EXTERNAL:
-            self.considered.pop(key, None)
-            self._memories.pop(key, None)
+    async def tick(self, session: aiohttp.ClientSession) -> None:
+        """Decide for every service but those in mode External and those whose spec nobody can read."""
+        policies = dict(self._read_policies())
+        self._keep(policies.keys())
+        if not policies:
             return
-        policy = read_policy(spec, self._settings)
-        signals = await self._observe(session, key, policy.objectives)
-        memory = self._memories.get(key) or Memory(desired=_desired_of(service))
+        objectives = [objective for policy in policies.values() for objective in policy.objectives]
+        reading = await fetch_reading(session, self._settings.prometheus_url, objectives, time.time())
+        for key, policy in policies.items():
+            try:
+                self._consider(key, policy, reading)
+            except Exception:  # one service's trouble is not the others'
+                LOG.exception("no decision for %s/%s", *key)
+
+    def _read_policies(self) -> Iterator[tuple[Key, Policy]]:
+        for key in self._cache.service_keys():
+            try:
+                spec = Spec.model_validate((self._cache.service(key) or {}).get("spec"))
+                if spec.scaling.mode is not ScalingMode.EXTERNAL:
+                    yield key, read_policy(spec, self._settings)
+            except ValueError:
+                continue  # the planner says in status what is wrong with it
+
+    def _keep(self, keys: AbstractSet[Key]) -> None:
+        """Forget every other service."""
+        for gone in self._memories.keys() - keys:
+            del self._memories[gone]
+            self.considered.pop(gone, None)
+
+    def _consider(self, key: Key, policy: Policy, reading: Reading) -> None:
+        memory = self._memories.get(key) or Memory(desired=_desired_of(self._cache.service(key)))
+        signals = self._observe(key, policy, reading)
         decision, self._memories[key] = decide(policy, signals, memory, time.monotonic())
-        advice = render_advice(decision, signals)
-        before = self.advice(key)
-        if before is None or decision.desired < before.desired:
-            running = await observe_running(session, self._url, *key)
-            advice = dataclasses.replace(advice, running_requests=running)
-        self.considered[key] = Considered(decision, signals, self._memories[key], advice, time.time())
+        advice, before = render_advice(decision, signals), self.advice(key)
+        self.considered[key] = Considered(decision, signals, self._memories[key], advice, reading.at)
         if before is None or _differs(before, advice):
             self._on_change(key)
 
-    async def _observe(self, session: aiohttp.ClientSession, key: Key, objectives: Any) -> Signals:
+    def _observe(self, key: Key, policy: Policy, reading: Reading) -> Signals:
         pods = [pod for pod in map(read_pod, self._cache.pods(key)) if not pod.is_terminating]
-        names = frozenset(pod.name for pod in pods)
-        signals = await observe_signals(session, self._url, *key, names, time.time(), objectives=objectives)
+        signals = read_signals(reading, key, frozenset(pod.name for pod in pods), policy.objectives)
         ready = sum(pod.is_ready for pod in pods)
         return dataclasses.replace(signals, replicas=len(pods), ready_replicas=ready)
 
 
-def _read_spec(service: dict[str, Any]) -> Spec | None:
-    try:
-        return Spec.model_validate(service["spec"])
-    except ValidationError:
-        return None
-
-
-def _desired_of(service: dict[str, Any]) -> int | None:
-    desired = service.get("status", {}).get("scaling", {}).get("desiredReplicas")
+def _desired_of(service: dict[str, Any] | None) -> int | None:
+    desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
     return None if desired is None else int(desired)
 
 

@@ -10,10 +10,10 @@ from aiohttp.test_utils import TestServer
 
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import Objective
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.types import Spec
 from millrace_operator.scaling.advisor import read_policy, render_advice
-from millrace_operator.scaling.running import observe_running
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_operator.scaling.tick import ScalingLoop
 from tests.operator.world import KEY, make_pod, make_service, ready_status
@@ -29,17 +29,20 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def prometheus() -> AsyncIterator[str]:
+    """Answers that chat-1 has three requests running and one waiting, at this moment."""
+
     async def answer(request: web.Request) -> web.Response:
-        result: list[dict[str, Any]] = []
-        if "num_requests_running" in request.query["query"]:
-            result = [
-                {"metric": {"pod": "chat-1"}, "value": [0, "3"]},
-                {"metric": {"pod": "chat-2"}, "value": [0, "NaN"]},
-            ]
+        at = float((await request.post())["time"])  # type: ignore[arg-type]
+        values = {"age": at, "running": 3, "waiting": 1, "recent_arrivals": 2}
+        labels = {"namespace": KEY[0], "service": KEY[1], "pod": "chat-1"}
+        result = [
+            {"metric": {**labels, "signal": name}, "value": [at, str(value)]}
+            for name, value in values.items()
+        ]
         return web.json_response({"status": "success", "data": {"result": result}})
 
     app = web.Application()
-    app.router.add_get("/api/v1/query", answer)
+    app.router.add_post("/api/v1/query", answer)
     async with TestServer(app) as server:
         yield str(server.make_url(""))
 
@@ -59,38 +62,57 @@ async def test_missing_signals_hold_the_count_of_status(session: aiohttp.ClientS
     changes: list[Any] = []
     cache = filled_cache(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 5})
     loop = scaling_loop(cache, "http://127.0.0.1:9", changes)
-    await loop.consider(session, KEY)
+    await loop.tick(session)
     advice = loop.advice(KEY)
     assert advice is not None
     assert (advice.desired, advice.is_held, changes) == (3, True, [KEY])
-    await loop.consider(session, KEY)
+    await loop.tick(session)
     assert changes == [KEY]
 
 
 async def test_a_service_in_mode_external_is_not_decided_for(session: aiohttp.ClientSession) -> None:
     loop = scaling_loop(filled_cache(scaling={"mode": "External"}, replicas=2), "http://127.0.0.1:9", [])
-    await loop.consider(session, KEY)
+    await loop.tick(session)
     assert loop.advice(KEY) is None
 
 
 async def test_a_spec_that_nobody_can_read_is_left_alone(session: aiohttp.ClientSession) -> None:
     loop = scaling_loop(filled_cache(scaling={"minReplicas": "many"}), "http://127.0.0.1:9", [])
-    await loop.consider(session, KEY)
+    await loop.tick(session)
     assert loop.considered == {}
 
 
-async def test_requests_in_progress_come_by_pod(session: aiohttp.ClientSession, prometheus: str) -> None:
-    assert await observe_running(session, prometheus, *KEY) == {"chat-1": 3.0}
-    assert await observe_running(session, "http://127.0.0.1:9", *KEY) == {}
-
-
-async def test_readiness_is_the_api_servers_not_the_metrics(
+async def test_what_is_in_flight_reaches_the_planner_by_pod_and_readiness_is_the_api_servers(
     session: aiohttp.ClientSession, prometheus: str
 ) -> None:
     loop = scaling_loop(filled_cache(scaling={"mode": "Automatic"}), prometheus, [])
-    await loop.consider(session, KEY)
-    signals = loop.considered[KEY].signals
-    assert (signals.replicas, signals.ready_replicas) == (1, 1)
+    await loop.tick(session)
+    signals, advice = loop.considered[KEY].signals, loop.advice(KEY)
+    assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (1, 1, 1)
+    assert advice is not None
+    assert advice.running_requests == {"chat-1": 4.0}
+
+
+async def test_one_question_is_asked_for_all_services_and_none_for_none(
+    session: aiohttp.ClientSession, prometheus: str
+) -> None:
+    cache = filled_cache(scaling={"mode": "Automatic"})
+    other = make_service(scaling={"mode": "Automatic", "objectives": [OBJECTIVE]})
+    cache.put({**other, "metadata": {**other["metadata"], "name": "other"}})
+    loop = scaling_loop(cache, prometheus, [])
+    await loop.tick(session)
+    unknown = loop.considered[KEY[0], "other"].signals.rejected
+    assert unknown == {"every signal": "Prometheus has no series of this service"}
+    await scaling_loop(Cache(), "not even a URL", []).tick(session)
+
+
+async def test_a_service_that_is_gone_is_forgotten(session: aiohttp.ClientSession) -> None:
+    cache = filled_cache(scaling={"mode": "Automatic"})
+    loop = scaling_loop(cache, "http://127.0.0.1:9", [])
+    await loop.tick(session)
+    cache.drop(INFERENCE_SERVICE, *KEY)
+    await loop.tick(session)
+    assert loop.considered == {}
 
 
 def test_a_policy_is_read_from_the_spec() -> None:

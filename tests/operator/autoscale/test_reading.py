@@ -1,0 +1,98 @@
+"""What an answer of Prometheus says of one service."""
+
+from collections.abc import Iterable
+
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.queries import DEFAULT_WINDOWS, build_signals
+from millrace_operator.autoscale.reading import (
+    EVERYTHING,
+    Reading,
+    Sample,
+    parse_samples,
+    read_signals,
+    sort_samples,
+)
+
+NOW = 1_700_000_000.0
+TTFT = Objective("TimeToFirstToken", 95, 1.0)
+PODS = frozenset({"a", "b"})
+SHARED = (
+    "arrivals",
+    "recent_arrivals",
+    "prompt_tokens",
+    "generation_tokens",
+    TTFT.name,
+    f"{TTFT.name} samples",
+)
+VALUES = {"age": NOW - 3, "running": 2.0, "waiting": 1.0, "kv_usage": 0.5, "arrivals": 4.5}
+
+
+def sample_all(**changed: float) -> list[Sample]:
+    """Every signal of the service team/chat: by pod, with one that is gone, or of the whole."""
+    values = VALUES | changed
+    samples = []
+    for name in (*build_signals(DEFAULT_WINDOWS), TTFT.name, f"{TTFT.name} samples"):
+        for pod in [""] if name in SHARED else ["a", "b", "gone"]:
+            labels = {"namespace": "team", "service": "chat", "signal": name} | ({"pod": pod} if pod else {})
+            samples.append(Sample(labels, values.get(name, 0.25)))
+    return samples
+
+
+def read(samples: Iterable[Sample]) -> Signals:
+    return read_signals(Reading(NOW, series=sort_samples(samples)), ("team", "chat"), PODS, (TTFT,))
+
+
+def without(*names: str) -> list[Sample]:
+    return [sample for sample in sample_all() if sample.labels["signal"] not in names]
+
+
+def test_reads_every_signal_of_the_pods_that_exist() -> None:
+    signals = read(sample_all())
+    assert (signals.replicas, signals.reporting_replicas) == (2, 2)
+    assert (signals.running, signals.waiting, signals.kv_usage) == (4.0, 2.0, 0.5)
+    assert signals.in_flight == {"a": 3.0, "b": 3.0}
+    assert signals.arrivals_per_second == 4.5
+    assert [step.pod for step in signals.steps] == ["a", "b"]
+    assert signals.latencies[0].objective == TTFT
+    assert signals.rejected == {}
+
+
+def test_samples_of_long_ago_are_those_of_nobody() -> None:
+    signals = read(sample_all(age=NOW - 60))
+    assert signals.reporting_replicas == 0
+    assert signals.running is None
+    assert signals.arrival_rate is None
+    assert "older than" in signals.rejected["age"]
+
+
+def test_not_a_number_is_unknown_and_no_zero() -> None:
+    item = {"metric": {"signal": "running"}, "value": [NOW, "NaN"]}
+    assert parse_samples({"status": "success", "data": {"result": [item]}}) == []
+    assert read(without(TTFT.name)).latencies == ()
+
+
+def test_without_the_gateway_arrivals_are_what_finished_and_what_piled_up() -> None:
+    assert read(without("arrivals", "recent_arrivals")).arrivals_per_second == 1.0
+
+
+def test_arrivals_are_found_under_the_names_that_a_scrape_gave_their_labels() -> None:
+    gateway = {"namespace": "millrace-system", "signal": "arrivals"}
+    for renamed in (
+        {"exported_namespace": "team", "service": "chat"},
+        {"exported_namespace": "team", "exported_service": "chat", "service": "gateway"},
+    ):
+        samples = [*without("arrivals"), Sample(gateway | renamed, 7.0)]
+        assert read(samples).arrivals_per_second == 7.0
+
+
+def test_a_service_that_nobody_scrapes_is_unknown_in_every_respect() -> None:
+    signals = read_signals(Reading(NOW), ("team", "chat"), PODS)
+    assert (signals.replicas, signals.arrival_rate, signals.running) == (2, None, None)
+    assert "no series of this service" in signals.rejected[EVERYTHING]
+
+
+def test_no_answer_leaves_everything_unknown_for_its_reason() -> None:
+    signals = read_signals(Reading(NOW, failure="it sleeps"), ("team", "chat"), PODS)
+    assert (signals.replicas, signals.running) == (2, None)
+    assert signals.rejected == {EVERYTHING: "it sleeps"}
