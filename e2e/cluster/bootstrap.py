@@ -140,10 +140,11 @@ def run_pip(log: Path, *arguments: str) -> None:
         "--disable-pip-version-check",
         *arguments,
     ]
+    environment = dict(os.environ)
+    # With it pip leaves the bytecode out: `import torch` then takes 3.9 s instead of 2.2, in every replica.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with log.open("ab") as sink:
-        done = subprocess.run(
-            command, cwd=REPOSITORY, stdout=sink, stderr=sink, env=dict(os.environ), check=False
-        )
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=sink, stderr=sink, env=environment, check=False)
     if done.returncode:
         raise BuildFailedError("venv", f"pip failed: {last_line(log)}", log)
 
