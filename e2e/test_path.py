@@ -1,7 +1,6 @@
 """Apply the example, call it as clients do, delete it."""
 
 import json
-import time
 from itertools import pairwise
 
 import openai
@@ -9,6 +8,7 @@ import pytest
 
 from e2e.cluster.product import find_gateway
 from e2e.service import Service, is_absent
+from e2e.watch import Watch
 
 QUIET_SECONDS = 5.0
 """Several ticks of the autoscaler and scrapes of Prometheus."""
@@ -68,15 +68,11 @@ def check_quiet(service: Service) -> None:
     """
     assert "unchanged" in service.apply()
     assert service.kubectl("diff", "-f", "-", stdin=json.dumps(service.manifest)) == ""
-    seen = [service.get("infsvc", "stories")]
-
-    def is_quiet() -> bool:
-        time.sleep(QUIET_SECONDS)
-        seen.append(service.get("infsvc", "stories"))
-        return seen[-1]["metadata"]["resourceVersion"] == seen[-2]["metadata"]["resourceVersion"]
-
-    service.wait_for("left in peace by the operator", is_quiet)
-    statuses = [obj["status"] for obj in seen[:-1]]
+    words = ("-n", service.namespace, "infsvc", "stories")
+    with Watch(service.cluster, *words, jsonpath="{.status}") as watch:
+        service.wait_for("left in peace by the operator", lambda: watch.quiet_seconds > QUIET_SECONDS)
+        statuses = [line.text for line in watch.lines]
+    assert statuses
     assert all(before != after for before, after in pairwise(statuses)), statuses
 
 

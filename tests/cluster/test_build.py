@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.build import announce, get_programs, last_words, link_programs
+from e2e.cluster.build import announce, get_programs, go_arguments, last_words, link_programs
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.sources import PARTS, Origin, Part, Program, Source
 
@@ -13,7 +13,8 @@ PART = Part("certificates", "./certificates", (Program("certificates"),), build_
 GO_THAT_BUILDS = """#!/bin/sh
 if [ "$1" = version ]; then echo go version go1.99.0 linux/amd64; exit; fi
 while [ "$1" != -o ]; do shift; done
-echo built >> "$COUNT"; echo binary > "$2"
+folder="$2"; shift 2
+echo built >> "$COUNT"; for package in "$@"; do echo binary > "$folder$(basename "$package")"; done
 """
 GO_THAT_FAILS = """#!/bin/sh
 if [ "$1" = version ]; then echo go version go1.99.0 linux/amd64; exit; fi
@@ -48,6 +49,18 @@ def test_a_part_is_built_once(tmp_path: Path, go: Path) -> None:
     assert said[-1] == "parts: all 1 are here, nothing to build"
 
 
+def test_all_that_is_missing_is_built_at_once(tmp_path: Path, go: Path) -> None:
+    other = Part("helm", "example.com/cmd/helm", (Program("helm"),), 46, link_flags="-X version=1")
+    get_programs(lambda _line: None, tmp_path / "cache", (PART,))
+    programs = get_programs(lambda _line: None, tmp_path / "cache", (PART, other))
+
+    assert go.exists()
+    assert {path.read_text() for path in programs.values()} == {"binary\n"}
+    assert (tmp_path / "count").read_text() == "built\nbuilt\n"
+    flags = [word for word in go_arguments((PART, other), tmp_path) if word.startswith("-ldflags")]
+    assert flags == ["-ldflags=-s -w", "-ldflags=example.com/cmd/helm=-s -w -X version=1"]
+
+
 def test_a_failed_build_names_part_cause_and_log(tmp_path: Path, go: Path) -> None:
     go.write_text(GO_THAT_FAILS)
 
@@ -55,7 +68,7 @@ def test_a_failed_build_names_part_cause_and_log(tmp_path: Path, go: Path) -> No
         get_programs(lambda _line: None, tmp_path / "cache", (PART,))
 
     assert str(caught.value).startswith("certificates: go build failed: ./main.go:3: undefined: frobnicate")
-    assert "build-certificates.log" in str(caught.value)
+    assert "build.log" in str(caught.value)
 
 
 def test_a_failed_build_leaves_nothing_that_looks_like_one(tmp_path: Path, go: Path) -> None:

@@ -16,6 +16,7 @@ from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.objects import Key
 from millrace_operator.autoscale.decision import Reason as ScalingReason
 from millrace_operator.autoscale.explain import BINDINGS
+from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics as OperatorMetrics
 from millrace_operator.resources.conditions import Reason
 from millrace_runtime import contract
@@ -96,7 +97,7 @@ def operator_families() -> dict[str, Metric]:
     metrics = OperatorMetrics()
     metrics.count_request("GET", 200)
     metrics.count_reconcile("error", 0.1)
-    metrics.leader.labels("lease")
+    metrics.follow(WorkQueue(), float, "lease", bool)
     return exposed(metrics.registry.collect())  # type: ignore[arg-type]
 
 

@@ -68,7 +68,6 @@ async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) ->
     await application._wait_for_resource()
     await application.election.campaign()
     await application._relist()
-    application._refresh_metrics()
     assert application._show_decision(KEY) is None
 
 

@@ -1,5 +1,6 @@
 from aiohttp.test_utils import TestClient, TestServer
 
+from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
 from millrace_operator.server import OVERDUE_LIMIT_SECONDS, QUEUE_AGE_LIMIT_SECONDS, Views, build_app
 
@@ -13,9 +14,12 @@ def client(state: State) -> TestClient:
     metrics.count_reconcile("success", 0.01)
     metrics.count_reconcile("error", 0.01)
     metrics.count_request("PATCH", 200)
+    queue = WorkQueue()
+    for name in "abc":
+        queue.add(("shop", name))
+    metrics.follow(queue, lambda: 1.5, "lease", lambda: state.leads)
     views = Views(
         metrics=metrics,
-        refresh_metrics=lambda: metrics.queue_depth.set(3),
         overdue_seconds=lambda: state.watch,
         queue_age_seconds=lambda: state.queue,
         is_leader=lambda: state.leads,
@@ -33,6 +37,10 @@ async def test_metrics_have_controller_runtimes_names() -> None:
         'controller_runtime_reconcile_errors_total{controller="inferenceservice"} 1.0',
         'rest_client_requests_total{code="200",method="PATCH"} 1.0',
         "workqueue_depth 3.0",
+        "workqueue_adds_total 3.0",
+        "workqueue_retries_total 0.0",
+        "watch_last_event_age_seconds 1.5",
+        'leader_election_master_status{name="lease"} 1.0',
     ):
         assert line in text
 
