@@ -13,7 +13,7 @@ help:  ## list the commands
 
 up:  ## a local cluster of real parts, with an example service that answers
 	@$(PYTHON) -m e2e.cluster.bootstrap
-	@$(BIN)/python -m e2e.cluster up
+	@$(BIN)/python -m e2e.cluster up $(ARGS)
 
 down:  ## stop the local cluster; nothing is left running
 	@$(BIN)/python -m e2e.cluster down

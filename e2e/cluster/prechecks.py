@@ -63,7 +63,7 @@ def check_port(port: int, flag: str) -> None:
         except OSError as error:
             raise PrecheckFailedError(
                 f"port {port} on 127.0.0.1 is taken ({error.strerror}); end what uses it, or choose "
-                f"another with {flag}"
+                f'another: make up ARGS="{flag} {port + 1}"'
             ) from error
 
 

@@ -38,7 +38,9 @@ def test_too_little_memory_is_refused() -> None:
 def test_a_taken_port_is_refused_with_the_flag_that_moves_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(PrecheckFailedError, match=rf"port {port} .* choose another with --api-port"):
+        with pytest.raises(
+            PrecheckFailedError, match=rf'port {port} .* make up ARGS="--api-port {port + 1}"'
+        ):
             check_port(port, "--api-port")
     check_port(port, "--api-port")
 
