@@ -6,8 +6,11 @@ from typing import Any
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.reading import EVERYTHING
 from millrace_operator.autoscale.situation import Situation
 
+LOAD_SIGNALS = (EVERYTHING, "age", "running", "waiting", "arrivals", "recent_arrivals")
+"""What a line of status names when it is unknown. Others have no samples whenever nobody asks anything."""
 BINDINGS = {
     "maxReplicas": "limited by maxReplicas",
     "minReplicas": "kept up by minReplicas",
@@ -25,7 +28,8 @@ def explain_terms(
     tick: Situation, reason: str, candidates: dict[str, int], binding: str, desired: int
 ) -> str:
     """One line: what was decided, by which term, with its figures."""
-    estimate, rejected = tick.estimate, tick.signals.rejected
+    estimate, signals = tick.estimate, tick.signals
+    load = {name: why for name, why in signals.rejected.items() if name in LOAD_SIGNALS}
     change = f"{desired} replicas" if desired == tick.current else f"{tick.current} -> {desired} replicas"
     parts = [f"{reason}: {change}", _name_binding(binding, candidates), *_name_load(tick)]
     if estimate.violated:
@@ -33,8 +37,8 @@ def explain_terms(
     if estimate.capacity and estimate.capacity.infeasible:
         named = ", ".join(estimate.capacity.infeasible)
         parts.append(f"{named} cannot be met by an idle replica, so it is not scaled on: raise its target")
-    if rejected:
-        parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in rejected.items()))
+    if load and not tick.is_informed:
+        parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in load.items()))
     return "; ".join(parts)
 
 
@@ -84,8 +88,18 @@ def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, A
             "relativeError": model.relative_error,
             "isFitted": model.is_fitted,
         },
-        "estimate": asdict(decision.estimate),
+        "estimate": _show(decision.estimate),
         "requestShape": {"promptTokens": memory.prompt_tokens, "generationTokens": memory.generation_tokens},
         "coldStartSeconds": memory.cold_start_seconds,
-        "signals": asdict(signals) | {"pods": sorted(signals.pods)},
+        "signals": _show(signals) | {"pods": sorted(signals.pods)},
     }
+
+
+def _show(record: Any) -> dict[str, Any]:
+    """Return a dataclass's fields under the names that JSON has elsewhere, in the records in it too."""
+    return asdict(record, dict_factory=lambda pairs: {_camel(name): value for name, value in pairs})
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

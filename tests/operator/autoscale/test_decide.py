@@ -121,6 +121,11 @@ def test_all_signals_missing_holds_even_a_fresh_operator() -> None:
     assert memory.desired == 4
 
 
+def test_what_an_idle_service_cannot_have_is_not_called_unknown() -> None:
+    idle = replace(seen(1, 0.0), rejected={"step_seconds": "no samples", "prompt_tokens": "no samples"})
+    assert "unknown" not in decide(POLICY, idle, remembered(1), 0.0)[0].message
+
+
 def test_missing_arrivals_may_still_raise() -> None:
     decision, _ = decide(POLICY, seen(2, None, waiting=200.0), remembered(2), 0.0)
     assert decision.desired > 2
@@ -202,7 +207,7 @@ def test_the_explanation_is_json_and_holds_the_figures() -> None:
     assert told["desired"] == 3
     assert told["model"]["alphaSeconds"] == 0.02
     assert told["estimate"]["capacity"]["limit"]
-    assert told["signals"]["arrivals_per_second"] == 8.0
+    assert told["signals"]["arrivalsPerSecond"] == 8.0
 
 
 @pytest.mark.parametrize(
