@@ -1,15 +1,18 @@
 """Apply the example, call it as clients do, delete it."""
 
 import json
+import shutil
 from itertools import pairwise
 
 import openai
 import pytest
 
 from e2e.cluster.product import find_gateway
+from e2e.cluster.settings import REPOSITORY
 from e2e.service import Service, is_absent
 from e2e.watch import Watch
 
+DEMO_MODEL = REPOSITORY / "runtime" / "millrace_runtime" / "demo" / "stories"
 QUIET_SECONDS = 5.0
 """Several ticks of the autoscaler and scrapes of Prometheus."""
 
@@ -99,6 +102,31 @@ def test_a_foreign_service_of_the_same_name_is_left_alone(service: Service) -> N
     service.kubectl("delete", "service", "stories")
     service.wait_ready()
     assert service.get("service", "stories")["spec"]["type"] == "ExternalName"
+
+
+def test_a_model_in_a_claim_is_served(service: Service) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}}}
+    spec["storageClassName"] = ""
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "models"},
+        "spec": spec,
+    }
+    service.kubectl("apply", "-f", "-", stdin=json.dumps(claim))
+    service.wait_for("bound", lambda: "volumeName" in service.get("pvc", "models")["spec"], 20)
+    volume = service.get("pv", service.get("pvc", "models")["spec"]["volumeName"])
+    folder = volume["spec"]["hostPath"]["path"]
+    shutil.copytree(DEMO_MODEL, f"{folder}/small/stories")
+
+    service.spec["model"] = {"uri": "pvc://models/small/stories", "servedName": "from-a-claim"}
+    service.apply()
+    service.wait_ready()
+    url = f"{find_gateway(service.cluster).url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        answer = client.completions.create(model="from-a-claim", prompt="Once", max_tokens=4, seed=1)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4
 
 
 def test_a_wrong_model_path_is_named_in_the_conditions(service: Service) -> None:
