@@ -65,7 +65,7 @@ class Attention(nn.Module):
             projection(x).view(batch, tokens, -1, self.shape.head_width).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(y.transpose(1, 2).reshape(batch, tokens, -1))  # type: ignore[no-any-return]
 
@@ -124,7 +124,7 @@ class Llama(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits [batch, tokens, vocabulary] of ids [batch, tokens]."""
-        cos, sin = _rotary_table(ids.shape[1], self.shape)
+        cos, sin = rotary_table(ids.shape[1], self.shape)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
             x = layer(x, cos, sin)
@@ -136,12 +136,14 @@ def _initialise(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
 
 
-def _rotary_table(tokens: int, shape: LlamaShape) -> tuple[Tensor, Tensor]:
+def rotary_table(tokens: int, shape: LlamaShape) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [tokens, head width] of each position's angles."""
     frequencies = shape.rope_base ** (-torch.arange(0, shape.head_width, 2) / shape.head_width)
     angles = torch.outer(torch.arange(tokens), torch.cat([frequencies, frequencies]))
     return angles.cos(), angles.sin()
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn [..., head width] by angles; the halves of x are the two parts of each pair."""
     low, high = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-high, low], dim=-1) * sin

@@ -1,4 +1,4 @@
-"""Train the demo model: `python -m millrace_runtime.demo.train`, reproducible on one thread.
+"""Train the demo model: `python -m millrace_runtime.demo.train`, reproducible on two threads.
 
 A compact Llama in plain torch, independent of the runtime's own models so that one can judge the
 other. Most matrices learn by orthogonalised momentum (Muon): after 80 small steps a batch's loss was
@@ -21,10 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from millrace_runtime.demo.generator import generate_document
+from millrace_runtime.demo.induction import plant_induction
 from millrace_runtime.demo.llama import Llama, LlamaShape
 from millrace_runtime.demo.muon import Muon
 from millrace_runtime.demo.tokens import END, encode_document, train_tokenizer, write_tokenizer
 
+NUM_THREADS = 2
 FOLDER = Path(__file__).with_name("stories")
 
 
@@ -32,14 +34,15 @@ FOLDER = Path(__file__).with_name("stories")
 class Recipe:
     """What decides the weights; the defaults regenerate the shipped model."""
 
-    steps: int = 800
-    batch_tokens: int = 1024
+    steps: int = 1900
+    batch_tokens: int = 2048
     row_tokens: int = 256
     long_row_tokens: int = 1024
     long_fraction: float = 0.05
     """The last steps see long rows, so that long conversations are not strange."""
     matrix_rate: float = 0.01
     vector_rate: float = 2e-3
+    embedding_rate: float = 0.01
     warmup_steps: int = 20
     cooldown_fraction: float = 0.4
     tokenizer_documents: int = 4000
@@ -77,6 +80,7 @@ def train(recipe: Recipe, folder: Path, *, save_seconds: float) -> None:
     tokenizer = train_tokenizer(recipe.tokenizer_documents)
     shape = LlamaShape(vocabulary_size=tokenizer.get_vocab_size())
     model = Llama(shape)
+    plant_induction(model)
     optimizers = _build_optimizers(model, recipe)
     tokens = stream_tokens(tokenizer, 0)
     started, saved = time.monotonic(), 0.0
@@ -97,25 +101,30 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _build_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    named = list(model.named_parameters())
-    matrices = [weight for name, weight in named if _is_orthogonalised(name, weight)]
-    vectors = [weight for name, weight in named if not _is_orthogonalised(name, weight)]
-    adam = torch.optim.AdamW(vectors, lr=recipe.vector_rate, betas=(0.9, 0.95), weight_decay=0.0)
+def _build_optimizers(model: Llama, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Each with its peak rate as `initial_lr`."""
+    embedding = model.model.embed_tokens.weight
+    rest = [(name, weight) for name, weight in model.named_parameters() if weight is not embedding]
+    matrices = [weight for name, weight in rest if _is_orthogonalised(name, weight)]
+    vectors = [weight for name, weight in rest if not _is_orthogonalised(name, weight)]
+    groups = [
+        {"params": vectors, "lr": recipe.vector_rate},
+        {"params": [embedding], "lr": recipe.embedding_rate},
+    ]
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
     return [Muon(matrices, rate=recipe.matrix_rate), adam]
 
 
 def _is_orthogonalised(name: str, weight: Tensor) -> bool:
     """Whether Muon moves a weight. Queries and keys would grow until attention saturates (tried)."""
-    return weight.ndim == 2 and not any(part in name for part in ("embed", "q_proj", "k_proj"))
+    return weight.ndim == 2 and not any(part in name for part in ("q_proj", "k_proj"))
 
 
 def _train_step(
     model: Llama, optimizers: list[torch.optim.Optimizer], recipe: Recipe, step: int, batch: Tensor
 ) -> float:
-    peaks = (recipe.matrix_rate, recipe.vector_rate)
-    for optimizer, peak in zip(optimizers, peaks, strict=True):
-        optimizer.param_groups[0]["lr"] = peak * recipe.rate_factor(step)
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * recipe.rate_factor(step)
     logits = model(batch[:, :-1])
     loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
     loss.backward()  # type: ignore[no-untyped-call]
@@ -154,7 +163,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--save-seconds", type=float, default=200.0, help="seconds between checkpoints")
     parsed = parser.parse_args(argv)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(1)  # sums depend on the number of threads
+    torch.set_num_threads(NUM_THREADS)  # sums depend on the number of threads
     train(Recipe(steps=parsed.steps), parsed.out, save_seconds=parsed.save_seconds)
     return 0
 
