@@ -19,6 +19,7 @@ from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.progress import Say, progress
 from e2e.cluster.sources import (
     BUILD_TAGS,
+    COMPILER_FLAGS,
     GO_WHEEL,
     MODULE,
     PARTS,
@@ -110,7 +111,8 @@ def _compile(parts: Sequence[Part], go: Path, staging: Path, log: Path, say: Say
 
 def go_arguments(parts: Sequence[Part], folder: Path) -> list[str]:
     """Return the words of `go build` that put these parts into a folder."""
-    words = ["build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w"]
+    words = ["build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
+    words += [f"-gcflags=all={COMPILER_FLAGS}", "-ldflags=-s -w"]
     words += [f"-ldflags={part.package}=-s -w {part.link_flags}" for part in parts if part.link_flags]
     return [*words, "-tags", BUILD_TAGS, "-o", f"{folder}{os.sep}", *(part.package for part in parts)]
 

