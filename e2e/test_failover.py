@@ -1,15 +1,26 @@
 """The leading operator dies without a word: another leads, and nothing that serves notices."""
 
 import json
+import time
 
 from e2e.cluster.product import NAMESPACE
 from e2e.host_processes import kill_pod_processes
 from e2e.service import Service
 
+SETTLE_SECONDS = 5.0
+"""In which a new leader lists everything and looks at every service."""
+
 
 def find_leader(service: Service) -> str:
     lease = service.cluster.kubectl("-n", NAMESPACE, "get", "lease", "millrace-operator", "-o", "json")
     return str(json.loads(lease)["spec"].get("holderIdentity") or "")
+
+
+def list_versions(service: Service) -> dict[str, str]:
+    """The resourceVersion of the service and of each child: every write raises one."""
+    kinds = "infsvc,deployments,services,controllerrevisions,poddisruptionbudgets"
+    items = json.loads(service.kubectl("get", kinds, "-o", "json"))["items"]
+    return {f"{i['kind']}/{i['metadata']['name']}": i["metadata"]["resourceVersion"] for i in items}
 
 
 def test_the_other_operator_takes_over(service: Service) -> None:
@@ -18,6 +29,7 @@ def test_the_other_operator_takes_over(service: Service) -> None:
     service.apply()
     service.wait_ready()
     before = {pod["metadata"]["uid"] for pod in service.pods()}
+    versions = list_versions(service)
     leader = find_leader(service)
     pod = json.loads(service.cluster.kubectl("-n", NAMESPACE, "get", "pod", leader, "-o", "json"))
 
@@ -25,6 +37,9 @@ def test_the_other_operator_takes_over(service: Service) -> None:
     # Were its container restarted in place, it would hold the Lease still, under the same name.
     service.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--force", "--grace-period=0")
     service.wait_for("led by another", lambda: find_leader(service) not in {"", leader}, 40)
+    time.sleep(SETTLE_SECONDS)
+    assert list_versions(service) == versions
+
     service.kubectl("scale", "infsvc", "stories", "--replicas=2")
     service.wait_for("scaled by the new leader", lambda: service.status().get("readyReplicas") == 2, 60)
 
