@@ -5,7 +5,7 @@ import time
 
 from e2e.cluster.product import NAMESPACE
 from e2e.host_processes import kill_pod_processes
-from e2e.service import Service
+from e2e.service import Service, is_absent
 
 SETTLE_SECONDS = 5.0
 """In which a new leader lists everything and looks at every service."""
@@ -56,8 +56,13 @@ def test_delete_returns_while_no_operator_runs(service: Service) -> None:
     service.wait_ready()
     operator = ("-n", NAMESPACE, "scale", "deployment", "millrace-operator")
     service.cluster.kubectl(*operator, "--replicas=0")
+    pods = ("-n", NAMESPACE, "pods", "-l", "millrace.dev/component=operator")
+    children = ("-n", service.namespace, "deployments,services", "-l", "millrace.dev/service=stories")
     try:
+        service.wait_for("without an operator", lambda: is_absent(service.cluster, *pods))
         service.delete()
+        assert is_absent(service.cluster, "-n", service.namespace, "infsvc", "stories")
+        service.wait_for("rid of its children", lambda: is_absent(service.cluster, *children))
     finally:
         service.cluster.kubectl(*operator, "--replicas=2")
         service.cluster.kubectl("-n", NAMESPACE, "rollout", "status", "deployment", "millrace-operator")

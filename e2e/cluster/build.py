@@ -35,10 +35,10 @@ from e2e.cluster.sources import (
 
 
 def announce(sources: Sequence[Source], cores: int) -> list[str]:
-    """Say in lines what getting these parts will download, build and need of the disk."""
+    """Say in lines what getting these parts will download, build and need of the disk; nothing if nothing."""
     building = [source for source in sources if source.must_build]
     if not building:
-        return [f"parts: all {len(sources)} are here, nothing to build"]
+        return []
     names = ", ".join(source.part.name for source in building)
     minutes = max(1, round(sum(source.part.build_seconds for source in building) / 60 / max(1, cores)))
     lines = [

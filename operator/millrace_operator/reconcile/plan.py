@@ -145,7 +145,7 @@ def _choose_targets(
 
 def _shrink(snapshot: Snapshot, observed: Observed, step: Step) -> tuple[dict[str, int], tuple[Mark, ...]]:
     """Return the counts that may be written now, and the pods to mark before they may fall further."""
-    running = snapshot.advice.running_requests if snapshot.advice else {}
+    running = snapshot.advice.in_flight if snapshot.advice else {}
     counts: dict[str, int] = {}
     marks: list[Mark] = []
     for digest, wanted in step.counts.items():

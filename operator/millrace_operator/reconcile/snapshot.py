@@ -20,7 +20,7 @@ class Advice:
     is_held: bool
     are_objectives_met: bool | None = None
     objectives_message: str = ""
-    running_requests: Mapping[str, float] = field(default_factory=dict)
+    in_flight: Mapping[str, float] = field(default_factory=dict)
     """Requests in progress by pod name, where known."""
 
 

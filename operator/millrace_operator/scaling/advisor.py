@@ -37,7 +37,7 @@ def render_advice(decision: Decision, signals: Signals) -> Advice:
         is_held=decision.is_held and str(decision.reason) == "SignalsMissing",
         are_objectives_met=not missed if known else None,
         objectives_message=_say(known, missed),
-        running_requests=signals.in_flight,
+        in_flight=signals.in_flight,
     )
 
 

@@ -162,7 +162,7 @@ async def test_the_idlest_replica_is_marked_before_the_deployment_shrinks() -> N
     await world.settle()
     names = sorted(pod["metadata"]["name"] for pod in world.pods())
     running = {names[0]: 2.0, names[1]: 0.0, names[2]: 5.0}
-    world.advice = Advice(2, "ScalingDown", "less", "forecast", is_held=False, running_requests=running)
+    world.advice = Advice(2, "ScalingDown", "less", "forecast", is_held=False, in_flight=running)
     world.cluster.writes.clear()
     await world.settle()
     assert sorted(pod["metadata"]["name"] for pod in world.pods()) == [names[0], names[2]]

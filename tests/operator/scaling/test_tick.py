@@ -90,7 +90,7 @@ async def test_what_is_in_flight_reaches_the_planner_by_pod_and_readiness_is_the
     signals, advice = loop.considered[KEY].signals, loop.advice(KEY)
     assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (1, 1, 1)
     assert advice is not None
-    assert advice.running_requests == {"chat-1": 4.0}
+    assert advice.in_flight == {"chat-1": 4.0}
 
 
 async def test_one_question_is_asked_for_all_services_and_none_for_none(
