@@ -39,7 +39,7 @@ ENTRY_MODULES = (
     "millrace_operator.application",
     "millrace_operator.command",
     "millrace_runtime.chat.text_process",
-    "millrace_runtime.execution.local",
+    "millrace_runtime.execution.build",
     "millrace_runtime.replica.engine_process",
     "millrace_runtime.replica.http_process",
 )

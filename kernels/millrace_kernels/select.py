@@ -21,7 +21,7 @@ Attend = Callable[[Tensor, Tensor, float], Tensor]
 
 
 class Kernels(NamedTuple):
-    """The operations of one kind of device."""
+    """The operations of one kind of device that torch itself lacks or that Triton does better."""
 
     plan_attention: Callable[[Sequence[int], Sequence[int], Tensor, int, int], Attend]
     """(query_starts, context_lengths, block_tables, num_kv_heads, block_size) to an Attend."""

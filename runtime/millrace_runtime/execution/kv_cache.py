@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from millrace_runtime.execution.errors import CapacityError
-from millrace_runtime.models.config import LlamaConfig
+from millrace_runtime.models.model import Architecture, KvShape
 
 BLOCK_SIZE = 16
 """Tokens in a block."""
 DEFAULT_CPU_BYTES = 1 << 30
+SLACK = 64
+"""Numbers after the last block."""
 GPU_SHARE_OF_FREE = 0.9
 """The rest is for activations and for what else lives on the device."""
 
@@ -23,46 +25,56 @@ class CacheShape:
     max_model_length: int
 
 
-def block_bytes(config: LlamaConfig, dtype: torch.dtype) -> int:
+def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BLOCK_SIZE * dtype.itemsize
+    return sum(_numbers(shape) for shape in model.kv_shapes) * dtype.itemsize
 
 
 def default_cache_bytes(
-    config: LlamaConfig, dtype: torch.dtype, max_sequences: int, length: int, free: int | None
+    model: Architecture, dtype: torch.dtype, max_sequences: int, length: int, free: int | None
 ) -> int:
     """Memory to take when nobody said; `free` is a GPU's free memory, None on a CPU."""
     if free is not None:
         return int(free * GPU_SHARE_OF_FREE)
-    needed = max_sequences * _blocks_of(length) * block_bytes(config, dtype)
+    needed = max_sequences * _blocks_of(length) * block_bytes(model, dtype)
     return min(needed, DEFAULT_CPU_BYTES)
 
 
-def plan_cache(config: LlamaConfig, dtype: torch.dtype, length: int | None, cache_bytes: int) -> CacheShape:
+def plan_cache(model: Architecture, dtype: torch.dtype, length: int | None, cache_bytes: int) -> CacheShape:
     """Fit the cache into the memory. Raises CapacityError if a sequence of `length` has no room.
 
     Without a length it is the model's own, or what fits.
     """
-    if length is not None and length > config.max_length:
+    if length is not None and length > model.max_length:
         raise CapacityError(
-            f"--max-model-length {length} is more than the model's own {config.max_length}: lower it"
+            f"--max-model-length {length} is more than the model's own {model.max_length}: lower it"
         )
-    num_blocks = cache_bytes // block_bytes(config, dtype)
+    num_blocks = cache_bytes // block_bytes(model, dtype)
     room = num_blocks * BLOCK_SIZE
     if room < (length or BLOCK_SIZE):
         raise CapacityError(
             f"a KV cache of {cache_bytes} bytes holds {room} tokens, fewer than one sequence of "
             f"{length or BLOCK_SIZE}: lower --max-model-length or give the cache more memory"
         )
-    return CacheShape(num_blocks, length or min(config.max_length, room))
+    return CacheShape(num_blocks, length or min(model.max_length, room))
 
 
 def allocate_cache(
-    config: LlamaConfig, num_blocks: int, dtype: torch.dtype, device: torch.device
+    model: Architecture, num_blocks: int, dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """Return each layer's [blocks, 2, kv_heads, block_size, head_dim]."""
-    shape = (num_blocks, 2, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
-    return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+    """Return each layer's [blocks, 2, kv_heads, block_size, head_dim], zeros."""
+    return [_allocate(shape, num_blocks, dtype, device) for shape in model.kv_shapes]
+
+
+def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Have one vector more than the blocks: the CPU kernels read whole vectors, past a narrow head."""
+    flat = torch.zeros(num_blocks * _numbers(shape) + SLACK, dtype=dtype, device=device)
+    return flat[:-SLACK].view(num_blocks, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_dim)
+
+
+def _numbers(shape: KvShape) -> int:
+    """Numbers in one block of one layer."""
+    return 2 * shape.num_kv_heads * shape.head_dim * BLOCK_SIZE
 
 
 def _blocks_of(length: int) -> int:

@@ -1,7 +1,7 @@
 """From a folder of config.json and safetensors to a model on the device."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +9,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from millrace_kernels.step import Matrix, Packer
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
     ModelError,
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.models.config import LlamaConfig
 from millrace_runtime.models.errors import ArchitectureError
-from millrace_runtime.models.llama import Llama
+from millrace_runtime.models.model import Architecture
 from millrace_runtime.models.registry import find_architecture
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+STORED_TYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+"""Types whose numbers are the weights themselves."""
 INDEX = "model.safetensors.index.json"
 
 
@@ -34,8 +36,8 @@ def read_config(path: Path) -> dict[str, Any]:
     return _read_json(config)
 
 
-def find_model(path: Path, raw: Mapping[str, Any]) -> tuple[type[Llama], LlamaConfig]:
-    """Return the model class and config. Raises UnsupportedModelError."""
+def find_model(path: Path, raw: Mapping[str, Any]) -> Architecture:
+    """Return what config.json describes. Raises UnsupportedModelError."""
     try:
         return find_architecture(raw)
     except ArchitectureError as error:
@@ -63,30 +65,71 @@ def choose_dtype(name: str, raw: Mapping[str, Any], device: torch.device) -> tor
     return DTYPES[name]
 
 
-class Checkpoint:
-    """The tensors of a folder's safetensors files, mapped into memory and read when taken."""
+class Reader:
+    """The tensors of a folder's safetensors files, mapped into memory and read when asked for."""
 
-    def __init__(self, path: Path, dtype: torch.dtype, device: torch.device) -> None:
-        self.device = device
-        self._path, self._dtype = path, dtype
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._files = {name: _open(path / name) for name in _find_files(path)}
         self._places = {key: file for file in self._files.values() for key in file.keys()}  # noqa: SIM118
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a copy of a tensor in the model's type. Raises BadCheckpointError."""
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor in the type it is stored in. Raises BadCheckpointError or UnsupportedModelError."""
         if name not in self._places:
             raise BadCheckpointError(
                 f"{self._path}: the safetensors files lack the tensor {name}; download the model "
                 "again, or correct config.json if it describes another model"
             )
-        stored = self._places[name].get_tensor(name)
+        stored: Tensor = self._places[name].get_tensor(name)
         if tuple(stored.shape) != shape:
             raise BadCheckpointError(
                 f"{self._path}: the tensor {name} has the shape {list(stored.shape)} and config.json asks "
                 f"for {list(shape)}; use the config.json that came with the weights"
             )
+        if stored.dtype not in STORED_TYPES:
+            raise UnsupportedModelError(
+                f"{self._path}: the tensor {name} is stored as {_type_name(stored)}, which means nothing "
+                "without its scales; quantised checkpoints are not supported yet: serve the unquantised one"
+            )
+        return stored
+
+
+class CheckpointWeights:
+    """A checkpoint's tensors, packed for one path as the model's constructor asks for them."""
+
+    def __init__(self, reader: Reader, packer: Packer) -> None:
+        self.device = packer.device
+        self._reader, self._packer = reader, packer
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """See Weights."""
+        return self._copy(self._reader.read(name, (size,)))
+
+    def matrix(self, names: Mapping[str, int], inputs: int, *, has_bias: bool = False) -> Matrix:
+        """See Weights."""
+        bias = self._bias(names) if has_bias else None
+        return self._packer.pack(self._parts(names, inputs), sum(names.values()), inputs, bias)
+
+    def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
+        """See Weights."""
+        names = {gate: rows, up: rows}
+        bias = self._bias(names) if has_bias else None
+        return self._packer.pack_gated(self._parts(names, inputs), 2 * rows, inputs, bias)
+
+    def _parts(self, names: Mapping[str, int], inputs: int) -> Iterator[Tensor]:
+        for name, rows in names.items():
+            yield self._reader.read(f"{name}.weight", (rows, inputs))
+
+    def _bias(self, names: Mapping[str, int]) -> Tensor:
+        return torch.cat([self.vector(f"{name}.bias", rows) for name, rows in names.items()])
+
+    def _copy(self, stored: Tensor) -> Tensor:
         # A copy: a mapped file that is cut short under us would kill the process at a later read.
-        return torch.empty(shape, dtype=self._dtype, device=self.device).copy_(stored)
+        return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
+
+
+def _type_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _find_files(path: Path) -> list[str]:

@@ -9,23 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from millrace_runtime.execution.errors import ModelError, PlanError
-from millrace_runtime.execution.kv_cache import (
-    BLOCK_SIZE,
-    allocate_cache,
-    default_cache_bytes,
-    plan_cache,
-)
-from millrace_runtime.execution.loading import (
-    Checkpoint,
-    choose_device,
-    choose_dtype,
-    find_model,
-    read_config,
-)
-from millrace_runtime.execution.model_runner import ModelRunner, Span
+from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.execution.model_runner import Runner, Span
 from millrace_runtime.execution.sampler import Draw, Drawn, sample
-from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult, TokenLogprobs
 
@@ -47,7 +33,7 @@ class Launched:
 class LocalExecutor:
     """Runs plans in order. A CPU runs a plan when it is collected, a GPU is given it when submitted."""
 
-    def __init__(self, runner: ModelRunner, slots: SlotTable, limits: Limits, device: torch.device) -> None:
+    def __init__(self, runner: Runner, slots: SlotTable, limits: Limits, device: torch.device) -> None:
         self.limits = limits
         self._runner, self._slots, self._device = runner, slots, device
         self._in_flight: deque[Callable[[], StepResult]] = deque()
@@ -127,34 +113,3 @@ def _read_logprobs(drawn: Drawn, place: int, token: int, draw: Draw) -> TokenLog
     row = drawn.logprobs[place]
     best = row.topk(min(count, row.shape[0]))
     return TokenLogprobs(row[token].item(), best.indices.tolist(), best.values.tolist())
-
-
-def build_executor(settings: ExecutionSettings) -> LocalExecutor:
-    """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do."""
-    if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
-        raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
-    raw = read_config(settings.model_path)
-    architecture, config = find_model(settings.model_path, raw)
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, raw, device)
-    with torch.inference_mode():
-        model = architecture(config, Checkpoint(settings.model_path, dtype, device))
-        length = settings.max_model_length
-        cache_bytes = settings.kv_cache_bytes
-        if cache_bytes is None:
-            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-            needed = length or config.max_length
-            cache_bytes = default_cache_bytes(config, dtype, settings.max_sequences, needed, free)
-        shape = plan_cache(config, dtype, length, cache_bytes)
-        caches = allocate_cache(config, shape.num_blocks, dtype, device)
-        slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
-        runner = ModelRunner(model, config, caches, shape.max_model_length, device)
-    limits = Limits(
-        num_blocks=shape.num_blocks,
-        block_size=BLOCK_SIZE,
-        num_slots=settings.max_sequences,
-        depth=1 if device.type == "cpu" else 2,
-        max_model_length=shape.max_model_length,
-        vocabulary_size=config.vocabulary_size,
-    )
-    return LocalExecutor(runner, slots, limits, device)

@@ -1,28 +1,27 @@
 """Tokens in, logits out."""
 
 from torch import Tensor
-from torch.nn import functional
 
-from millrace_runtime.layers.linear import Linear
+from millrace_kernels.step import Matrix, Step
 
 
 class Embedding:
     """A table of one vector a token."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Matrix) -> None:
         self.weight = weight
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Map tokens [rows] to [rows, width]."""
-        return functional.embedding(tokens, self.weight)
+    def __call__(self, step: Step) -> Tensor:
+        """Return the vectors of the step's tokens, [tokens, width]."""
+        return step.embed(self.weight)
 
 
 class Head:
     """Scores every token of the vocabulary, in float32 whatever the weights' type."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._linear = Linear(weight)
+    def __init__(self, weight: Matrix) -> None:
+        self.weight = weight
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         """Map hidden [rows, width] to float32 logits [rows, vocabulary]."""
-        return self._linear(hidden).float()
+        return step.logits(hidden, self.weight)

@@ -1,26 +1,31 @@
-"""Linear layers whose rows do not feel each other."""
+"""Linear layers: a packed weight, and the operation that a model applies it with."""
 
 from torch import Tensor
-from torch.nn import functional
 
-MIN_GEMM_ROWS = 16
-"""On CPUs the BLAS takes other paths for a few rows (a matrix-vector product for one), with other
-bits; from 8 rows on it gave each row the same bits whatever the others (tried, float32 and bfloat16,
-1 and 2 threads, to 700 rows). 16 leaves a margin for CPUs not tried."""
+from millrace_kernels.step import Matrix, Step
 
 
 class Linear:
-    """y = x·Wᵀ + b with weight [out, in]: a row's bits do not depend on how many rows there are."""
+    """y = x·Wᵀ + b: a row's result does not depend on how many rows there are."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Matrix) -> None:
         self.weight = weight
-        self.bias = bias
-        self._min_rows = MIN_GEMM_ROWS if weight.device.type == "cpu" else 0
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map x [rows, in] to [rows, out]."""
-        missing = self._min_rows - x.shape[0]
-        if missing <= 0:
-            return functional.linear(x, self.weight, self.bias)
-        padded = functional.pad(x, (0, 0, 0, missing))
-        return functional.linear(padded, self.weight, self.bias)[: x.shape[0]]
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [rows, inputs] to [rows, outputs]."""
+        return step.linear(x, self.weight)
+
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return residual + y; the residual may not be used again."""
+        return step.linear_add(x, self.weight, residual)
+
+
+class GatedLinear:
+    """silu(gate(x)) * up(x): the weight holds the gate's rows, then the other's."""
+
+    def __init__(self, weight: Matrix) -> None:
+        self.weight = weight
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [rows, inputs] to [rows, outputs / 2]."""
+        return step.linear_silu_mul(x, self.weight)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from millrace_kernels.select import select_kernels
+from millrace_kernels.step import Step
 
 
 class RMSNorm:
@@ -11,8 +11,7 @@ class RMSNorm:
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         self.weight = weight
         self.epsilon = epsilon
-        self._rms_norm = select_kernels(weight.device).rms_norm
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map x [rows, width] to the same shape and type."""
-        return self._rms_norm(x, self.weight, self.epsilon)
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [rows, width] to the same shape, in the model's type."""
+        return step.rms_norm(x, self.weight, self.epsilon)

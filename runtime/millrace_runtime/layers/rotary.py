@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millrace_kernels.step import Angles
+
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -27,24 +29,13 @@ class Llama3Scaling:
 RotaryScaling = LinearScaling | Llama3Scaling
 
 
-class Rotary:
-    """cos and sin of every position's angles, float32 [max_length, head_dim / 2]."""
-
-    def __init__(
-        self,
-        head_dim: int,
-        theta: float,
-        max_length: int,
-        device: torch.device,
-        scaling: RotaryScaling | None = None,
-    ) -> None:
-        frequencies = _frequencies(head_dim, theta, scaling)
-        angles = torch.outer(torch.arange(max_length, dtype=torch.float32), frequencies)
-        self._cos, self._sin = angles.cos().to(device), angles.sin().to(device)
-
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin, each [tokens, head_dim / 2], of positions [tokens]."""
-        return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+def rotary_angles(
+    head_dim: int, theta: float, length: int, scaling: RotaryScaling | None, device: torch.device
+) -> Angles:
+    """Return the angles of positions 0 … length - 1."""
+    frequencies = _frequencies(head_dim, theta, scaling)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    return Angles(angles.cos().to(device), angles.sin().to(device))
 
 
 def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> Tensor:

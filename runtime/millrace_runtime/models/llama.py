@@ -4,37 +4,40 @@ Mistral (without a sliding window) and Qwen 2 (biases on queries, keys and value
 Weight names are the Hugging Face checkpoints'.
 """
 
-import torch
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 from torch import Tensor
 
-from millrace_runtime.layers.activation import silu_mul_for
-from millrace_runtime.layers.attention import Attention, StepContext
+from millrace_kernels.step import Angles, Heads, Step
+from millrace_runtime.layers.attention import Attention
 from millrace_runtime.layers.embedding import Embedding, Head
-from millrace_runtime.layers.linear import Linear
+from millrace_runtime.layers.linear import GatedLinear, Linear
 from millrace_runtime.layers.norm import RMSNorm
-from millrace_runtime.models.config import LlamaConfig
+from millrace_runtime.layers.rotary import rotary_angles
+from millrace_runtime.models.config import LlamaConfig, parse_llama_config
+from millrace_runtime.models.model import Architecture, KvShape
 from millrace_runtime.models.weights import Weights
 
 
 class LlamaAttention:
     """Grouped-query self-attention."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, layer: int) -> None:
+    def __init__(self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles) -> None:
         prefix = f"model.layers.{layer}.self_attn"
         outputs = config.num_heads * config.head_dim
         kv_outputs = config.num_kv_heads * config.head_dim
-        parts = {"q_proj": outputs, "k_proj": kv_outputs, "v_proj": kv_outputs}
-        self.qkv = _merged_linear(weights, prefix, parts, config.width, has_bias=config.has_qkv_bias)
-        self.attention = Attention(
-            layer, config.num_heads, config.num_kv_heads, config.head_dim, weights.device
-        )
-        self.output = _merged_linear(
-            weights, prefix, {"o_proj": config.width}, outputs, has_bias=config.has_output_bias
-        )
+        parts = {f"{prefix}.q_proj": outputs, f"{prefix}.k_proj": kv_outputs, f"{prefix}.v_proj": kv_outputs}
+        self.qkv = Linear(weights.matrix(parts, config.width, has_bias=config.has_qkv_bias))
+        heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
+        self.attention = Attention(layer, heads, angles)
+        part = {f"{prefix}.o_proj": config.width}
+        self.output = Linear(weights.matrix(part, outputs, has_bias=config.has_output_bias))
 
-    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """Map x [tokens, width] to the same shape."""
-        return self.output(self.attention(self.qkv(x), step))
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return the residual plus what attention makes of x, each [tokens, width]."""
+        return self.output.add_to(residual, self.attention(self.qkv(x, step), step), step)
 
 
 class LlamaMLP:
@@ -42,71 +45,62 @@ class LlamaMLP:
 
     def __init__(self, config: LlamaConfig, weights: Weights, layer: int) -> None:
         prefix, has_bias = f"model.layers.{layer}.mlp", config.has_mlp_bias
-        parts = {"gate_proj": config.mlp_width, "up_proj": config.mlp_width}
-        self.gate_up = _merged_linear(weights, prefix, parts, config.width, has_bias=has_bias)
-        self.silu_mul = silu_mul_for(weights.device)
-        self.down = _merged_linear(
-            weights, prefix, {"down_proj": config.width}, config.mlp_width, has_bias=has_bias
-        )
+        gate, up, size = f"{prefix}.gate_proj", f"{prefix}.up_proj", config.mlp_width
+        self.gate_up = GatedLinear(weights.gated_matrix(gate, up, size, config.width, has_bias=has_bias))
+        part = {f"{prefix}.down_proj": config.width}
+        self.down = Linear(weights.matrix(part, size, has_bias=has_bias))
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map x [tokens, width] to the same shape."""
-        return self.down(self.silu_mul(self.gate_up(x)))
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return the residual plus what the MLP makes of x, each [tokens, width]."""
+        return self.down.add_to(residual, self.gate_up(x, step), step)
 
 
 class LlamaLayer:
     """Attention and MLP, each normalised before and added after."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, layer: int) -> None:
-        prefix, width = f"model.layers.{layer}", config.width
-        self.attention_norm = RMSNorm(
-            weights.take(f"{prefix}.input_layernorm.weight", (width,)), config.epsilon
-        )
-        self.attention = LlamaAttention(config, weights, layer)
-        self.mlp_norm = RMSNorm(
-            weights.take(f"{prefix}.post_attention_layernorm.weight", (width,)), config.epsilon
-        )
+    def __init__(self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles) -> None:
+        prefix, width, epsilon = f"model.layers.{layer}", config.width, config.epsilon
+        self.attention_norm = RMSNorm(weights.vector(f"{prefix}.input_layernorm.weight", width), epsilon)
+        self.attention = LlamaAttention(config, weights, layer, angles)
+        self.mlp_norm = RMSNorm(weights.vector(f"{prefix}.post_attention_layernorm.weight", width), epsilon)
         self.mlp = LlamaMLP(config, weights, layer)
 
-    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Map x [tokens, width] to the same shape."""
-        x = x + self.attention(self.attention_norm(x), step)
-        return x + self.mlp(self.mlp_norm(x))
+        x = self.attention.add_to(x, self.attention_norm(x, step), step)
+        return self.mlp.add_to(x, self.mlp_norm(x, step), step)
 
 
 class Llama:
     """Tokens to hidden states, and hidden states to logits."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights) -> None:
-        table = (config.vocabulary_size, config.width)
-        embedding = weights.take("model.embed_tokens.weight", table)
-        self.embedding = Embedding(embedding)
-        self.layers = [LlamaLayer(config, weights, layer) for layer in range(config.num_layers)]
-        self.norm = RMSNorm(weights.take("model.norm.weight", (config.width,)), config.epsilon)
-        self.head = Head(embedding if config.is_tied else weights.take("lm_head.weight", table))
+    def __init__(self, config: LlamaConfig, weights: Weights, length: int) -> None:
+        table = weights.matrix({"model.embed_tokens": config.vocabulary_size}, config.width)
+        angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
+        self.embedding = Embedding(table)
+        self.layers = [LlamaLayer(config, weights, layer, angles) for layer in range(config.num_layers)]
+        self.norm = RMSNorm(weights.vector("model.norm.weight", config.width), config.epsilon)
+        head = {"lm_head": config.vocabulary_size}
+        self.head = Head(table if config.is_tied else weights.matrix(head, config.width))
 
-    def forward(self, tokens: Tensor, step: StepContext) -> Tensor:
-        """Map tokens [tokens] to hidden states [tokens, width]."""
-        x = self.embedding(tokens)
+    def forward(self, step: Step) -> Tensor:
+        """Return the hidden states of the step's tokens, [tokens, width]."""
+        x = self.embedding(step)
         for layer in self.layers:
             x = layer(x, step)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, step: Step) -> Tensor:
         """Chosen rows of the hidden states, [rows, width], to float32 logits [rows, vocabulary]."""
-        return self.head(self.norm(hidden))
+        return self.head(self.norm(hidden, step), step)
 
 
-def _merged_linear(
-    weights: Weights, prefix: str, outputs: dict[str, int], inputs: int, *, has_bias: bool
-) -> Linear:
-    """Projections of one input as one product, in the order of `outputs`."""
-    parts = [weights.take(f"{prefix}.{name}.weight", (size, inputs)) for name, size in outputs.items()]
-    if not has_bias:
-        return Linear(_join(parts))
-    biases = [weights.take(f"{prefix}.{name}.bias", (size,)) for name, size in outputs.items()]
-    return Linear(_join(parts), _join(biases))
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def llama_architecture(raw: Mapping[str, Any]) -> Architecture:
+    """Read a Llama-family config.json. Raises ArchitectureError naming the field."""
+    config = parse_llama_config(raw)
+    return Architecture(
+        vocabulary_size=config.vocabulary_size,
+        max_length=config.max_length,
+        kv_shapes=(KvShape(config.num_kv_heads, config.head_dim),) * config.num_layers,
+        build=partial(Llama, config),
+    )

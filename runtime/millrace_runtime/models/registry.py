@@ -1,25 +1,25 @@
 """Which architecture names of config.json we serve, and by which model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from millrace_runtime.models.config import LlamaConfig, parse_llama_config
 from millrace_runtime.models.errors import ArchitectureError
-from millrace_runtime.models.llama import Llama
+from millrace_runtime.models.llama import llama_architecture
+from millrace_runtime.models.model import Architecture
 
-ARCHITECTURES: Final[Mapping[str, type[Llama]]] = {
-    "LlamaForCausalLM": Llama,
-    "MistralForCausalLM": Llama,
-    "Qwen2ForCausalLM": Llama,
+ARCHITECTURES: Final[Mapping[str, Callable[[Mapping[str, Any]], Architecture]]] = {
+    "LlamaForCausalLM": llama_architecture,
+    "MistralForCausalLM": llama_architecture,
+    "Qwen2ForCausalLM": llama_architecture,
 }
 
 
-def find_architecture(raw: Mapping[str, Any]) -> tuple[type[Llama], LlamaConfig]:
-    """Return the model class and its checked config. Raises ArchitectureError."""
+def find_architecture(raw: Mapping[str, Any]) -> Architecture:
+    """Return what a config.json describes. Raises ArchitectureError."""
     names = raw.get("architectures") or []
     for name in names:
         if name in ARCHITECTURES:
-            return ARCHITECTURES[name], parse_llama_config(raw)
+            return ARCHITECTURES[name](raw)
     asked = ", ".join(map(str, names)) or "none"
     raise ArchitectureError(
         f"config.json names the architecture {asked}; supported are {', '.join(sorted(ARCHITECTURES))}"

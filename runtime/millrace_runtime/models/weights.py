@@ -1,15 +1,30 @@
 """Where a model's constructor takes its weights from."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from millrace_kernels.step import Matrix
+
 
 class Weights(Protocol):
-    """A checkpoint's tensors by name, in the type and on the device that the model runs with."""
+    """A checkpoint's tensors by name, in the type, the format and on the device that the model runs with.
+
+    Every method raises ModelError where a tensor is missing, of another shape or of a type that is not meant.
+    """
 
     device: torch.device
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor of its own memory. Raises ModelError where it is missing or of another shape."""
+    def vector(self, name: str, size: int) -> Tensor:
+        """Return a tensor [size]: a norm's scale, say."""
+
+    def matrix(self, names: Mapping[str, int], inputs: int, *, has_bias: bool = False) -> Matrix:
+        """Return projections of one input as one matrix: each name's rows in turn, of `name.weight`.
+
+        With `has_bias` each has a `name.bias` as well.
+        """
+
+    def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
+        """Return a gate and what it multiplies, `rows` each, as one matrix."""

@@ -83,7 +83,7 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
 
 def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
     # Here and not above: importing torch takes seconds, and is a phase that we measure.
-    from millrace_runtime.execution.local import build_executor  # noqa: PLC0415
+    from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
     from millrace_runtime.execution.settings import ExecutionSettings  # noqa: PLC0415
 
     clock.end("imports")

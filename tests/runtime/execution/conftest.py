@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from millrace_runtime.execution.local import LocalExecutor, build_executor
+from millrace_runtime.execution.build import build_executor
+from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
     CapacityError,
@@ -14,7 +15,6 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.execution.local import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
 
 Make = Callable[..., Path]
@@ -65,6 +65,19 @@ def test_another_shape_than_the_config_says(make_model: Make) -> None:
     with pytest.raises(
         BadCheckpointError, match=r"has the shape \[199, 48\] and config\.json asks for \[200"
     ):
+        build(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_type_that_means_nothing_without_scales_is_refused_by_name(
+    make_model: Make, dtype: torch.dtype
+) -> None:
+    path = make_model()
+    weights = load_file(path / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name] = weights[name].to(dtype)
+    save_file(weights, path / "model.safetensors")
+    with pytest.raises(UnsupportedModelError, match=r"mlp\.up_proj\.weight is stored as (int|float)8"):
         build(path)
 
 

@@ -1,0 +1,88 @@
+"""What a model's forward is written in: the operations of one step, whoever computes them.
+
+`TensorStep` computes each at once with torch or Triton; the native path's `Recorder` writes them down once,
+and runs the record at every step. Knows tensors; not models, sequences or schedules.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The shape of a layer's attention: `num_kv_heads` divides `num_heads`."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """cos and sin of every position's rotary angles, each float32 [length, head_dim / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Matrix(Protocol):
+    """A weight [outputs, inputs] with its bias, kept as one path's products want it."""
+
+    @property
+    def inputs(self) -> int:
+        """Columns of the weight."""
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+
+
+class Packer(Protocol):
+    """Makes matrices for one path, from the type and on the device that the model runs with."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
+        """Keep parts [any rows, inputs], `outputs` rows in all, one below the other.
+
+        They are read one at a time, so that no more than one is in memory beside what is packed.
+        """
+
+    def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
+        """Keep a gate's rows and then as many of its product's, for `Step.linear_silu_mul`."""
+
+
+class Step(Protocol):
+    """One step's operations. Rows are the step's tokens, and after `logits` those that draw."""
+
+    def embed(self, table: Matrix) -> Tensor:
+        """Return the vectors of the step's tokens, [tokens, inputs]: rows of the table."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """Normalise each row of x [rows, width] and scale it by weight [width]."""
+
+    def linear(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Map x [rows, inputs] to [rows, outputs]."""
+
+    def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
+        """Return residual + linear(x, weight). `residual` may not be used again: it may become the sum."""
+
+    def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
+
+    def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
+        """Turn queries and keys by their positions, store keys and values in the layer's KV cache.
+
+        qkv [tokens, (heads + 2 kv_heads) * head_dim]. Returns the queries, [tokens, heads * head_dim].
+        """
+
+    def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
+        """Attend causally, each row to its own sequence, over what the layer's KV cache holds."""
+
+    def logits(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Return linear(x, weight) in float32 whatever the weight's type."""

@@ -1,0 +1,115 @@
+"""A step computed operation by operation: with torch on CPUs, with torch and Triton on GPUs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.select import Attend, Kernels
+from millrace_kernels.step import Angles, Heads, Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMatrix:
+    """A weight as torch multiplies it."""
+
+    weight: Tensor
+    """[outputs, inputs]"""
+    bias: Tensor | None
+
+    @property
+    def inputs(self) -> int:
+        """Columns of the weight."""
+        return self.weight.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+        return self.weight.shape[0]
+
+
+class TensorPacker:
+    """Keeps a matrix as one dense tensor."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+
+    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> DenseMatrix:
+        """See Packer."""
+        weight = torch.empty((outputs, inputs), dtype=self.dtype, device=self.device)
+        begin = 0
+        for part in parts:
+            weight[begin : begin + part.shape[0]] = part
+            begin += part.shape[0]
+        return DenseMatrix(weight, None if bias is None else bias.to(self.device, self.dtype))
+
+    def pack_gated(
+        self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
+    ) -> DenseMatrix:
+        """See Packer."""
+        return self.pack(parts, outputs, inputs, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStep:
+    """What the layers of one step share; its operations are those of `Step`."""
+
+    kernels: Kernels
+    tokens: Tensor
+    """int64 [tokens]"""
+    positions: Tensor
+    """int64 [tokens], each in its sequence"""
+    cache_slots: Tensor
+    """int64 [real tokens]: block * block_size + offset where each token's KV goes."""
+    kv_caches: Sequence[Tensor]
+    """A layer's [blocks, 2, kv_heads, block_size, head_dim], by layer."""
+    attend: Attend
+    """The step's attention, planned over its rows' block tables."""
+
+    def embed(self, table: Matrix) -> Tensor:
+        """See Step."""
+        return functional.embedding(self.tokens, _dense(table).weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """See Step."""
+        return self.kernels.rms_norm(x, weight, epsilon)
+
+    def linear(self, x: Tensor, weight: Matrix) -> Tensor:
+        """See Step."""
+        matrix = _dense(weight)
+        return linear_reference(x, matrix.weight, matrix.bias)
+
+    def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
+        """See Step."""
+        return residual + self.linear(x, weight)
+
+    def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
+        """See Step."""
+        return self.kernels.silu_mul(self.linear(x, weight))
+
+    def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
+        """See Step."""
+        packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
+        num_rotated = heads.num_heads + heads.num_kv_heads
+        cos, sin = (table.index_select(0, self.positions) for table in (angles.cos, angles.sin))
+        rotated = self.kernels.rotary(packed[:, :num_rotated], cos, sin)
+        keys, values = rotated[:, heads.num_heads :], packed[:, num_rotated:]
+        self.kernels.kv_write(keys, values, self.kv_caches[layer], self.cache_slots)
+        return rotated[:, : heads.num_heads].flatten(1)
+
+    def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
+        """See Step."""
+        rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
+        return self.attend(rows, self.kv_caches[layer], scale).flatten(1)
+
+    def logits(self, x: Tensor, weight: Matrix) -> Tensor:
+        """See Step."""
+        return self.linear(x, weight).float()
+
+
+def _dense(matrix: Matrix) -> DenseMatrix:
+    assert isinstance(matrix, DenseMatrix), "a matrix packed for another path"
+    return matrix
