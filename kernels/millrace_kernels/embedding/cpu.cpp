@@ -1,0 +1,33 @@
+// Tokens to vectors, read out of a matrix packed for products (a tied head is held once), and choosing rows.
+#include "../native/program.h"
+
+namespace MILLRACE_ISA {
+
+// Copy row `column` of W, which is a column of the packed strips, to float32.
+static void unpack(const Matrix& m, int64_t column, float* to) {
+  int64_t strip = column / LANES, lane = column % LANES;
+  if (m.format == DENSE_FLOAT32) {
+    const float* from = (const float*)m.data + strip * m.inputs * LANES + lane;
+    for (int k = 0; k < m.inputs; k++) to[k] = from[k * LANES];
+  } else {
+    int inputs = (m.inputs + 1) / 2 * 2;
+    const bf16* from = (const bf16*)m.data + strip * inputs * LANES + lane * 2;
+    for (int k = 0; k < m.inputs; k++) to[k] = widen(from[k / 2 * 2 * LANES + k % 2]);
+  }
+}
+
+void embed(const Program& p, const Step& step, const Op& op, const Worker& w) {
+  Share mine = share(step.num_tokens, w);
+  for (int t = mine.begin; t < mine.end; t++) {
+    int64_t token = step.tokens[step.slot[step.row_of[t]] * step.tokens_stride + step.position[t]];
+    unpack(*op.matrix, token, row<float>(p, op.y, t));
+  }
+}
+
+void select(const Program& p, const Step& step, const Op& op, const Worker& w) {
+  Share mine = share(step.num_emits, w);
+  for (int e = mine.begin; e < mine.end; e++)
+    memcpy(row<char>(p, op.y, e), row<char>(p, op.x, step.emits[e]), op.x.width * (op.x.type == FLOAT32 ? 4 : 2));
+}
+
+}  // namespace MILLRACE_ISA

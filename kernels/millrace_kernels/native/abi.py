@@ -1,0 +1,146 @@
+"""The native library's structures and functions, field for field as in program.h."""
+
+import ctypes
+import enum
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+from millrace_kernels.native.errors import NativeError
+
+
+class Type(enum.IntEnum):
+    """How a number in the workspace is kept."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+
+
+class Kind(enum.IntEnum):
+    """An operation."""
+
+    EMBED = 0
+    RMS_NORM = 1
+    LINEAR = 2
+    LINEAR_ADD = 3
+    LINEAR_SILU_MUL = 4
+    ROTARY_KV_WRITE = 5
+    ATTENTION = 6
+    SELECT = 7
+
+
+class Rows(Structure):
+    """Rows in the workspace."""
+
+    _fields_ = (("offset", c_int64), ("stride", c_int64), ("width", c_int32), ("type", c_int32))
+
+
+class Matrix(Structure):
+    """A packed weight."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("format", c_int32),
+        ("inputs", c_int32),
+        ("outputs", c_int32),
+        ("is_gated", c_int32),
+    )
+
+
+class Op(Structure):
+    """One operation of a record."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("layer", c_int32),
+        ("x", Rows),
+        ("y", Rows),
+        ("matrix", POINTER(Matrix)),
+        ("weight", c_void_p),
+        ("number", c_float),
+        ("weight_type", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("length", c_int32),
+    )
+
+
+class Step(Structure):
+    """One step's rows."""
+
+    _fields_ = (
+        ("num_rows", c_int32),
+        ("num_tokens", c_int32),
+        ("num_emits", c_int32),
+        ("slot", c_void_p),
+        ("begin", c_void_p),
+        ("count", c_void_p),
+        ("start", c_void_p),
+        ("row_of", c_void_p),
+        ("position", c_void_p),
+        ("emits", c_void_p),
+        ("tokens", c_void_p),
+        ("blocks", c_void_p),
+        ("tokens_stride", c_int64),
+        ("blocks_stride", c_int64),
+    )
+
+
+class Program(Structure):
+    """A record and the memory it works on."""
+
+    _fields_ = (
+        ("ops", POINTER(Op)),
+        ("num_ops", c_int32),
+        ("num_forward_ops", c_int32),
+        ("workspace", c_void_p),
+        ("kv_caches", POINTER(c_void_p)),
+        ("kv_type", c_int32),
+        ("progress", c_int64),
+    )
+
+
+_STRUCTURES = (Matrix, Op, Step, Program)
+
+
+class Library:
+    """A loaded library. ctypes lets go of the interpreter's lock during each call."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NativeError for a file that can't be loaded or speaks of other structures."""
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NativeError(f"{path} can't be loaded: {error}") from error
+        self._declare()
+        sizes = (c_int32 * len(_STRUCTURES))()
+        self._library.millrace_sizes(sizes)
+        if list(sizes) != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
+            raise NativeError(f"{path} has other structures than abi.py: build it anew")
+
+    def _declare(self) -> None:
+        library = self._library
+        library.millrace_sizes.restype = None
+        library.millrace_pool_new.restype = c_void_p
+        library.millrace_pool_new.argtypes = (c_int32, c_int64)
+        library.millrace_pool_free.restype = None
+        library.millrace_pool_free.argtypes = (c_void_p,)
+        library.millrace_run.restype = None
+        library.millrace_run.argtypes = (c_void_p, POINTER(Program), POINTER(Step), c_int32, c_int32)
+
+    def new_pool(self, num_threads: int, scratch_bytes: int) -> int:
+        """Return a handle of so many threads, the caller of `run` included. Raises NativeError."""
+        handle: int | None = self._library.millrace_pool_new(num_threads, scratch_bytes)
+        if handle is None:
+            raise NativeError(f"{num_threads} threads can't be started: raise the limits")
+        return handle
+
+    def free_pool(self, handle: int) -> None:
+        """End the pool's threads; none of them may be running."""
+        self._library.millrace_pool_free(handle)
+
+    def run(self, pool: int, program: Program, step: Step, first_op: int, last_op: int) -> None:
+        """Run operations first_op … last_op - 1 on the pool's threads; one call at a time for each pool."""
+        self._library.millrace_run(pool, program, step, first_op, last_op)

@@ -1,0 +1,142 @@
+"""Finds the native library for an instruction set, or compiles it.
+
+A library's name carries a hash of the sources and flags it came from, so that one made from other sources
+is never loaded. It is looked for beside this file (a wheel's), then in a private cache, where it is made on
+first use.
+`python -m millrace_kernels.native.build --to FOLDER` makes all of them ahead of time.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from millrace_kernels.native.errors import BuildError
+from millrace_kernels.native.instruction_sets import InstructionSet
+
+PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGED = PACKAGE / "native" / "lib"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+    # A product and a sum stay two roundings unless the code says fma: else two tile shapes differ in bits.
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    # GCC's own AVX-512 header declares variables it leaves unset by intent.
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+)
+BUILD_SECONDS = 600
+
+
+def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> Path:
+    """Return the library's file, compiled now if need be. Raises BuildError."""
+    name = library_name(instruction_set)
+    folder = cache or default_cache()
+    for place in (PACKAGED / name, folder / name):
+        if place.is_file() and (place.parent == PACKAGED or _is_private(place.parent)):
+            return place
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(folder):
+        raise BuildError(f"{folder} can be written by others, so no library is loaded from it: chmod go-w it")
+    return build_library(instruction_set, folder)
+
+
+def default_cache() -> Path:
+    """Return the folder of this user's compiled libraries."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "millrace" / "kernels"
+
+
+def library_name(instruction_set: InstructionSet) -> str:
+    """Return the file name that belongs to the present sources."""
+    digest = hashlib.sha256(" ".join([*FLAGS, *instruction_set.compiler_flags]).encode())
+    for file in sorted([*sources(), *PACKAGE.glob("*/*.h")]):
+        digest.update(f"\0{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
+    return f"millrace-{instruction_set.value}-{digest.hexdigest()[:16]}.so"
+
+
+def sources() -> list[Path]:
+    """Return every C++ file of the library."""
+    return sorted([*PACKAGE.glob("*/cpu.cpp"), *PACKAGE.glob("native/*.cpp")])
+
+
+def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:
+    """Compile into `folder`; another process that does the same at the same time does no harm."""
+    compiler = find_compiler()
+    target = folder / library_name(instruction_set)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = _compile(compiler, instruction_set, Path(scratch), tuple(extra_flags))
+            return made.replace(target)
+    except OSError as error:
+        raise BuildError(f"the native library can't be written to {folder}: {error}") from error
+
+
+def find_compiler() -> str:
+    """Return a C++ compiler: $CXX, else one from PATH. Raises BuildError."""
+    names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
+    for name in names:
+        if (path := shutil.which(name)) is not None:
+            return path
+    raise BuildError(f"there is no C++ compiler ({', '.join(names)}): install g++")
+
+
+def _compile(
+    compiler: str, instruction_set: InstructionSet, folder: Path, extra_flags: tuple[str, ...]
+) -> Path:
+    flags = [*FLAGS, *instruction_set.compiler_flags, f"-DMILLRACE_ISA={instruction_set.value}", *extra_flags]
+    jobs = [(source, folder / f"{source.parent.name}-{source.stem}.o") for source in sources()]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(lambda job: _run([compiler, *flags, "-c", str(job[0]), "-o", str(job[1])]), jobs))
+    made = folder / "library.so"
+    objects = [str(output) for _, output in jobs]
+    _run([compiler, "-shared", *extra_flags, *objects, "-o", str(made), "-lpthread"])
+    return made
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"the C++ compiler failed: {error}") from error
+    if done.returncode != 0:
+        raise BuildError(f"the C++ compiler failed: {(done.stderr.strip() or 'without a word')[:2000]}")
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user, or root, can have put a file here."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    return status.st_uid in {os.geteuid(), 0} and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def main(argv: list[str]) -> int:
+    """Build every instruction set's library ahead of time."""
+    parser = argparse.ArgumentParser(prog="python -m millrace_kernels.native.build", description=__doc__)
+    parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
+    folder = parser.parse_args(argv).to
+    folder.mkdir(parents=True, exist_ok=True)
+    for instruction_set in InstructionSet:
+        if not (folder / library_name(instruction_set)).is_file():
+            build_library(instruction_set, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Which instruction sets the native library is built for, and which of them this CPU has."""
+
+import enum
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
+
+
+class InstructionSet(enum.Enum):
+    """One build of the library; the value is its name in flags, files and logs."""
+
+    AVX512_BF16 = "avx512_bf16"
+    AVX512 = "avx512"
+    AVX2 = "avx2"
+    PORTABLE = "portable"
+
+    @property
+    def compiler_flags(self) -> tuple[str, ...]:
+        """What the compiler may use; nothing for the portable build."""
+        return {
+            InstructionSet.AVX512_BF16: (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+            InstructionSet.AVX512: _AVX512,
+            InstructionSet.AVX2: ("-mavx2", "-mfma"),
+            InstructionSet.PORTABLE: (),
+        }[self]
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """What /proc/cpuinfo must list for it."""
+        avx512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
+        return {
+            InstructionSet.AVX512_BF16: avx512 | {"avx512_bf16", "avx512_vnni"},
+            InstructionSet.AVX512: avx512,
+            InstructionSet.AVX2: frozenset({"avx2", "fma"}),
+            InstructionSet.PORTABLE: frozenset[str](),
+        }[self]
+
+
+def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Return this CPU's features, none where they can't be read or it is no x86."""
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        return frozenset()
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return next((frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset())
+
+
+def usable_sets(flags: Iterable[str]) -> list[InstructionSet]:
+    """Return the instruction sets of a CPU with these features, the fastest first."""
+    have = frozenset(flags)
+    return [candidate for candidate in InstructionSet if candidate.cpu_flags <= have]

@@ -1,0 +1,104 @@
+// A recorded step: what `program.py` writes and the native library reads. Field for field as in `abi.py`.
+#pragma once
+
+#include "vec.h"
+
+namespace MILLRACE_ISA {
+
+enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
+
+enum Format : int32_t { DENSE_FLOAT32 = 0, DENSE_BFLOAT16 = 1 };
+
+enum Kind : int32_t {
+  EMBED = 0,
+  RMS_NORM = 1,
+  LINEAR = 2,
+  LINEAR_ADD = 3,
+  LINEAR_SILU_MUL = 4,
+  ROTARY_KV_WRITE = 5,
+  ATTENTION = 6,
+  SELECT = 7,
+};
+
+// Rows in the workspace: row r begins at `offset + r * stride` bytes.
+struct Rows {
+  int64_t offset;
+  int64_t stride;
+  int32_t width;
+  int32_t type;
+};
+
+// A matrix [outputs, inputs], packed as linear/README.md says.
+struct Matrix {
+  const void* data;
+  const float* scales;
+  const float* bias;  // null without one
+  int32_t format;
+  int32_t inputs;
+  int32_t outputs;
+  int32_t is_gated;  // strips of gate and up columns take turns
+};
+
+struct Op {
+  int32_t kind;
+  int32_t layer;
+  Rows x, y;
+  const Matrix* matrix;
+  const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2]
+  float number;        // RMS_NORM: epsilon. ATTENTION: scale
+  int32_t weight_type;
+  int32_t heads, kv_heads, head_dim;
+  int32_t length;  // ROTARY_KV_WRITE: positions in the table
+};
+
+// One step's rows. Token t of the step has the sequence `row_of[t]` and the position `position[t]` in it.
+struct Step {
+  int32_t num_rows, num_tokens, num_emits;
+  const int32_t* slot;      // by row
+  const int32_t* begin;     // by row: its first position in this step
+  const int32_t* count;     // by row: its tokens in this step
+  const int32_t* start;     // by row: its first token in this step
+  const int32_t* row_of;    // by token
+  const int32_t* position;  // by token
+  const int32_t* emits;     // tokens whose logits are wanted
+  const int64_t* tokens;    // [slots, tokens_stride]
+  const int64_t* blocks;    // [slots, blocks_stride]
+  int64_t tokens_stride, blocks_stride;
+};
+
+struct Program {
+  const Op* ops;
+  int32_t num_ops, num_forward_ops;  // the rest computes logits
+  char* workspace;
+  char* const* kv_caches;  // by layer
+  int32_t kv_type;
+  volatile int64_t progress;  // counts operations: who watches sees a long step move
+};
+
+// What a thread needs: which of the step's threads it is, and memory of its own.
+struct Worker {
+  int index, count;
+  char* scratch;
+};
+
+template <typename T>
+INLINE T* row(const Program& p, const Rows& rows, int64_t r) {
+  return (T*)(p.workspace + rows.offset + r * rows.stride);
+}
+
+// The part of `total` that a worker takes, in whole units.
+struct Share {
+  int begin, end;
+};
+INLINE Share share(int total, const Worker& w) {
+  return {(int)((int64_t)total * w.index / w.count), (int)((int64_t)total * (w.index + 1) / w.count)};
+}
+
+void embed(const Program&, const Step&, const Op&, const Worker&);
+void rms_norm(const Program&, const Op&, int num_rows, const Worker&);
+void linear(const Program&, const Op&, int num_rows, const Worker&);
+void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&);
+void attention(const Program&, const Step&, const Op&, const Worker&);
+void select(const Program&, const Step&, const Op&, const Worker&);
+
+}  // namespace MILLRACE_ISA

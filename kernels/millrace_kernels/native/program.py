@@ -1,0 +1,140 @@
+"""A record made runnable: places in one workspace, structures for the library, and one call a step."""
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from millrace_kernels.native import abi
+from millrace_kernels.native.recorder import TYPES, Record, Recorded, Register
+from millrace_kernels.native.workspace import Place, place_registers
+
+TASK_ROWS = 48
+TILE_KEYS = 64
+"""As in paged_attention/cpu.cpp."""
+SUMS = 64
+"""Columns whose sums a product keeps between two blocks of inputs, as in linear/cpu.cpp."""
+DENSE = {torch.float32: 0, torch.bfloat16: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The largest step, and how many threads run it."""
+
+    num_tokens: int
+    num_rows: int
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's rows, each int32 [rows]; see program.h."""
+
+    slot: NDArray[np.int32]
+    begin: NDArray[np.int32]
+    count: NDArray[np.int32]
+
+
+class NativeProgram:
+    """Runs a recorded forward and its logits. One caller at a time."""
+
+    def __init__(
+        self, library: abi.Library, record: Record, kv_caches: Sequence[Tensor], sizes: Sizes
+    ) -> None:
+        """`kv_caches` by layer, as paged_attention/cache.h has them. Raises NativeError without threads."""
+        operations, logits = record.operations, record.logits
+        places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
+        self._library = library
+        self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
+        self._kept: list[object] = [record, list(kv_caches)]
+        self._program = self._assemble(record, places, kv_caches)
+        self._logits = self._view(logits, places[logits], sizes.num_rows)
+        self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))
+        weakref.finalize(self, library.free_pool, self._pool)
+
+    @property
+    def progress(self) -> int:
+        """Operations run so far: it grows during a step, so whoever watches sees that one move."""
+        return int(self._program.progress)
+
+    def forward(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
+        """Compute the rows' tokens; return what `logits` needs.
+
+        tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
+        `emits` are the rows whose logits are wanted.
+        """
+        step = self._describe(batch, emits, tokens, blocks)
+        self._library.run(self._pool, self._program, step, 0, self._program.num_forward_ops)
+        return step
+
+    def logits(self, step: abi.Step) -> Tensor:
+        """Return float32 [emits, vocabulary], which holds until the next call."""
+        self._library.run(
+            self._pool, self._program, step, self._program.num_forward_ops, self._program.num_ops
+        )
+        return self._logits[: step.num_emits]
+
+    def _describe(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
+        ends = np.cumsum(batch.count, dtype=np.int32)
+        start = (ends - batch.count).astype(np.int32)
+        row_of = np.repeat(np.arange(len(batch.count), dtype=np.int32), batch.count)
+        position = np.arange(len(row_of), dtype=np.int32) - start[row_of] + batch.begin[row_of]
+        drawn = (ends - 1)[list(emits)].astype(np.int32)
+        arrays = (batch.slot, batch.begin, batch.count, start, row_of, position, drawn)
+        step = abi.Step(
+            len(batch.slot), len(row_of), len(drawn),
+            *(array.ctypes.data for array in arrays),
+            tokens.data_ptr(), blocks.data_ptr(), tokens.stride(0), blocks.stride(0),
+        )  # fmt: skip
+        step.kept = arrays
+        return step
+
+    def _assemble(
+        self, record: Record, places: dict[Register, Place], kv_caches: Sequence[Tensor]
+    ) -> abi.Program:
+        ops = (abi.Op * len(record.operations))(*(self._op(one, places) for one in record.operations))
+        caches = (ctypes.c_void_p * len(kv_caches))(*(cache.data_ptr() for cache in kv_caches))
+        workspace, kv_type = self._workspace.data_ptr(), TYPES[record.dtype]
+        return abi.Program(ops, len(ops), record.num_forward, workspace, caches, kv_type)
+
+    def _op(self, operation: Recorded, places: dict[Register, Place]) -> abi.Op:
+        y = _rows(operation.y, places)
+        op = abi.Op(operation.kind, operation.layer, _rows(operation.x or operation.y, places), y)
+        if (matrix := operation.matrix) is not None:
+            bias = None if matrix.bias is None else matrix.bias.data_ptr()
+            shape = (DENSE[matrix.data.dtype], matrix.inputs, matrix.outputs, int(matrix.is_gated))
+            structure = abi.Matrix(matrix.data.data_ptr(), None, bias, *shape)
+            self._kept.append(structure)
+            op.matrix = ctypes.pointer(structure)
+        if operation.weight is not None:
+            op.weight, op.weight_type = operation.weight.data_ptr(), TYPES[operation.weight.dtype]
+        if (heads := operation.heads) is not None:
+            op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
+        op.number, op.length = operation.number, operation.length
+        return op
+
+    def _view(self, register: Register, place: Place, num_rows: int) -> Tensor:
+        itemsize = register.dtype.itemsize
+        shape, strides = (num_rows, register.width), (place.stride // itemsize, 1)
+        return self._workspace.view(register.dtype).as_strided(shape, strides, place.offset // itemsize)
+
+
+def _rows(register: Register, places: dict[Register, Place]) -> abi.Rows:
+    place = places[register]
+    return abi.Rows(place.offset, place.stride, register.width, TYPES[register.dtype])
+
+
+def _scratch_bytes(record: Record, sizes: Sizes) -> int:
+    """Memory that each thread needs of its own: a product's sums, or a task of attention."""
+    needs = [sizes.num_tokens * SUMS * 4]
+    for operation in record.operations:
+        if (heads := operation.heads) is not None:
+            rows = max(TASK_ROWS, heads.num_heads // heads.num_kv_heads)
+            width = -(-heads.head_dim // 16) * 16
+            needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * TILE_KEYS) + 16 * 64)
+    return max(needs)

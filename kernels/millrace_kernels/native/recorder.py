@@ -1,0 +1,176 @@
+"""Writes down a model's forward: a Step that computes nothing, on tensors without memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.native import abi
+from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.packing import PackedMatrix
+from millrace_kernels.step import Angles, Heads, Matrix
+
+TYPES = {torch.float32: abi.Type.FLOAT32, torch.bfloat16: abi.Type.BFLOAT16}
+META = torch.device("meta")
+
+
+@dataclass(eq=False, slots=True)
+class Register:
+    """Rows in the workspace, one for each token of a step, or for each that draws."""
+
+    width: int
+    dtype: torch.dtype
+    is_drawn: bool
+    """Rows are the tokens that draw."""
+    last_use: int = 0
+    """The last operation that reads or writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One operation, before its registers have places."""
+
+    kind: abi.Kind
+    x: Register | None
+    y: Register
+    matrix: PackedMatrix | None = None
+    weight: Tensor | None = None
+    number: float = 0.0
+    layer: int = 0
+    heads: Heads | None = None
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A model's forward and logits, written down."""
+
+    operations: list[Recorded]
+    num_forward: int
+    """The first so many compute hidden states, the others logits."""
+    logits: Register
+    dtype: torch.dtype
+    """The model's type."""
+
+
+@dataclass
+class Recorder:
+    """Implements Step. Residuals are float32, what is multiplied is of the model's type."""
+
+    dtype: torch.dtype
+    operations: list[Recorded] = field(default_factory=list)
+    num_forward: int = 0
+    _registers: dict[int, Register] = field(default_factory=dict)
+    _tensors: list[Tensor] = field(default_factory=list)
+    """Kept, so that no id is used twice."""
+
+    def embed(self, table: Matrix) -> Tensor:
+        """See Step."""
+        packed = _packed(table)
+        return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """See Step."""
+        width = weight.shape[0]
+        return self._write(abi.Kind.RMS_NORM, x, width, self.dtype, weight=weight, number=epsilon)
+
+    def linear(self, x: Tensor, weight: Matrix) -> Tensor:
+        """See Step."""
+        return self._write(abi.Kind.LINEAR, x, weight.outputs, self.dtype, matrix=_packed(weight))
+
+    def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
+        """See Step."""
+        register = self._registers.pop(id(residual), None)
+        if register is None:
+            raise RecordError("a residual is used again, or no operation of the step made it")
+        self._append(Recorded(abi.Kind.LINEAR_ADD, self._find(x), register, _packed(weight)))
+        return self._name(register)
+
+    def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
+        """See Step."""
+        packed = _packed(weight)
+        return self._write(abi.Kind.LINEAR_SILU_MUL, x, packed.outputs // 2, self.dtype, matrix=packed)
+
+    def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
+        """See Step."""
+        table = torch.stack((angles.cos, angles.sin)).contiguous()
+        width, length = heads.num_heads * heads.head_dim, angles.cos.shape[0]
+        kind = abi.Kind.ROTARY_KV_WRITE
+        return self._write(
+            kind, qkv, width, self.dtype, weight=table, layer=layer, heads=heads, length=length
+        )
+
+    def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
+        """See Step."""
+        width = heads.num_heads * heads.head_dim
+        return self._write(
+            abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
+        )
+
+    def logits(self, x: Tensor, weight: Matrix) -> Tensor:
+        """See Step."""
+        return self._write(abi.Kind.LINEAR, x, weight.outputs, torch.float32, matrix=_packed(weight))
+
+    def select(self, hidden: Tensor) -> Tensor:
+        """End the forward: go on with the rows that draw."""
+        register = self._find(hidden)
+        self.num_forward = len(self.operations)
+        chosen = Register(register.width, register.dtype, is_drawn=True)
+        self._append(Recorded(abi.Kind.SELECT, register, chosen))
+        return self._name(chosen)
+
+    def output(self, tensor: Tensor) -> Register:
+        """Return where a tensor will lie."""
+        return self._find(tensor)
+
+    def _write(  # noqa: PLR0917
+        self,
+        kind: abi.Kind,
+        x: Tensor | None,
+        width: int,
+        dtype: torch.dtype,
+        matrix: PackedMatrix | None = None,
+        weight: Tensor | None = None,
+        number: float = 0.0,
+        layer: int = 0,
+        heads: Heads | None = None,
+        length: int = 0,
+    ) -> Tensor:
+        source = None if x is None else self._find(x)
+        register = Register(width, dtype, is_drawn=source is not None and source.is_drawn)
+        self._append(Recorded(kind, source, register, matrix, weight, number, layer, heads, length))
+        return self._name(register)
+
+    def _append(self, operation: Recorded) -> None:
+        for register in (operation.x, operation.y):
+            if register is not None:
+                register.last_use = len(self.operations)
+        self.operations.append(operation)
+
+    def _name(self, register: Register) -> Tensor:
+        tensor = torch.empty((1, register.width), dtype=register.dtype, device=META)
+        self._tensors.append(tensor)
+        self._registers[id(tensor)] = register
+        return tensor
+
+    def _find(self, tensor: Tensor) -> Register:
+        register = self._registers.get(id(tensor))
+        if register is None:
+            raise RecordError("the forward uses a tensor that no operation of the step made")
+        return register
+
+
+def record(
+    forward: Callable[[Recorder], Tensor], logits: Callable[[Tensor, Recorder], Tensor], dtype: torch.dtype
+) -> Record:
+    """Write down a model's two functions. Raises RecordError."""
+    recorder = Recorder(dtype)
+    hidden = forward(recorder)
+    scores = logits(recorder.select(hidden), recorder)
+    return Record(recorder.operations, recorder.num_forward, recorder.output(scores), dtype)
+
+
+def _packed(matrix: Matrix) -> PackedMatrix:
+    assert isinstance(matrix, PackedMatrix), "a matrix packed for another path"
+    return matrix

@@ -1,0 +1,62 @@
+"""Which path a CPU runs: the one place that decides, and says why."""
+
+from dataclasses import dataclass
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.build import find_library
+from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.selfcheck import check_library
+
+AUTO, TORCH = "auto", "torch"
+CHOICES = (AUTO, TORCH, *(instruction_set.value for instruction_set in InstructionSet))
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPath:
+    """What computes on this CPU."""
+
+    library: Library | None
+    """None: torch does."""
+    reason: str
+    """One line for the log."""
+
+
+def select_cpu_path(choice: str = AUTO) -> CpuPath:
+    """Return the path for one of CHOICES. Raises NativeError if a path that was asked for can't be had.
+
+    With "auto" it is the fastest library that this CPU has the instructions for, that can be found or built,
+    and that passes a small case; torch without any.
+    """
+    if choice == TORCH:
+        return CpuPath(None, "torch computes, as asked")
+    flags = read_cpu_flags()
+    usable = usable_sets(flags)
+    if choice != AUTO:
+        asked = InstructionSet(choice)
+        if asked not in usable:
+            missing = ", ".join(sorted(asked.cpu_flags - flags))
+            raise NativeError(f"this CPU lacks {missing}, which the {choice} kernels need")
+        return CpuPath(load_library(asked), f"{choice} kernels, as asked")
+    return _fastest(usable, flags)
+
+
+def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
+    troubles = []
+    for instruction_set in usable:
+        try:
+            library = load_library(instruction_set)
+        except NativeError as error:
+            troubles.append(f"{instruction_set.value}: {error}")
+            continue
+        notes = [f"{instruction_set.value} kernels, the fastest that this CPU can run"]
+        notes += ["its AMX is not used yet"] if "amx_tile" in flags else []
+        return CpuPath(library, "; ".join([*notes, *troubles]))
+    return CpuPath(None, f"torch computes, slowly, for want of native kernels: {'; '.join(troubles)}")
+
+
+def load_library(instruction_set: InstructionSet) -> Library:
+    """Find or build a library and try it. Raises NativeError."""
+    library = Library(find_library(instruction_set))
+    check_library(library)
+    return library

@@ -1,0 +1,294 @@
+// Attention straight from the cache's blocks, for decode and prefill alike. README.md has the maths.
+//
+// A task is one KV head of some of a sequence's queries: the query heads of a group and the tokens are its rows. Keys
+// come in tiles of 64 anchored at position 0, with an online softmax inside a span of 512; spans are merged in order.
+// So a query's arithmetic depends on its position alone: not on the other rows, nor on how its prompt was cut.
+#include "cache.h"
+
+namespace MILLRACE_ISA {
+
+#if defined(__AVX512BF16__)
+constexpr int ROWS_AT_ONCE = 6, VECTORS_AT_ONCE = 4;
+#elif defined(__AVX512F__)
+constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = 4;
+#else
+constexpr int ROWS_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
+#endif
+
+constexpr int TILE = 64, SPAN = 512;
+constexpr int TASK_ROWS = 48;  // scores and sums of so many stay in the first two caches
+
+INLINE int smaller(int a, int b) { return a < b ? a : b; }
+INLINE int larger(int a, int b) { return a > b ? a : b; }
+
+// One task's rows and running sums.
+template <typename T>
+struct Task {
+  Cache<T> cache;
+  const int64_t* blocks;
+  int head, num_rows, group;
+  int first_position;  // of the rows' first token
+  int num_keys;        // of the rows' last token
+  float scale;
+  int64_t width;       // head_dim, rounded up to whole vectors
+  const T** query;     // by row
+  float *best, *total, *mixed;              // of the span: [rows], [rows], [rows, width]
+  float *all_best, *all_total, *all_mixed;  // of the spans before
+  float* scores;       // [rows, TILE]
+  T* weights;          // [rows, TILE]
+
+  INLINE_MEMBER int position(int r) const { return first_position + r / group; }
+  // Keys of a tile that the row sees; none or less where the tile lies after it.
+  INLINE_MEMBER int seen(int r, int first_key) const { return smaller(position(r) + 1 - first_key, TILE); }
+};
+
+template <int ROWS, int VECTORS>
+INLINE void score(const Task<bf16>& t, int r, const bf16* const* keys, Floats acc[ROWS][VECTORS]) {
+  for (int d = 0; d < t.cache.head_dim; d += 2) {
+    Pairs key[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load_pairs(keys[v] + d * BLOCK);
+    UNROLL for (int i = 0; i < ROWS; i++) {
+      Pairs query = splat_pair(t.query[r + i] + d);
+      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], key[v], query);
+    }
+  }
+}
+
+template <int ROWS, int VECTORS>
+INLINE void score(const Task<float>& t, int r, const float* const* keys, Floats acc[ROWS][VECTORS]) {
+  for (int d = 0; d < t.cache.head_dim; d++) {
+    Floats key[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load(keys[v] + d * BLOCK);
+    UNROLL for (int i = 0; i < ROWS; i++) {
+      Floats query = splat(t.query[r + i][d]);
+      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = fma(key[v], query, acc[i][v]);
+    }
+  }
+}
+
+template <typename T, int ROWS>
+static __attribute__((noinline)) void score_rows(const Task<T>& t, int r, const T* const* keys) {
+  for (int v = 0; v < TILE / BLOCK; v += VECTORS_AT_ONCE) {
+    Floats acc[ROWS][VECTORS_AT_ONCE];
+    UNROLL for (int i = 0; i < ROWS; i++)
+      UNROLL for (int j = 0; j < VECTORS_AT_ONCE; j++) acc[i][j] = splat(0.0f);
+    score<ROWS, VECTORS_AT_ONCE>(t, r, keys + v, acc);
+    UNROLL for (int i = 0; i < ROWS; i++)
+      UNROLL for (int j = 0; j < VECTORS_AT_ONCE; j++) store(t.scores + (r + i) * TILE + (v + j) * BLOCK, acc[i][j]);
+  }
+}
+
+// acc += weights · values over the tile's first `num_keys` keys, at 16 · VECTORS dimensions from d on.
+template <int ROWS, int VECTORS>
+INLINE void mix(const Task<bf16>& t, int r, int d, const bf16* const* values, int num_keys, Floats acc[ROWS][VECTORS]) {
+  for (int key = 0; key < num_keys; key += 2) {
+    const bf16* line = values[key / BLOCK] + ((key % BLOCK) / 2 * t.cache.head_dim + d) * 2;
+    Pairs value[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load_pairs(line + v * LANES * 2);
+    UNROLL for (int i = 0; i < ROWS; i++) {
+      Pairs weight = splat_pair(t.weights + (r + i) * TILE + key);
+      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], value[v], weight);
+    }
+  }
+}
+
+template <int ROWS, int VECTORS>
+INLINE void mix(const Task<float>& t, int r, int d, const float* const* values, int num_keys,
+                Floats acc[ROWS][VECTORS]) {
+  for (int key = 0; key < num_keys; key++) {
+    const float* line = values[key / BLOCK] + key % BLOCK * t.cache.head_dim + d;
+    Floats value[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load(line + v * LANES);
+    UNROLL for (int i = 0; i < ROWS; i++) {
+      Floats weight = splat(t.weights[(r + i) * TILE + key]);
+      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = fma(value[v], weight, acc[i][v]);
+    }
+  }
+}
+
+template <typename T, int ROWS, int VECTORS>
+static __attribute__((noinline)) void mix_rows(const Task<T>& t, int r, int d, const T* const* values, int num_keys) {
+  Floats acc[ROWS][VECTORS];
+  UNROLL for (int i = 0; i < ROWS; i++)
+    UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = load(t.mixed + (r + i) * t.width + d + v * LANES);
+  mix<ROWS, VECTORS>(t, r, d, values, num_keys, acc);
+  UNROLL for (int i = 0; i < ROWS; i++)
+    UNROLL for (int v = 0; v < VECTORS; v++) store(t.mixed + (r + i) * t.width + d + v * LANES, acc[i][v]);
+}
+
+template <typename T, int ROWS>
+static void mix_width(const Task<T>& t, int r, const T* const* values, int num_keys) {
+  int d = 0;
+  for (; d + VECTORS_AT_ONCE * LANES <= t.width; d += VECTORS_AT_ONCE * LANES)
+    mix_rows<T, ROWS, VECTORS_AT_ONCE>(t, r, d, values, num_keys);
+  for (; d < t.width; d += LANES) mix_rows<T, ROWS, 1>(t, r, d, values, num_keys);
+}
+
+// Run F<ROWS> over all rows of a task, a few at once.
+template <typename T>
+static void score_tile(const Task<T>& t, const T* const* keys) {
+  int r = 0;
+  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) score_rows<T, ROWS_AT_ONCE>(t, r, keys);
+  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return score_rows<T, 3>(t, r, keys);
+  for (; r + 2 <= t.num_rows; r += 2) score_rows<T, 2>(t, r, keys);
+  if (r < t.num_rows) score_rows<T, 1>(t, r, keys);
+}
+
+template <typename T>
+static void mix_tile(const Task<T>& t, const T* const* values, int num_keys) {
+  int r = 0;
+  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) mix_width<T, ROWS_AT_ONCE>(t, r, values, num_keys);
+  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return mix_width<T, 3>(t, r, values, num_keys);
+  for (; r + 2 <= t.num_rows; r += 2) mix_width<T, 2>(t, r, values, num_keys);
+  if (r < t.num_rows) mix_width<T, 1>(t, r, values, num_keys);
+}
+
+INLINE float exp_of(float x) {
+  float lanes[LANES];
+  store(lanes, exp(splat(x)));
+  return lanes[0];
+}
+
+static void scale_by(float* mixed, int64_t width, float factor) {
+  for (int64_t d = 0; d < width; d += LANES) store(mixed + d, mul(load(mixed + d), splat(factor)));
+}
+
+// Turn a row's scores into weights under the running maximum, and bring its sums to that.
+template <typename T>
+static void weigh_row(const Task<T>& t, int r, int first_key) {
+  T* weights = t.weights + r * TILE;
+  int seen = t.seen(r, first_key);
+  if (seen <= 0) {
+    memset(weights, 0, TILE * sizeof(T));
+    return;
+  }
+  Floats score[TILE / LANES], best = splat(-__builtin_inff());
+  for (int v = 0; v < TILE / LANES; v++) {
+    score[v] = mul(load(t.scores + r * TILE + v * LANES), splat(t.scale));
+    score[v] = within(score[v], 0, seen - v * LANES, splat(-__builtin_inff()));
+    best = max(best, score[v]);
+  }
+  float now = largest(best);
+  if (now > t.best[r]) {
+    float shrink = exp_of(t.best[r] - now);
+    t.total[r] *= shrink;
+    scale_by(t.mixed + r * t.width, t.width, shrink);
+    t.best[r] = now;
+  }
+  Floats sums = splat(0.0f);
+  for (int v = 0; v < TILE / LANES; v++) {
+    store(weights + v * LANES, exp(sub(score[v], splat(t.best[r]))));
+    sums = add(sums, load(weights + v * LANES));  // as they were rounded
+  }
+  t.total[r] += sum(sums);
+}
+
+template <typename T>
+static void begin_span(const Task<T>& t) {
+  for (int r = 0; r < t.num_rows; r++) t.best[r] = -__builtin_inff(), t.total[r] = 0;
+  memset(t.mixed, 0, t.num_rows * t.width * 4);
+}
+
+// Bring the span's sums of a row to those of the spans before.
+template <typename T>
+static void merge_row(const Task<T>& t, int r) {
+  float* all = t.all_mixed + r * t.width;
+  const float* mine = t.mixed + r * t.width;
+  float best = t.best[r] > t.all_best[r] ? t.best[r] : t.all_best[r];
+  float before = exp_of(t.all_best[r] - best), now = exp_of(t.best[r] - best);
+  t.all_total[r] = t.all_total[r] * before + t.total[r] * now;
+  for (int64_t d = 0; d < t.width; d += LANES)
+    store(all + d, fma(load(all + d), splat(before), mul(load(mine + d), splat(now))));
+  t.all_best[r] = best;
+}
+
+template <typename T>
+static void end_span(const Task<T>& t, int first_key) {
+  for (int r = 0; r < t.num_rows; r++) {
+    if (first_key == 0) {
+      t.all_best[r] = t.best[r], t.all_total[r] = t.total[r];
+      memcpy(t.all_mixed + r * t.width, t.mixed + r * t.width, t.width * 4);
+    } else if (t.seen(r, first_key) > 0) {
+      merge_row(t, r);
+    }
+  }
+}
+
+template <typename T>
+static void attend_tile(const Task<T>& t, int first_key) {
+  const T *keys[TILE / BLOCK], *values[TILE / BLOCK];
+  for (int b = 0; b < TILE / BLOCK; b++) {  // past the last block: its scores are hidden, its values not read
+    int64_t block = t.blocks[smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK)];
+    keys[b] = t.cache.keys(block, t.head), values[b] = t.cache.values(block, t.head);
+  }
+  score_tile(t, keys);
+  for (int r = 0; r < t.num_rows; r++) weigh_row(t, r, first_key);
+  mix_tile(t, values, smaller(TILE, t.num_keys - first_key));
+}
+
+template <typename T>
+static void attend(const Task<T>& t) {
+  for (int span = 0; span < t.num_keys; span += SPAN) {
+    begin_span(t);
+    for (int key = span; key < smaller(span + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
+    end_span(t, span);
+  }
+}
+
+template <typename V>
+INLINE V* carve(char*& scratch, int64_t count) {
+  char* at = scratch;
+  scratch += (count * sizeof(V) + 63) / 64 * 64;
+  return (V*)at;
+}
+
+template <typename T>
+static Task<T> prepare(const Program& p, const Step& step, const Op& op, int seq, int head, int first, int count,
+                       char* scratch) {
+  Task<T> t = {{(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim}, step.blocks + step.slot[seq] * step.blocks_stride};
+  t.head = head, t.group = op.heads / op.kv_heads, t.num_rows = count * t.group;
+  t.first_position = step.begin[seq] + first, t.num_keys = t.first_position + count;
+  t.scale = op.number, t.width = (op.head_dim + LANES - 1) / LANES * LANES;
+  t.query = carve<const T*>(scratch, t.num_rows);
+  t.best = carve<float>(scratch, t.num_rows), t.total = carve<float>(scratch, t.num_rows);
+  t.all_best = carve<float>(scratch, t.num_rows), t.all_total = carve<float>(scratch, t.num_rows);
+  t.mixed = carve<float>(scratch, t.num_rows * t.width), t.all_mixed = carve<float>(scratch, t.num_rows * t.width);
+  t.scores = carve<float>(scratch, t.num_rows * TILE), t.weights = carve<T>(scratch, t.num_rows * TILE);
+  for (int r = 0; r < t.num_rows; r++) {
+    int token = step.start[seq] + first + r / t.group;
+    t.query[r] = row<const T>(p, op.x, token) + (head * t.group + r % t.group) * op.head_dim;
+  }
+  return t;
+}
+
+template <typename T>
+static void write_rows(const Program& p, const Step& step, const Op& op, const Task<T>& t, int seq, int first) {
+  for (int r = 0; r < t.num_rows; r++) {
+    int token = step.start[seq] + first + r / t.group;
+    T* to = row<T>(p, op.y, token) + (t.head * t.group + r % t.group) * op.head_dim;
+    Floats total = splat(t.all_total[r]);
+    for (int d = 0; d < op.head_dim; d += LANES)
+      store(to + d, div(load(t.all_mixed + r * t.width + d), total), op.head_dim - d);
+  }
+}
+
+template <typename T>
+static void attention_of(const Program& p, const Step& step, const Op& op, const Worker& w) {
+  int tokens = larger(1, TASK_ROWS / (op.heads / op.kv_heads));
+  int number = 0;
+  for (int seq = 0; seq < step.num_rows; seq++)
+    for (int first = 0; first < step.count[seq]; first += tokens)
+      for (int head = 0; head < op.kv_heads; head++) {
+        if (number++ % w.count != w.index) continue;
+        int count = smaller(tokens, step.count[seq] - first);
+        Task<T> t = prepare<T>(p, step, op, seq, head, first, count, w.scratch);
+        attend(t);
+        write_rows(p, step, op, t, seq, first);
+      }
+}
+
+void attention(const Program& p, const Step& step, const Op& op, const Worker& w) {
+  p.kv_type == FLOAT32 ? attention_of<float>(p, step, op, w) : attention_of<bf16>(p, step, op, w);
+}
+
+}  // namespace MILLRACE_ISA

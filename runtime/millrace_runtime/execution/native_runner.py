@@ -1,0 +1,37 @@
+"""Runs a model's record on CPUs by the native kernels."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.program import Batch, NativeProgram, Sizes
+from millrace_kernels.native.recorder import record
+from millrace_runtime.execution.model_runner import Span
+from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.models.model import Model
+
+
+class NativeRunner:
+    """One native call for a forward, one for the logits."""
+
+    def __init__(
+        self, library: Library, model: Model, kv_caches: list[Tensor], dtype: torch.dtype, sizes: Sizes
+    ) -> None:
+        recorded = record(model.forward, model.logits, dtype)
+        self._kv_caches = kv_caches
+        self._program = NativeProgram(library, recorded, kv_caches, sizes)
+
+    @property
+    def progress(self) -> int:
+        """Operations run so far."""
+        return self._program.progress
+
+    def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
+        """See Runner."""
+        rows = np.array([(span.slot, span.begin, span.end - span.begin) for span in spans], dtype=np.int32)
+        slot, begin, count = np.ascontiguousarray(rows.T)
+        step = self._program.forward(Batch(slot, begin, count), emits, slots.tokens, slots.blocks)
+        return self._program.logits(step) if emits else None
