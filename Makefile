@@ -26,7 +26,9 @@ serve: venv  ## the shipped model alone, no cluster
 
 venv: $(VENV)/.installed  ## the virtual environment
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+KERNELS := $(wildcard kernels/millrace_kernels/*/*.cpp kernels/millrace_kernels/*/*.h)
+
+$(VENV)/.installed: requirements.lock pyproject.toml $(KERNELS)
 	@$(PYTHON) -m e2e.cluster.bootstrap --only-venv
 
 test: venv lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests

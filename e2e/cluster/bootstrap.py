@@ -99,6 +99,7 @@ def install_venv(say: Say) -> None:
     """Make the virtual environment as requirements.lock says, unless it is. Raises ClusterError."""
     fingerprint = lock_fingerprint()
     if STAMP.exists() and STAMP.read_text() == fingerprint:
+        build_kernels(say)
         STAMP.touch()  # make compares its time with the lock file's
         return
     say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.2 GB of disk in .venv")
@@ -111,7 +112,20 @@ def install_venv(say: Say) -> None:
         run_pip(log, "--no-compile", "-r", "requirements.lock")
         run_pip(log, "--no-deps", "-e", ".")
         compile_imports(log)
+    build_kernels(say)
     STAMP.write_text(fingerprint)
+
+
+def build_kernels(say: Say) -> None:
+    """Compile the CPU kernels for this CPU, unless they are there: pods would do it at every start.
+
+    Without a compiler replicas compute with torch, which is worth a line and no failure.
+    """
+    command = [str(VENV / "bin" / "python"), "-m", "millrace_kernels.native.build", "--here"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        say(f"kernels: not built, so that replicas compute with torch, slowly: {reason}")
 
 
 def lock_fingerprint() -> str:

@@ -3,7 +3,7 @@
 A library's name carries a hash of the sources and flags it came from, so that one made from other sources
 is never loaded. It is looked for beside this file (a wheel's), then in a private cache, where it is made on
 first use.
-`python -m millrace_kernels.native.build --to FOLDER` makes all of them ahead of time.
+`python -m millrace_kernels.native.build` makes them ahead of time, beside this file.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millrace_kernels.native.errors import BuildError
-from millrace_kernels.native.instruction_sets import InstructionSet
+from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PACKAGED = PACKAGE / "native" / "lib"
@@ -126,15 +126,29 @@ def _is_private(folder: Path) -> bool:
     return status.st_uid in {os.geteuid(), 0} and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def main(argv: list[str]) -> int:
-    """Build every instruction set's library ahead of time."""
-    parser = argparse.ArgumentParser(prog="python -m millrace_kernels.native.build", description=__doc__)
-    parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
-    folder = parser.parse_args(argv).to
+def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> None:
+    """Build what `folder` lacks, and remove what other sources left there. Raises BuildError."""
     folder.mkdir(parents=True, exist_ok=True)
-    for instruction_set in InstructionSet:
+    current = {library_name(one) for one in InstructionSet}
+    for stale in folder.glob("millrace-*.so"):
+        if stale.name not in current:
+            stale.unlink()
+    for instruction_set in instruction_sets:
         if not (folder / library_name(instruction_set)).is_file():
             build_library(instruction_set, folder)
+
+
+def main(argv: list[str]) -> int:
+    """Build libraries ahead of time."""
+    parser = argparse.ArgumentParser(prog="python -m millrace_kernels.native.build", description=main.__doc__)
+    parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
+    parser.add_argument("--here", action="store_true", help="for this CPU alone (default: for all)")
+    values = parser.parse_args(argv)
+    try:
+        build_ahead(values.to, usable_sets(read_cpu_flags())[:1] if values.here else InstructionSet)
+    except BuildError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 

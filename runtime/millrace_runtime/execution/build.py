@@ -1,7 +1,18 @@
 """From settings to an executor: loads the model, sizes its KV cache, and chooses the path that computes."""
 
-import torch
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.cores import count_threads
+from millrace_kernels.native.errors import NativeError, RecordError
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.program import Sizes
+from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
+from millrace_kernels.step import Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.kv_cache import (
@@ -20,28 +31,45 @@ from millrace_runtime.execution.loading import (
     read_config,
 )
 from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.model_runner import TensorRunner
+from millrace_runtime.execution.memory import usable_bytes
+from millrace_runtime.execution.model_runner import Runner, TensorRunner
+from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
-from millrace_runtime.models.model import Architecture
+from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.protocol.step import Limits
 
+Tell = Callable[[str], None]
+GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
-def build_executor(settings: ExecutionSettings) -> LocalExecutor:
-    """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do."""
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model packed for one path."""
+
+    model: Model
+    dtype: torch.dtype
+    device: torch.device
+    library: Library | None
+
+
+def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> LocalExecutor:
+    """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
+
+    `tell` is given one line: which path computes, and why.
+    """
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
     raw = read_config(settings.model_path)
     architecture = find_model(settings.model_path, raw)
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, raw, device)
+    dtype = choose_dtype(settings.dtype, raw)
     with torch.inference_mode():
-        weights = CheckpointWeights(Reader(settings.model_path), TensorPacker(dtype, device))
-        longest = min(architecture.max_length, settings.max_model_length or architecture.max_length)
-        model = architecture.build(weights, longest)
+        loaded = _load(architecture, settings, dtype, device, tell or (lambda _: None))
         shape = _plan_cache(architecture, settings, dtype, device)
         caches = allocate_cache(architecture, shape.num_blocks, dtype, device)
         slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
+        runner = _runner(loaded, caches, settings)
     limits = Limits(
         num_blocks=shape.num_blocks,
         block_size=BLOCK_SIZE,
@@ -50,7 +78,51 @@ def build_executor(settings: ExecutionSettings) -> LocalExecutor:
         max_model_length=shape.max_model_length,
         vocabulary_size=architecture.vocabulary_size,
     )
-    return LocalExecutor(TensorRunner(model, caches, device), slots, limits, device)
+    return LocalExecutor(runner, slots, limits, device)
+
+
+def _load(
+    architecture: Architecture,
+    settings: ExecutionSettings,
+    dtype: torch.dtype,
+    device: torch.device,
+    tell: Tell,
+) -> Loaded:
+    """Pack the model for the path that the device, its instructions and the settings choose."""
+    path = GPU_PATH if device.type == "cuda" else _select(settings.kernels)
+    if path.library is not None:
+        try:
+            model = _build(architecture, settings, NativePacker(dtype))
+        except RecordError as error:
+            if settings.kernels != AUTO:
+                raise ModelError(f"--kernels {settings.kernels}: {error}") from error
+            path = CpuPath(None, f"torch computes, slowly: {error}")
+        else:
+            tell(path.reason)
+            return Loaded(model, dtype, device, path.library)
+    tell(path.reason)
+    return Loaded(_build(architecture, settings, TensorPacker(dtype, device)), dtype, device, None)
+
+
+def _select(choice: str) -> CpuPath:
+    if choice not in CHOICES:
+        raise ModelError(f'kernels "{choice}" are not known: use {", ".join(CHOICES)}')
+    try:
+        return select_cpu_path(choice)
+    except NativeError as error:
+        raise ModelError(f"--kernels {choice}: {error}") from error
+
+
+def _build(architecture: Architecture, settings: ExecutionSettings, packer: Packer) -> Model:
+    longest = min(architecture.max_length, settings.max_model_length or architecture.max_length)
+    return architecture.build(CheckpointWeights(Reader(settings.model_path), packer), longest)
+
+
+def _runner(loaded: Loaded, caches: list[Tensor], settings: ExecutionSettings) -> Runner:
+    if loaded.library is None:
+        return TensorRunner(loaded.model, caches, loaded.device)
+    sizes = Sizes(settings.max_batched_tokens, settings.max_sequences, count_threads(torch.get_num_threads()))
+    return NativeRunner(loaded.library, loaded.model, caches, loaded.dtype, sizes)
 
 
 def _plan_cache(
@@ -58,7 +130,10 @@ def _plan_cache(
 ) -> CacheShape:
     length, cache_bytes = settings.max_model_length, settings.kv_cache_bytes
     if cache_bytes is None:
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+        is_gpu = device.type == "cuda"
+        free = torch.cuda.mem_get_info(device)[0] if is_gpu else usable_bytes()
         needed = length or architecture.max_length
-        cache_bytes = default_cache_bytes(architecture, dtype, settings.max_sequences, needed, free)
+        cache_bytes = default_cache_bytes(
+            architecture, dtype, settings.max_sequences, needed, free, is_gpu=is_gpu
+        )
     return plan_cache(architecture, dtype, length, cache_bytes)

@@ -10,7 +10,6 @@ from millrace_runtime.models.model import Architecture, KvShape
 
 BLOCK_SIZE = 16
 """Tokens in a block."""
-DEFAULT_CPU_BYTES = 1 << 30
 SLACK = 64
 """Numbers after the last block."""
 GPU_SHARE_OF_FREE = 0.9
@@ -31,13 +30,12 @@ def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
 
 
 def default_cache_bytes(
-    model: Architecture, dtype: torch.dtype, max_sequences: int, length: int, free: int | None
+    model: Architecture, dtype: torch.dtype, max_sequences: int, length: int, free: int, *, is_gpu: bool
 ) -> int:
-    """Memory to take when nobody said; `free` is a GPU's free memory, None on a CPU."""
-    if free is not None:
+    """Memory to take when nobody said; `free` is what the device has left for us, in bytes."""
+    if is_gpu:
         return int(free * GPU_SHARE_OF_FREE)
-    needed = max_sequences * _blocks_of(length) * block_bytes(model, dtype)
-    return min(needed, DEFAULT_CPU_BYTES)
+    return min(max_sequences * _blocks_of(length) * block_bytes(model, dtype), free)
 
 
 def plan_cache(model: Architecture, dtype: torch.dtype, length: int | None, cache_bytes: int) -> CacheShape:

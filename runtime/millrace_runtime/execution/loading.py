@@ -55,11 +55,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda")
 
 
-def choose_dtype(name: str, raw: Mapping[str, Any], device: torch.device) -> torch.dtype:
-    """Resolve "auto". On CPUs float32: bfloat16 products are slower there without special instructions."""
+def choose_dtype(name: str, raw: Mapping[str, Any]) -> torch.dtype:
+    """Resolve "auto": the checkpoint's own type, and bfloat16 for float16, which we do not compute in."""
     if name == "auto":
-        stored = raw.get("dtype", raw.get("torch_dtype"))
-        return torch.bfloat16 if device.type == "cuda" and stored != "float32" else torch.float32
+        stored = raw.get("dtype", raw.get("torch_dtype")) or "float32"
+        return torch.float32 if stored == "float32" else torch.bfloat16
     if name not in DTYPES:
         raise ModelError(f'dtype "{name}" is not known: use "auto", {" or ".join(map(repr, DTYPES))}')
     return DTYPES[name]

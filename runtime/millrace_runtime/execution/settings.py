@@ -13,7 +13,9 @@ class ExecutionSettings:
     device: str = "auto"
     """"cpu", "cuda", or "auto": CUDA where there is one."""
     dtype: str = "auto"
-    """"float32", "bfloat16", or "auto": float32 on CPUs, the checkpoint's own on GPUs."""
+    """"float32", "bfloat16", or "auto": the checkpoint's own."""
+    kernels: str = "auto"
+    """What computes on a CPU: "torch", an instruction set's name, or "auto", the fastest there is."""
     max_model_length: int | None = None
     """Tokens of prompt and output together. None: the model's own, or what the KV cache holds."""
     max_sequences: int = 64
@@ -21,5 +23,5 @@ class ExecutionSettings:
     max_batched_tokens: int = 2048
     """Tokens computed in one step at most."""
     kv_cache_bytes: int | None = None
-    """Memory for the KV cache. None: on CPUs what the sequences can need, at most 1 GiB; on GPUs nine
-    tenths of what is free after the weights."""
+    """Memory for the KV cache. None: on GPUs nine tenths of what is free after the weights; on CPUs what the
+    sequences can need, within a share of what the cgroup or the machine has left."""

@@ -12,6 +12,7 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady, Generate
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.replica.console import say
 from millrace_runtime.replica.engine_channel import EngineChannel
 from millrace_runtime.replica.engine_loop import EngineLoop
 from millrace_runtime.replica.errors import PeerGone
@@ -96,7 +97,9 @@ def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
             max_sequences=settings.max_sequences,
             max_batched_tokens=settings.max_batched_tokens,
             kv_cache_bytes=settings.kv_cache_bytes,
-        )
+            kernels=settings.kernels,
+        ),
+        say,
     )
     clock.end("weights")
     return executor

@@ -17,6 +17,7 @@ DEMO_NAME = "stories"
 DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
+KERNELS = ("auto", "torch", "avx512_bf16", "avx512", "avx2", "portable")
 
 _BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _MAX_SEQUENCES = {"cpu": 32, "cuda": 256}
@@ -48,7 +49,9 @@ class ReplicaSettings:
     device: str
     """One of DEVICES."""
     dtype: str
-    """One of DTYPES; auto is what the model's files have and the device is good at."""
+    """One of DTYPES; auto is what the model's files have."""
+    kernels: str
+    """One of KERNELS: what computes on a CPU."""
     drain_seconds: float
     """How long streams in flight may go on after SIGTERM."""
     startup_deadline_seconds: float
@@ -102,6 +105,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         kv_cache_bytes=values.kv_cache_memory,
         device=values.device,
         dtype=values.dtype,
+        kernels=values.kernels,
         drain_seconds=values.drain_seconds,
         startup_deadline_seconds=values.startup_deadline_seconds,
         step_deadline_seconds=values.step_deadline_seconds,
@@ -235,7 +239,15 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=DEVICES, default="auto", help="(default: a GPU where there is one)"
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="of weights and KV (default: auto)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="auto", help="of weights and KV (default: the checkpoint's own)"
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default="auto",
+        help="what computes on a CPU (default: the fastest that it can run; the log says which)",
+    )
 
 
 def _add_life_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,33 @@ def poison(driver: Any, blocks: list[int] | None = None) -> None:
         cache[slice(None) if blocks is None else blocks] = float("nan")
 
 
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bits_do_not_depend_on_company_chunks_or_slots(
-    make_model: Callable[..., Path], make_driver: Callable[..., Any], dtype: str
+@pytest.mark.parametrize(("kernels", "num_threads"), [("auto", 1), ("auto", 2), ("torch", 1), ("torch", 2)])
+def test_bits_do_not_depend_on_company_chunks_slots_or_threads(  # noqa: PLR0917
+    make_model: Callable[..., Path],
+    make_driver: Callable[..., Any],
+    set_threads: Callable[[int], None],
+    dtype: str,
+    kernels: str,
+    num_threads: int,
 ) -> None:
     path, tokens = make_model(), prompt(290, 0)
     sampling = {"temperature": 0.8, "seed": 11, "num_logprobs": 199}
-    alone = make_driver(path, dtype=dtype)
+    # The torch path promises the same bits for one number of threads, the native path for any.
+    set_threads(num_threads if kernels == "torch" else 3 - num_threads)
+    alone = make_driver(path, dtype=dtype, kernels=kernels)
     alone.start(0, tokens, **sampling)
     expected = run(alone, 1000, 6)
+    set_threads(num_threads)
     for chunk, crowd in ((1000, 7), (16, 0), (100, 10), (7, 3)):
-        driver = make_driver(path, dtype=dtype)
+        driver = make_driver(path, dtype=dtype, kernels=kernels)
         for other in range(crowd):
             driver.start(other + 1, prompt(5 + 47 * other, other + 1), temperature=1.0, seed=other)
         driver.start(0, tokens, **sampling)

@@ -147,7 +147,14 @@ def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"device": "tpu"}, {"dtype": "int3"}, {"max_sequences": 0}, {"max_batched_tokens": 0}]
+    "settings",
+    [
+        {"device": "tpu"},
+        {"dtype": "int3"},
+        {"kernels": "sse"},
+        {"max_sequences": 0},
+        {"max_batched_tokens": 0},
+    ],
 )
 def test_bad_settings_are_refused(make_model: Make, settings: dict[str, Any]) -> None:
     with pytest.raises(ModelError):

@@ -1,0 +1,72 @@
+"""Each instruction set's library, forced one by one, against the torch path and against itself."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.build import find_library
+from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.selfcheck import BOUNDS, Case, check_library, measure_error, run_native
+from millrace_kernels.step import Heads
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(params=list(InstructionSet), ids=lambda one: one.value, scope="module")
+def library(request: pytest.FixtureRequest) -> Library:
+    if request.param not in usable_sets(read_cpu_flags()):
+        pytest.skip(f"this CPU has no {request.param.value}")
+    return Library(find_library(request.param))
+
+
+SHAPES = {
+    "odd widths": Case(width=38, mlp_width=22, vocabulary=37),
+    "no groups": Case(heads=Heads(3, 3, 20)),
+    "one KV head": Case(heads=Heads(8, 1, 16)),
+    "an odd group": Case(heads=Heads(7, 1, 64)),
+    "a large group": Case(width=32, heads=Heads(64, 1, 16)),
+    "wide heads": Case(heads=Heads(4, 2, 128), lengths=(70, 2), steps=((70, 2),)),
+    "more inputs than a block": Case(width=96, mlp_width=4100),
+    "many tokens": Case(lengths=(230, 1), steps=((230, 1),)),
+    "several spans of keys": Case(lengths=(1100, 513), steps=((600, 1), (499, 511), (1, 1))),
+    "chunks that split a pair": Case(lengths=(24, 7), steps=((3, 1), (8, 2), (1, 1), (12, 3))),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_a_layer_agrees_with_the_torch_path(library: Library, name: str, dtype: torch.dtype) -> None:
+    assert measure_error(SHAPES[name], library, dtype) < BOUNDS[dtype]
+
+
+def in_steps(lengths: tuple[int, ...], chunk: int) -> tuple[tuple[int, ...], ...]:
+    """Prefill the first sequence in chunks, the others at once beside its first."""
+    chunks = [min(chunk, lengths[0] - begin) for begin in range(0, lengths[0], chunk)]
+    return tuple((size, *((length if number == 0 else 0) for length in lengths[1:]))
+                 for number, size in enumerate(chunks))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_rows_bits_depend_on_nothing_but_the_row(
+    library: Library, dtype: torch.dtype, num_threads: int
+) -> None:
+    lengths = (530, 41, 7)
+    expected = run_native(Case(lengths=lengths, steps=(lengths,)), library, dtype, num_threads=2)[0]
+    for chunk in (530, 128, 33):
+        case = Case(lengths=lengths, steps=in_steps(lengths, chunk))
+        assert torch.equal(run_native(case, library, dtype, num_threads)[0], expected), chunk
+    decoded = Case(lengths=lengths, steps=((500, 0, 0), *((1, 1, 0),) * 30))
+    assert torch.equal(run_native(decoded, library, dtype, num_threads)[0], expected)
+
+
+def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_library(library)
+    run: Callable[..., None] = Library.run
+    monkeypatch.setattr(Library, "run", lambda self, pool, program, step, first, last: (
+        run(self, pool, program, step, first, max(first, last - 1))
+    ))  # fmt: skip
+    with pytest.raises(Exception, match="off by"):
+        check_library(library)

@@ -1,0 +1,117 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from millrace_kernels.native import build, selection
+from millrace_kernels.native.errors import BuildError, NativeError
+from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+
+PORTABLE = InstructionSet.PORTABLE
+
+
+def test_a_library_is_built_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
+    folder = tmp_path / "cache"
+    made = build.find_library(PORTABLE, folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    monkeypatch.setattr(build, "find_compiler", lambda: pytest.fail("it was compiled again"))
+    assert build.find_library(PORTABLE, folder) == made
+    assert [file.name for file in folder.iterdir()] == [made.name]
+
+
+def test_other_sources_or_flags_are_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {build.library_name(one) for one in InstructionSet}
+    assert len(before) == len(InstructionSet)
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O1"))
+    assert build.library_name(PORTABLE) not in before
+    monkeypatch.setattr(build, "sources", lambda: [Path(build.__file__)])
+    assert build.library_name(PORTABLE) not in before
+
+
+def test_a_folder_that_others_can_write_is_not_loaded_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
+    (tmp_path / build.library_name(PORTABLE)).write_bytes(b"anything")
+    tmp_path.chmod(0o777)
+    with pytest.raises(BuildError, match="can be written by others"):
+        build.find_library(PORTABLE, tmp_path)
+
+
+def test_without_a_compiler_or_a_library_torch_computes_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    path = selection.select_cpu_path()
+    assert path.library is None
+    assert path.reason.startswith("torch computes, slowly, for want of native kernels: ")
+    assert "install g++" in path.reason
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "broken"
+    compiler.write_text("#!/bin/sh\necho no such thing as $1 >&2; exit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(BuildError, match=r"failed: no such thing as -std=c\+\+17"):
+        build.build_library(PORTABLE, tmp_path)
+    assert os.listdir(tmp_path) == ["broken"]  # noqa: PTH208
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PACKAGED", tmp_path)
+    for one in InstructionSet:
+        (tmp_path / build.library_name(one)).write_bytes(b"cut short")
+    path = selection.select_cpu_path()
+    assert path.library is None
+    assert "can't be loaded" in path.reason
+
+
+def test_instructions_that_the_cpu_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "read_cpu_flags", lambda: frozenset({"avx2", "fma", "amx_tile"}))
+    with pytest.raises(NativeError, match="lacks avx512bw, avx512dq, avx512f, avx512vl, which the avx512 "):
+        selection.select_cpu_path("avx512")
+    assert selection.select_cpu_path("torch").library is None
+
+
+def test_a_machine_with_amx_says_that_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = read_cpu_flags() | {"amx_tile"}
+    monkeypatch.setattr(selection, "read_cpu_flags", lambda: flags)
+    assert "its AMX is not used yet" in selection.select_cpu_path().reason
+
+
+def test_building_ahead_makes_what_lacks_and_removes_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[InstructionSet] = []
+
+    def build_library(one: InstructionSet, folder: Path) -> None:
+        made.append(one)
+        (folder / build.library_name(one)).touch()
+
+    monkeypatch.setattr(build, "build_library", build_library)
+    (tmp_path / "millrace-avx2-0123.so").touch()
+    assert build.main(["--to", str(tmp_path)]) == build.main(["--to", str(tmp_path)]) == 0
+    assert made == list(InstructionSet)
+    assert {file.name for file in tmp_path.iterdir()} == {build.library_name(one) for one in made}
+
+
+def test_building_ahead_without_a_compiler_fails_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "nothing"))
+    assert build.main(["--here", "--to", str(tmp_path)]) == 1
+    assert "install g++" in capsys.readouterr().err
+
+
+def test_the_fastest_comes_first() -> None:
+    avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "avx2"}
+    assert usable_sets(avx512)[0] is InstructionSet.AVX512
+    assert usable_sets({"avx2", "fma"})[0] is InstructionSet.AVX2
+    assert usable_sets([]) == [PORTABLE]
+    assert usable_sets(avx512 | {"avx512_bf16", "avx512_vnni"}) == list(InstructionSet)
