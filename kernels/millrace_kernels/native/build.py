@@ -19,7 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millrace_kernels.native.errors import BuildError
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.instruction_sets import (
+    InstructionSet,
+    buildable_sets,
+    read_cpu_flags,
+    usable_sets,
+)
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PACKAGED = PACKAGE / "native" / "lib"
@@ -145,7 +150,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--here", action="store_true", help="for this CPU alone (default: for all)")
     values = parser.parse_args(argv)
     try:
-        build_ahead(values.to, usable_sets(read_cpu_flags())[:1] if values.here else InstructionSet)
+        build_ahead(values.to, usable_sets(read_cpu_flags())[:1] if values.here else buildable_sets())
     except BuildError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Iterable
 from pathlib import Path
 
+X86 = frozenset({"x86_64", "AMD64"})
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 
 
@@ -40,13 +41,18 @@ class InstructionSet(enum.Enum):
 
 def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Return this CPU's features, none where they can't be read or it is no x86."""
-    if platform.machine() not in {"x86_64", "AMD64"}:
+    if platform.machine() not in X86:
         return frozenset()
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
     return next((frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset())
+
+
+def buildable_sets() -> list[InstructionSet]:
+    """Return what a compiler here can make: x86's sets on x86 alone."""
+    return list(InstructionSet) if platform.machine() in X86 else [InstructionSet.PORTABLE]
 
 
 def usable_sets(flags: Iterable[str]) -> list[InstructionSet]:
