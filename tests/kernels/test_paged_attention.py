@@ -61,6 +61,24 @@ def test_triton_agrees_with_the_reference(  # noqa: PLR0917
     torch.testing.assert_close(kernel(*batch.tensors(), batch.scale), expected, atol=bound, rtol=bound)
 
 
+def test_triton_rounds_weights_to_the_values_type_before_it_mixes(
+    load_kernel: Callable[[str], Any], paged: Any
+) -> None:
+    """Of the weights 1 and e^-1 the second is no bfloat16, and here it alone meets a value that is not 0."""
+    batch = paged([1], [2], 1, 1, 16, torch.bfloat16)
+    block, weight = batch.tables[0, 0], torch.tensor(-1.0).exp()
+    batch.query.zero_()[..., 0] = 1.0
+    batch.cache[block, 0, 0, :2] = 0.0
+    batch.cache[block, 0, 0, 1, 0] = -1.0 / batch.scale
+    batch.cache[block, 1, 0, 0], batch.cache[block, 1, 0, 1] = 0.0, 2.0**13
+    found = load_kernel("paged_attention")(*batch.tensors(), batch.scale)
+    nearest = weight.bfloat16().float()
+    cut = (weight.view(torch.int32) & -65536).view(torch.float32)  # Triton's interpreter cuts
+    mixed = [(rounded * 2**13 / (1 + weight)).bfloat16() for rounded in (nearest, cut, weight)]
+    assert mixed[2] not in mixed[:2]
+    assert any(torch.equal(found, one.expand_as(found)) for one in mixed[:2])
+
+
 def test_triton_reads_strided_queries_and_leaves_tokens_of_no_row_zero(
     load_kernel: Callable[[str], Any], paged: Any
 ) -> None:

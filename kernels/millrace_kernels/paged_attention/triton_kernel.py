@@ -99,7 +99,10 @@ def _paged_attention_kernel(  # noqa: PLR0917
             shrink = tl.exp(best - now)
             total = total * shrink + tl.sum(weights, 1)
             mixed = mixed * shrink[:, None]
-            mixed += tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+            # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.
+            mixed += tl.dot(
+                weights.to(kv_ptr.dtype.element_ty).to(value.dtype), value, input_precision="ieee"
+            )
             best = now
 
         tl.store(
