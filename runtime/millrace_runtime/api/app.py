@@ -107,17 +107,12 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
 
 
 def _add_health(app: FastAPI, replica: ReplicaState) -> None:
+    @app.get("/health")
     @app.get(contract.PATH_READY)
     async def ready() -> JSONResponse:
-        """Tell whether requests are taken."""
+        """Tell whether requests are taken. Under vLLM's name too, whose clients wait for it to be 200."""
         why = replica.why_not_ready
         return JSONResponse({"status": why or "ready"}, 503 if why else 200)
-
-    @app.get("/health")
-    async def health() -> JSONResponse:
-        """Tell whether the engine lives."""
-        is_gone = replica.engine.is_gone
-        return JSONResponse({"status": "the engine ended" if is_gone else "alive"}, 503 if is_gone else 200)
 
     @app.get("/version")
     async def version() -> JSONResponse:

@@ -214,9 +214,11 @@ async def test_before_the_engine_is_ready_requests_are_told_to_wait(model_path: 
         answer = await served.client.post("/v1/completions", json={"prompt": "a"})
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         assert "still loading" in answer.json()["error"]["message"]
-        assert (await served.client.get("/health")).status_code == 200
+        unready = await served.client.get("/health")
+        assert (unready.status_code, unready.json()["status"]) == (503, "the engine is still loading")
         assert "version" in (await served.client.get("/version")).json()
         served.engine.is_loading = False
         await served.until(lambda: served.replica.why_not_ready is None)
         assert (await served.client.get("/readyz")).status_code == 200
+        assert (await served.client.get("/health")).status_code == 200
         await assert_conserved(served)
