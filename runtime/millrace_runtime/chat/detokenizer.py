@@ -6,6 +6,8 @@ from typing import Protocol
 
 _MAX_HELD_TOKENS = 8
 """A character has at most four bytes, so after this many tokens U+FFFD is what the model wrote."""
+_CONTEXT_TOKENS = 16
+"""Silent tokens remembered at either end: a decoder looks at a text's beginning and at its neighbour."""
 _REPLACEMENT = "\ufffd"
 
 
@@ -55,7 +57,8 @@ class ByteDetokenizer:
 class WindowDetokenizer:
     """For vocabularies whose decoder looks at neighbours (SentencePiece's leading space).
 
-    It decodes a short window twice: the tokens already written, and those plus the new ones.
+    It decodes a short window twice: the tokens already written, and those plus the new ones. The window is
+    bounded, so the work for a token does not grow with the tokens before it, even where none gave text.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -65,12 +68,14 @@ class WindowDetokenizer:
 
     def feed(self, tokens: Sequence[int]) -> str:
         """Take tokens and return the new text, or none while it ends inside a character."""
-        self._held += tokens
+        self._held += filter(self._is_spelled, tokens)
+        if not self._held:
+            return ""
         text = self._new_text()
         if text.endswith(_REPLACEMENT) and len(self._held) < _MAX_HELD_TOKENS:
             return ""
-        # Tokens without text (special ones) don't push the context out of the window.
-        self._written = self._held if text else self._written + self._held
+        # Tokens without text don't push the context out of the window.
+        self._written = self._held if text else _cut_middle(self._written + self._held)
         self._held = []
         return text
 
@@ -80,6 +85,17 @@ class WindowDetokenizer:
         self._held = []
         return text
 
+    def _is_spelled(self, token: int) -> bool:
+        """Whether decoding knows the token at all: it skips special and unknown ones, and so do we."""
+        return not self._vocabulary.is_special(token) and bool(self._vocabulary.token_bytes(token))
+
     def _new_text(self) -> str:
         before = self._vocabulary.decode(self._written)
         return self._vocabulary.decode(self._written + self._held)[len(before) :]
+
+
+def _cut_middle(tokens: list[int]) -> list[int]:
+    """Return the tokens without those that are far from both ends."""
+    if len(tokens) <= 2 * _CONTEXT_TOKENS:
+        return tokens
+    return tokens[:_CONTEXT_TOKENS] + tokens[-_CONTEXT_TOKENS:]
