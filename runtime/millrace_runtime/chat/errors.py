@@ -2,9 +2,11 @@
 
 ChatError
 ├── TokenizerError          the model's tokenizer files are absent or unusable
+├── TokenizingError         the tokenizer's library failed on a text or on tokens
 ├── TemplateError           the chat template refused the messages, or is itself wrong
 └── TextWorkerError         the text worker gave no answer
     ├── TextTimeoutError    the job ran past its time limit and was killed
+    ├── TextJobFailedError  the tokenizer failed on this job; the worker goes on
     ├── TextMemoryError     the job needed more memory than the worker may use
     └── TextWorkerDiedError the worker ended during the job, or can't be started
 """
@@ -18,6 +20,10 @@ class TokenizerError(ChatError):
     """The model's tokenizer files are absent or unusable; the message says which."""
 
 
+class TokenizingError(ChatError):
+    """The tokenizer's library failed on a text or on tokens."""
+
+
 class TemplateError(ChatError):
     """The chat template refused the messages, or is itself wrong."""
 
@@ -28,6 +34,10 @@ class TextWorkerError(ChatError):
 
 class TextTimeoutError(TextWorkerError):
     """The job ran past its time limit and was killed."""
+
+
+class TextJobFailedError(TextWorkerError):
+    """The tokenizer failed on this job; the worker goes on."""
 
 
 class TextMemoryError(TextWorkerError):

@@ -33,9 +33,15 @@ class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     message: str
 
 
+class JobFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """The job met a fault that is not the client's."""
+
+    message: str
+
+
 class MemoryExceeded(msgspec.Struct, frozen=True, array_like=True, tag="memory"):
     """The job hit the worker's memory limit."""
 
 
 TextJob = RenderChat | EncodeTexts
-FromTextWorker = WorkerReady | Encoded | JobRefused | MemoryExceeded
+FromTextWorker = WorkerReady | Encoded | JobRefused | JobFailed | MemoryExceeded

@@ -10,11 +10,12 @@ import socket
 import sys
 from pathlib import Path
 
-from millrace_runtime.chat.errors import ChatError, TemplateError
+from millrace_runtime.chat.errors import ChatError, TemplateError, TokenizingError
 from millrace_runtime.chat.jobs import (
     Encoded,
     EncodeTexts,
     FromTextWorker,
+    JobFailed,
     JobRefused,
     MemoryExceeded,
     RenderChat,
@@ -41,6 +42,8 @@ class JobRunner:
             return Encoded(self._encode(job))
         except MemoryError:
             return MemoryExceeded()
+        except TokenizingError as error:
+            return JobFailed(str(error))
         except ChatError as error:
             return JobRefused(str(error))
 

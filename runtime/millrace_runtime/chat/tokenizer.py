@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import tokenizers
 
 from millrace_runtime.chat.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from millrace_runtime.chat.errors import TokenizerError
+from millrace_runtime.chat.errors import TokenizerError, TokenizingError
 from millrace_runtime.chat.model_files import TextConfig, read_text_config
 from millrace_runtime.chat.token_bytes import spell_byte_level, spell_sentencepiece
 
@@ -50,13 +50,22 @@ class Tokenizer:
         return cls(native, read_text_config(model_path), is_byte_level=_is_byte_level(decoder))
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
-        """Return each text's token ids."""
-        encodings = self._native.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        """Return each text's token ids. Raises TokenizingError."""
+        try:
+            encodings = self._native.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except BaseException as error:  # noqa: BLE001  a panic of the native library is no Exception
+            _translate(error)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the tokens' text without special tokens; a broken character reads U+FFFD."""
-        return self._native.decode(tokens, skip_special_tokens=True)
+        """Return the tokens' text without special tokens; a broken character reads U+FFFD.
+
+        Raises TokenizingError.
+        """
+        try:
+            return self._native.decode(tokens, skip_special_tokens=True)
+        except BaseException as error:  # noqa: BLE001  as in encode_batch
+            _translate(error)
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that the token spells, special tokens by their name; empty for an unknown id."""
@@ -81,6 +90,12 @@ class Tokenizer:
         if named is not None:
             ids[named] = None
         return tuple(ids)
+
+
+def _translate(error: BaseException) -> NoReturn:
+    if isinstance(error, (MemoryError, KeyboardInterrupt, SystemExit)):
+        raise error
+    raise TokenizingError(f"the model's tokenizer failed: {error}") from error
 
 
 def _is_byte_level(decoder: dict[str, Any] | None) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from millrace_runtime.chat.errors import (
     TemplateError,
+    TextJobFailedError,
     TextMemoryError,
     TextTimeoutError,
     TextWorkerDiedError,
@@ -20,6 +21,7 @@ from millrace_runtime.chat.errors import (
 from millrace_runtime.chat.jobs import (
     Encoded,
     FromTextWorker,
+    JobFailed,
     JobRefused,
     MemoryExceeded,
     TextJob,
@@ -45,6 +47,8 @@ class TextLimits:
     """Data memory of the worker's process."""
     start_seconds: float = 60.0
     """How long loading the tokenizer may take."""
+    retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    """Pauses between the tries to start it; one try more than pauses."""
 
 
 class _Connection:
@@ -91,9 +95,20 @@ class TextWorker:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Start the process and wait until it has loaded. Raises TextWorkerDiedError."""
-        async with self._turn:
-            await self._connected()
+        """Start the process and wait until it has loaded. Raises TextWorkerDiedError after the last try."""
+        for seconds in self._limits.retry_seconds:
+            try:
+                await self._start_once()
+            except TextWorkerDiedError as error:
+                logger.warning("%s; again in %g s", error, seconds)
+                await asyncio.sleep(seconds)
+            else:
+                return
+        try:
+            await self._start_once()
+        except TextWorkerDiedError as error:
+            num_tries = len(self._limits.retry_seconds) + 1
+            raise TextWorkerDiedError(f"the text worker does not start, tried {num_tries} times") from error
 
     async def run(self, job: TextJob) -> list[list[int]]:
         """Return each prompt's token ids. Raises TemplateError or a TextWorkerError.
@@ -109,6 +124,10 @@ class TextWorker:
         for task in list(self._tasks):
             task.cancel()
         await self._drop_connection()
+
+    async def _start_once(self) -> None:
+        async with self._turn:
+            await self._connected()
 
     def _spawn(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         task = asyncio.create_task(work)
@@ -130,6 +149,9 @@ class TextWorker:
                 return prompts
             case JobRefused(message):
                 raise TemplateError(message)
+            case JobFailed(message):
+                logger.error("a job of the text worker failed: %s", message)
+                raise TextJobFailedError(message)
             case MemoryExceeded():
                 raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
         raise TextWorkerDiedError(f"the text worker answered out of turn: {answer!r}")
