@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 
 from millrace_runtime.api.admission import Admission
 from millrace_runtime.api.engine_client import EngineClient
@@ -14,7 +13,6 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.messages import EngineReady, StepTiming
 
-logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 5
 _IDLE_POLL_SECONDS = 0.02
 
@@ -32,6 +30,8 @@ class ReplicaState:
         self.admission = Admission(settings.max_requests, settings.max_queued_tokens)
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
+        self.failure: asyncio.Queue[str] = asyncio.Queue(1)
+        """Why this replica can never serve, once that is certain."""
         self._is_text_ready = False
         self._starting: list[asyncio.Task[None]] = []
         engine.observe_timing(self._observe_step)
@@ -82,8 +82,8 @@ class ReplicaState:
     async def _start_text(self) -> None:
         try:
             await self.text.start()
-        except TextWorkerDiedError:
-            logger.exception("the text worker does not start; this replica stays unready")
+        except TextWorkerDiedError as error:
+            self.failure.put_nowait(str(error))
         else:
             self._is_text_ready = True
 

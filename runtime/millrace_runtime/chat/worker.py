@@ -108,7 +108,9 @@ class TextWorker:
             await self._start_once()
         except TextWorkerDiedError as error:
             num_tries = len(self._limits.retry_seconds) + 1
-            raise TextWorkerDiedError(f"the text worker does not start, tried {num_tries} times") from error
+            raise TextWorkerDiedError(
+                f"the text worker does not start, tried {num_tries} times; the log says why"
+            ) from error
 
     async def run(self, job: TextJob) -> list[list[int]]:
         """Return each prompt's token ids. Raises TemplateError or a TextWorkerError.
@@ -202,7 +204,7 @@ class TextWorker:
                 first = await connection.receive()
         except (TimeoutError, EOFError, OSError, FrameError) as error:
             await connection.kill()
-            raise TextWorkerDiedError("the text worker does not start: the log says why") from error
+            raise TextWorkerDiedError("the text worker did not start") from error
         except BaseException:
             await connection.kill()
             raise

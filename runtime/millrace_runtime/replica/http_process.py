@@ -24,6 +24,7 @@ from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.membership import Membership, join_replica
 
+EXIT_TEXT_FAILED = 71  # EX_OSERR
 _BEAT_SECONDS = 1.0
 _START_POLL_SECONDS = 0.05
 _CLOSE_SECONDS = 2
@@ -50,8 +51,11 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     )
 
 
-async def serve(app: FastAPI, listener: socket.socket, heartbeat: Heartbeat) -> None:
-    """Answer requests on the listening socket until SIGTERM came and the last stream ended."""
+async def serve(app: FastAPI, listener: socket.socket, heartbeat: Heartbeat) -> str | None:
+    """Answer requests on the listening socket until SIGTERM came and the last stream ended.
+
+    Returns why it ended earlier, if it did.
+    """
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -68,8 +72,11 @@ async def serve(app: FastAPI, listener: socket.socket, heartbeat: Heartbeat) -> 
     async with _beating(replica, heartbeat):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         stopping = asyncio.create_task(_drain(server, replica, is_asked_to_stop))
+        failing = asyncio.create_task(_await_failure(server, replica))
         await serving
         stopping.cancel()
+        failing.cancel()
+        return failing.result() if failing.done() else None
 
 
 async def _drain(server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop: asyncio.Event) -> None:
@@ -78,6 +85,13 @@ async def _drain(server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop
     replica.begin_drain()
     await replica.wait_idle()
     server.should_exit = True
+
+
+async def _await_failure(server: uvicorn.Server, replica: ReplicaState) -> str:
+    """End the server when this replica can never serve, and return why."""
+    failure = await replica.failure.get()
+    server.should_exit = True
+    return failure
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +129,10 @@ def main(argv: list[str]) -> int:
         socket.socket(fileno=listener_fd) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(serve(app, listener, heartbeat))
+        failure = runner.run(serve(app, listener, heartbeat))
+    if failure is not None:
+        heartbeat.write_last_words(failure)
+        return EXIT_TEXT_FAILED
     return 0
 
 
