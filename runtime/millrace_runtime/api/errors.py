@@ -3,7 +3,9 @@
 ApiError                    any refusal or failure, with its HTTP status
 ├── BadRequestError         400: the request is at fault, `param` says where
 ├── ModelNotFoundError      404: another model is served here
+├── RequestTimeoutError     408: head or body did not come in time
 ├── BodyTooLargeError       413
+├── HeadTooLargeError       431
 ├── OverloadedError         429: admission's bounds are reached; Retry-After says when to come back
 ├── UnavailableError        503: loading, draining or without an engine; Retry-After
 └── GenerationError         500: the engine or the text worker failed on this request
@@ -68,6 +70,20 @@ class BodyTooLargeError(BadRequestError):
 
     status = 413
     reason = "body_too_large"
+
+
+class HeadTooLargeError(BadRequestError):
+    """Request line and headers are over the server's limit."""
+
+    status = 431
+    reason = "head_too_large"
+
+
+class RequestTimeoutError(BadRequestError):
+    """The client did not send its request in time."""
+
+    status = 408
+    reason = "read_timeout"
 
 
 class OverloadedError(ApiError):

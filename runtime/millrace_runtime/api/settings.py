@@ -4,6 +4,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class ConnectionLimits:
+    """What one connection may cost while it is no request, or no longer reads its answer."""
+
+    head_seconds: float = 10.0
+    """From the connection's beginning, or a later request's first byte, to the end of its head."""
+    keep_alive_seconds: int = 5
+    """How long a connection may be idle between two requests; the gateway lets go after four."""
+    write_stall_seconds: float = 60.0
+    """How long a client may take to read what has been buffered for it."""
+    max_head_bytes: int = 32 << 10
+    """Request line and headers; more is answered 431."""
+    max_headers: int = 100
+
+
+@dataclass(frozen=True)
 class ApiSettings:
     """Limits and names of one replica's HTTP side."""
 

@@ -15,14 +15,16 @@ from fastapi import FastAPI
 
 from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
+from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.membership import Membership, join_replica
+from millrace_runtime.replica.settings import ReplicaSettings
 
 EXIT_TEXT_FAILED = 71  # EX_OSERR
 _BEAT_SECONDS = 1.0
@@ -51,20 +53,23 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     )
 
 
-async def serve(app: FastAPI, listener: socket.socket, heartbeat: Heartbeat) -> str | None:
+def connection_limits(settings: ReplicaSettings) -> ConnectionLimits:
+    """Return what the flags say of connections."""
+    return ConnectionLimits(
+        head_seconds=settings.request_head_seconds,
+        keep_alive_seconds=settings.keep_alive_seconds,
+        write_stall_seconds=settings.write_stall_seconds,
+    )
+
+
+async def serve(
+    app: FastAPI, limits: ConnectionLimits, listener: socket.socket, heartbeat: Heartbeat
+) -> str | None:
     """Answer requests on the listening socket until SIGTERM came and the last stream ended.
 
     Returns why it ended earlier, if it did.
     """
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        loop="none",
-        timeout_graceful_shutdown=_CLOSE_SECONDS,
-    )
-    server = _Server(config)
+    server = _Server(server_config(app, limits, _CLOSE_SECONDS))
     replica: ReplicaState = app.state.replica
     is_asked_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_asked_to_stop.set)
@@ -129,7 +134,7 @@ def main(argv: list[str]) -> int:
         socket.socket(fileno=listener_fd) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        failure = runner.run(serve(app, listener, heartbeat))
+        failure = runner.run(serve(app, connection_limits(membership.settings), listener, heartbeat))
     if failure is not None:
         heartbeat.write_last_words(failure)
         return EXIT_TEXT_FAILED

@@ -54,6 +54,14 @@ class ReplicaSettings:
     """One of KERNELS: what computes on a CPU."""
     drain_seconds: float
     """How long streams in flight may go on after SIGTERM."""
+    request_head_seconds: float
+    """How long a client may take to send a request's head."""
+    request_body_seconds: float
+    """How long a client may take to send a request's body."""
+    write_stall_seconds: float
+    """How long a client may leave its answer unread."""
+    keep_alive_seconds: int
+    """How long a connection may idle between two requests."""
     startup_deadline_seconds: float
     """/livez fails when loading or warming up takes longer."""
     step_deadline_seconds: float
@@ -107,6 +115,10 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         dtype=values.dtype,
         kernels=values.kernels,
         drain_seconds=values.drain_seconds,
+        request_head_seconds=values.request_head_seconds,
+        request_body_seconds=values.request_body_seconds,
+        write_stall_seconds=values.write_stall_seconds,
+        keep_alive_seconds=values.keep_alive_seconds,
         startup_deadline_seconds=values.startup_deadline_seconds,
         step_deadline_seconds=values.step_deadline_seconds,
         is_demo=values.demo,
@@ -167,6 +179,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_model_flags(parser)
     _add_address_flags(parser)
     _add_engine_flags(parser)
+    _add_client_flags(parser)
     _add_life_flags(parser)
     return parser
 
@@ -247,6 +260,28 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         choices=KERNELS,
         default="auto",
         help="what computes on a CPU (default: the fastest that it can run; the log says which)",
+    )
+
+
+def _add_client_flags(parser: argparse.ArgumentParser) -> None:
+    for flag, default, text in (
+        ("--request-head-seconds", 10.0, "a client may take to send a request's head"),
+        ("--request-body-seconds", 60.0, "a client may take to send a request's body"),
+        ("--write-stall-seconds", 60.0, "a client may leave its answer unread, before it is cut off"),
+    ):
+        parser.add_argument(
+            flag,
+            type=_seconds(0.1),
+            default=default,
+            metavar="S",
+            help=f"how long {text} (default: %(default)g)",
+        )
+    parser.add_argument(
+        "--keep-alive-seconds",
+        type=_whole_number(1, 86400),
+        default=5,
+        metavar="S",
+        help="how long a connection may idle between two requests (default: %(default)s)",
     )
 
 

@@ -12,9 +12,10 @@ import pytest
 import uvicorn
 
 from millrace_runtime.api.app import create_app
+from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextLimits, TextWorker
 from tests.runtime.api.fake_engine import FakeEngine
@@ -53,7 +54,11 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.asynccontextmanager
 async def serve(
-    model_path: Path, settings: ApiSettings, *, is_loading: bool = False
+    model_path: Path,
+    settings: ApiSettings,
+    *,
+    limits: ConnectionLimits | None = None,
+    is_loading: bool = False,
 ) -> AsyncIterator[Served]:
     tokenizer = Tokenizer.load(model_path)
     ours, theirs = socket.socketpair()
@@ -62,11 +67,10 @@ async def serve(
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
     text = TextWorker(model_path, TextLimits(job_seconds=1.0, memory_bytes=1 << 30))
     app = create_app(EngineClient(ours), text, tokenizer, settings)
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1)
-    )
+    server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None
     sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # so that a client that does not read is felt
     sock.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     serving = asyncio.create_task(server._serve([sock]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextLimits, TextWorker
 from millrace_runtime.replica.heartbeat import Heartbeat
@@ -22,5 +22,5 @@ async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word
     app = create_app(EngineClient(ours), text, Tokenizer.load(model_path), ApiSettings(served_name="tiny"))
     with theirs, socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
         listener.bind(("127.0.0.1", 0))
-        failure = await serve(app, listener, beat)
+        failure = await serve(app, ConnectionLimits(), listener, beat)
     assert failure == "the text worker does not start, tried 2 times; the log says why"

@@ -1,0 +1,220 @@
+"""uvicorn's server, with the bounds on a connection that uvicorn does not have.
+
+uvicorn bounds how long a kept connection idles, and with h11 how large a head may be. With httptools it
+bounds neither a head's size nor its time, and with neither how long a client may leave its answer unread.
+So our protocol counts and times three things around uvicorn's own:
+
+- The head's time: while no request is served, the connection's beginning or any byte starts a clock that
+  only a complete head stops.
+- The head's size, and of anything else that is not a body's content: trailers, chunk extensions.
+- The answer's reading: a client that leaves the write buffer full for too long is cut off. uvicorn then
+  tells the application that it has left, which gives back all that its request holds.
+"""
+
+from asyncio import TimerHandle, Transport
+from functools import partial
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from millrace_runtime.api.errors import ApiError, HeadTooLargeError, RequestTimeoutError
+from millrace_runtime.api.settings import ConnectionLimits
+
+_HEADER_OVERHEAD = 4
+"""`: ` and the line's end."""
+
+
+def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int) -> uvicorn.Config:
+    """Return how a replica is served, on a loop and a socket that the caller has."""
+    return uvicorn.Config(
+        app,
+        http=partial(_BoundedProtocol, limits),  # type: ignore[arg-type]
+        loop="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        timeout_graceful_shutdown=graceful_seconds,
+    )
+
+
+_LINGER_SECONDS = 1.0
+"""How long a refused client is read on, so that it finds our answer."""
+
+
+class _TooLargeError(Exception):
+    """Stops the parser. The client is told HeadTooLargeError."""
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, limits: ConnectionLimits, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._limits = limits
+        self._head_clock: TimerHandle | None = None
+        self._write_clock: TimerHandle | None = None
+        self._num_pending_bytes = 0
+        """Received since the last complete head, piece of a body or end of a message."""
+        self._num_header_bytes = 0
+        self._is_too_large = False
+        self._is_refused = False
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._start_head_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop both clocks."""
+        self._stop_head_clock()
+        self._stop_write_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and refuse a head that goes on for too long."""
+        if self._is_refused:
+            return
+        if not self._is_serving:
+            self._start_head_clock()
+        self._num_pending_bytes += len(data)
+        super().data_received(data)
+        if self._num_pending_bytes > self._limits.max_head_bytes:
+            self._refuse_size()
+
+    def on_message_begin(self) -> None:
+        """Begin to count a head."""
+        self._num_header_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Count the request line."""
+        self._count_header_bytes(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header, or one of the trailers behind a chunked body."""
+        if len(self.headers) >= self._limits.max_headers:
+            self._stop_parsing()
+        self._count_header_bytes(len(name) + len(value) + _HEADER_OVERHEAD)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Serve the request: its head came in time."""
+        self._stop_head_clock()
+        self._num_pending_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a piece of the body on; its size is the application's to bound."""
+        self._num_pending_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Begin to count the next head."""
+        self._num_pending_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what can't be parsed, or what we stopped the parser at."""
+        if self._is_too_large:
+            self._refuse_size()
+        else:
+            super().send_400_response(msg)
+
+    def on_response_complete(self) -> None:
+        """Give the client time to read the rest, and no more: the connection may be closing already."""
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self._start_write_clock()
+
+    def pause_writing(self) -> None:
+        """The write buffer is full."""
+        super().pause_writing()
+        self._start_write_clock()
+
+    def resume_writing(self) -> None:
+        """The client reads."""
+        self._stop_write_clock()
+        super().resume_writing()
+
+    @property
+    def _is_serving(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _count_header_bytes(self, num_bytes: int) -> None:
+        self._num_header_bytes += num_bytes
+        if self._num_header_bytes > self._limits.max_head_bytes:
+            self._stop_parsing()
+
+    def _stop_parsing(self) -> NoReturn:
+        self._is_too_large = True
+        raise _TooLargeError
+
+    def _refuse_size(self) -> None:
+        limits = self._limits
+        self._refuse(
+            HeadTooLargeError(
+                f"the request's head is too large: this server takes at most {limits.max_headers} headers and"
+                f" {limits.max_head_bytes} bytes of request line and headers"
+            )
+        )
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer and end the connection; only end it where another answer has begun.
+
+        What the client still sends is read for a moment: closing at once would reset the connection, and
+        with it take our answer from a client that has not read it yet.
+        """
+        if self.transport.is_closing() or self._is_refused:
+            return
+        if self._is_serving and self.cycle.response_started:
+            self.transport.close()
+            return
+        self._is_refused = True
+        self.transport.write(_render_refusal(error))
+        self.transport.write_eof()
+        self._stop_head_clock()
+        self._head_clock = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+
+    def _start_head_clock(self) -> None:
+        if self._head_clock is None:
+            self._head_clock = self.loop.call_later(self._limits.head_seconds, self._expire_head)
+
+    def _stop_head_clock(self) -> None:
+        if self._head_clock is not None:
+            self._head_clock.cancel()
+            self._head_clock = None
+
+    def _expire_head(self) -> None:
+        if self._num_pending_bytes:
+            seconds = self._limits.head_seconds
+            self._refuse(RequestTimeoutError(f"the request's head did not come within {seconds:g} s"))
+        else:
+            self.transport.close()
+
+    def _start_write_clock(self) -> None:
+        if self._write_clock is None:
+            self._write_clock = self.loop.call_later(self._limits.write_stall_seconds, self._expire_write)
+
+    def _stop_write_clock(self) -> None:
+        if self._write_clock is not None:
+            self._write_clock.cancel()
+            self._write_clock = None
+
+    def _expire_write(self) -> None:
+        self._write_clock = None
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
+def _render_refusal(error: ApiError) -> bytes:
+    body = error.encode()
+    return (
+        b"HTTP/1.1 %d %b\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b"
+        % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)
+    )

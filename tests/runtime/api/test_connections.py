@@ -1,0 +1,140 @@
+"""What a connection may cost before it has a request, and after: raw sockets against the real server."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from tests.runtime.api.conftest import Served, serve
+
+LIMITS = ConnectionLimits(
+    head_seconds=0.4, keep_alive_seconds=1, max_head_bytes=4096, max_headers=20, write_stall_seconds=0.5
+)
+HEAD = b"GET /version HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture
+async def served(model_path: Path) -> AsyncIterator[Served]:
+    async with serve(model_path, ApiSettings(served_name="tiny"), limits=LIMITS) as served:
+        yield served
+
+
+@contextlib.asynccontextmanager
+async def connect(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(served.client.base_url.host, served.client.base_url.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the server closes, which is to be soon."""
+    async with asyncio.timeout(5):
+        return await reader.read()
+
+
+async def test_a_connection_without_a_request_is_closed(served: Served) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        readers = [(await stack.enter_async_context(connect(served)))[0] for _ in range(50)]
+        assert await asyncio.gather(*map(read_to_end, readers)) == [b""] * 50
+
+
+@pytest.mark.parametrize("byte", [b"x", b"\r\n"])
+async def test_a_head_that_trickles_is_cut_off_with_a_408(served: Served, byte: bytes) -> None:
+    async with connect(served) as (reader, writer):
+        answer = asyncio.create_task(read_to_end(reader))
+        writer.write(b"" if byte == b"\r\n" else HEAD + b"X-Slow: ")
+        for _ in range(60):
+            if answer.done():
+                break
+            writer.write(byte)
+            await asyncio.sleep(0.1)
+        assert (await answer).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_an_idle_kept_connection_has_its_own_limit_and_a_second_head_is_watched(served: Served) -> None:
+    async with connect(served) as (reader, writer):
+        for _ in range(2):
+            writer.write(HEAD + b"\r\n")
+            assert b"200 OK" in await reader.readuntil(b"}")
+            await asyncio.sleep(0.6)  # longer than a head may take
+        writer.write(b"GET /vers")
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.1 408 ")
+    async with connect(served) as (reader, writer):
+        writer.write(HEAD + b"\r\n")
+        assert (await read_to_end(reader)).endswith(b"}")
+
+
+MANY = HEAD + b"".join(b"X-%d: y\r\n" % number for number in range(30)) + b"\r\n"
+LARGE = HEAD + b"X-Large: " + b"y" * 200_000 + b"\r\n\r\n"
+UNENDING = HEAD + b"X-Large: " + b"y" * 8192
+LONG_PATH = b"GET /" + b"y" * 8192 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("head", [MANY, LARGE, UNENDING, LONG_PATH])
+async def test_a_head_over_its_bounds_is_a_431(served: Served, head: bytes) -> None:
+    async with connect(served) as (reader, writer):
+        writer.write(head)
+        answer = await read_to_end(reader)
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert b"connection: close\r\n" in answer
+    assert b"at most 20 headers and 4096 bytes" in answer
+
+
+async def test_heads_within_their_bounds_are_served_one_after_the_other(served: Served) -> None:
+    padded = HEAD + b"X-Pad: " + b"y" * 3000 + b"\r\n\r\n"
+    async with connect(served) as (reader, writer):
+        for _ in range(3):
+            writer.write(padded)
+            assert b"200 OK" in await reader.readuntil(b"}")
+        writer.write(padded * 3)  # pipelined
+        for _ in range(3):
+            assert b"200 OK" in await reader.readuntil(b"}")
+
+
+async def test_trailers_are_bounded_too(served: Served) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    async with connect(served) as (reader, writer):
+        writer.write(head + b"%x\r\n%b\r\n0\r\n" % (len(body), body))
+        writer.write(b"".join(b"X-%d: y\r\n" % number for number in range(30)))
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.1 431 ")
+    await served.replica.wait_idle()
+
+
+async def test_a_client_that_stops_reading_gives_its_sequence_back(served: Served) -> None:
+    served.engine.reply = [1]
+    url = served.client.base_url
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    body = b'{"prompt": "a", "max_tokens": 190, "n": 16, "stream": true, "logprobs": 20}'
+    with client:
+        await asyncio.get_running_loop().sock_connect(client, (url.host, url.port))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        served.engine.pauses_after = 150  # it never ends of itself
+        await asyncio.get_running_loop().sock_sendall(client, head + body)
+        await served.until(lambda: len(served.engine.aborted) == 16)
+        await served.replica.wait_idle()
+    assert await served.metric("vllm:request_success_total", finished_reason="abort") == 16
+    assert served.replica.admission.num_sequences == 0
+
+
+async def test_a_slow_reader_that_goes_on_reading_is_served_whole(served: Served) -> None:
+    body = b'{"prompt": "a", "max_tokens": 150, "n": 16, "stream": true, "ignore_eos": true, "logprobs": 5}'
+    async with connect(served) as (reader, writer):
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = b""
+        async with asyncio.timeout(20):
+            while data := await reader.read(16384):
+                answer += data
+                await asyncio.sleep(0.01)
+    assert b"[DONE]" in answer
