@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _MAX_RETRY_SECONDS = 60
+_BYTES_PER_TOKEN = 4
+"""A first guess at a body's tokens, so that admission can decide before it is read."""
 _RATE_WEIGHT = 0.05
 """Weight of one step in the moving mean of token throughput: about the last twenty steps count."""
 
@@ -22,22 +24,48 @@ class Ticket:
 
     num_sequences: int = 0
     num_tokens: int = 0
+    num_body_bytes: int = 0
 
 
 class Admission:
-    """Bounds the sequences in flight and the prompt tokens that wait for their first step."""
+    """Bounds the sequences in flight, the prompt tokens that wait for a first step, and the bodies held."""
 
-    def __init__(self, max_sequences: int, max_queued_tokens: int) -> None:
+    def __init__(self, max_sequences: int, max_queued_tokens: int, max_body_bytes: int) -> None:
         self._max_sequences = max_sequences
         self._max_queued_tokens = max_queued_tokens
+        self._max_body_bytes = max_body_bytes
         self._tokens_per_second = 0.0
         self.num_sequences = 0
         self.num_queued_tokens = 0
+        self.num_body_bytes = 0
 
-    def admit(self, num_tokens: int) -> Ticket | Refusal:
-        """Admit a request as one sequence of about `num_tokens`, both to be settled by `resize`."""
+    def admit(self, num_body_bytes: int) -> Ticket | Refusal:
+        """Admit a request as one sequence with a body of this size, to be settled by `grow` and `resize`."""
         ticket = Ticket()
-        return self.resize(ticket, 1, num_tokens) or ticket
+        refusal = self.resize(ticket, 1, 0) or self.grow(ticket, num_body_bytes)
+        if refusal is None:
+            return ticket
+        self.release(ticket)
+        return refusal
+
+    def grow(self, ticket: Ticket, num_body_bytes: int) -> Refusal | None:
+        """Note that the body is so large at least; it stands for tokens too, until they are counted.
+
+        As with tokens, a body alone always fits.
+        """
+        others = self.num_body_bytes - ticket.num_body_bytes
+        if others and others + num_body_bytes > self._max_body_bytes:
+            return self._refuse(
+                f"{others} bytes of request bodies are held and {self._max_body_bytes} may be"
+            )
+        refusal = self.resize(ticket, ticket.num_sequences, num_body_bytes // _BYTES_PER_TOKEN)
+        if refusal is None:
+            self._set_body(ticket, num_body_bytes)
+        return refusal
+
+    def drop_body(self, ticket: Ticket) -> None:
+        """Note that the body is not held any more: its tokens are."""
+        self._set_body(ticket, 0)
 
     def resize(self, ticket: Ticket, num_sequences: int, num_tokens: int) -> Refusal | None:
         """Set what the ticket holds, or return a refusal and leave it as it was.
@@ -60,6 +88,7 @@ class Admission:
     def release(self, ticket: Ticket) -> None:
         """Give back whatever the ticket still holds."""
         self._set(ticket, 0, 0)
+        self._set_body(ticket, 0)
 
     def observe_step(self, num_tokens: int, seconds: float) -> None:
         """Learn the engine's throughput from one step: it makes Retry-After realistic."""
@@ -72,6 +101,10 @@ class Admission:
         self.num_sequences += num_sequences - ticket.num_sequences
         self.num_queued_tokens += num_tokens - ticket.num_tokens
         ticket.num_sequences, ticket.num_tokens = num_sequences, num_tokens
+
+    def _set_body(self, ticket: Ticket, num_body_bytes: int) -> None:
+        self.num_body_bytes += num_body_bytes - ticket.num_body_bytes
+        ticket.num_body_bytes = num_body_bytes
 
     def _refuse(self, message: str) -> Refusal:
         seconds = self.num_queued_tokens / self._tokens_per_second if self._tokens_per_second else 1.0

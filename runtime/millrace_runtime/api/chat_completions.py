@@ -19,7 +19,7 @@ _OBJECT = "chat.completion"
 _CHUNK_OBJECT = "chat.completion.chunk"
 
 
-def read_chat(data: bytes) -> GenerationRequest:
+def read_chat(data: bytes | bytearray) -> GenerationRequest:
     """Return the request of a body. Raises BadRequestError."""
     body = decode_body(data, ChatBody)
     if body.top_logprobs is not None and not body.logprobs:

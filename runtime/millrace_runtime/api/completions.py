@@ -18,7 +18,7 @@ DEFAULT_MAX_TOKENS = 16
 _OBJECT = "text_completion"
 
 
-def read_completion(data: bytes) -> GenerationRequest:
+def read_completion(data: bytes | bytearray) -> GenerationRequest:
     """Return the request of a body. Raises BadRequestError."""
     body = decode_body(data, CompletionBody)
     prompts, num_prompts = _read_prompts(body.prompt)

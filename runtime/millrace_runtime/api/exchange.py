@@ -5,6 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -30,8 +31,6 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import EngineReady
 
 logger = logging.getLogger(__name__)
-_BYTES_PER_TOKEN = 4
-"""A first guess at a body's tokens, so that admission can decide before reading it."""
 
 
 class Writer(Protocol):
@@ -61,7 +60,7 @@ class Dialect:
     """How one endpoint reads and writes."""
 
     def __init__(
-        self, id_prefix: str, read: Callable[[bytes], GenerationRequest], open_writer: OpenWriter
+        self, id_prefix: str, read: Callable[[bytes | bytearray], GenerationRequest], open_writer: OpenWriter
     ) -> None:
         self.id_prefix = id_prefix
         self.read = read
@@ -80,7 +79,8 @@ class Exchange:
     ) -> None:
         self._replica = replica
         self._dialect = dialect
-        self._body = Body(scope, receive, replica.settings.max_body_bytes)
+        settings = replica.settings
+        self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
         self._answer = Answer(send)
         self._arrival = time.monotonic()
         self._num_sequences = 0
@@ -110,11 +110,12 @@ class Exchange:
         ready = self._replica.require_ready()
         self._body.check_declared()
         ticket = self._ticket = self._admit()
-        request = self._dialect.read(await self._body.read())
+        request = self._dialect.read(await self._body.read(partial(self._grow, ticket)))
         self._require_model(request.model)
         self._resize(ticket, request.num_sequences, ticket.num_tokens)
         with self._body.watch(self._disconnect):
             prompts = await self._tokenise(request)
+            self._replica.admission.drop_body(ticket)
             self._resize(
                 ticket, len(prompts) * request.num_choices, sum(map(len, prompts)) * request.num_choices
             )
@@ -123,16 +124,21 @@ class Exchange:
 
     def _admit(self) -> Ticket:
         self._receive_sequences(1)
-        admitted = self._replica.admission.admit((self._body.declared_bytes or 0) // _BYTES_PER_TOKEN)
+        admitted = self._replica.admission.admit(self._body.declared_bytes or 0)
         if isinstance(admitted, Refusal):
-            raise OverloadedError(admitted.message, retry_after=admitted.retry_after_seconds)
+            raise _overloaded(admitted)
         return admitted
+
+    def _grow(self, ticket: Ticket, num_body_bytes: int) -> None:
+        refusal = self._replica.admission.grow(ticket, num_body_bytes)
+        if refusal is not None:
+            raise _overloaded(refusal)
 
     def _resize(self, ticket: Ticket, num_sequences: int, num_tokens: int) -> None:
         self._receive_sequences(num_sequences)
         refusal = self._replica.admission.resize(ticket, num_sequences, num_tokens)
         if refusal is not None:
-            raise OverloadedError(refusal.message, retry_after=refusal.retry_after_seconds)
+            raise _overloaded(refusal)
 
     def _receive_sequences(self, num_sequences: int) -> None:
         self._replica.metrics.num_received += num_sequences - self._num_sequences
@@ -225,6 +231,10 @@ class Exchange:
             metrics.rejected[failure.reason] += max(1, num_sequences)
         elif num_sequences:
             metrics.finished["abort"] += num_sequences  # the client left before the engine knew of it
+
+
+def _overloaded(refusal: Refusal) -> OverloadedError:
+    return OverloadedError(refusal.message, retry_after=refusal.retry_after_seconds)
 
 
 def fit_prompt(prompt: list[int], max_tokens: int | None, ready: EngineReady) -> int:

@@ -48,7 +48,7 @@ class GenerationRequest:
         return (self.seed + choice) & _SEED_MASK
 
 
-def decode_body(data: bytes, body_type: type[Body]) -> Body:
+def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     """Return the request body as `body_type`. Raises BadRequestError naming the field."""
     try:
         return msgspec.json.decode(data, type=body_type)

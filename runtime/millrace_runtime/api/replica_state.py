@@ -27,7 +27,9 @@ class ReplicaState:
         self.text = text
         self.tokenizer = tokenizer
         self.settings = settings
-        self.admission = Admission(settings.max_requests, settings.max_queued_tokens)
+        self.admission = Admission(
+            settings.max_requests, settings.max_queued_tokens, settings.max_body_memory
+        )
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
         self.failure: asyncio.Queue[str] = asyncio.Queue(1)

@@ -30,3 +30,7 @@ class ApiSettings:
     """Prompt tokens of sequences that have no first token yet; more are answered 429."""
     max_body_bytes: int = 8 << 20
     """A longer request body is answered 413."""
+    max_body_memory: int = 128 << 20
+    """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
+    body_seconds: float = 60.0
+    """A body that takes longer to arrive is answered 408."""

@@ -6,7 +6,13 @@ from contextlib import contextmanager
 
 from starlette.types import Receive, Scope, Send
 
-from millrace_runtime.api.errors import ApiError, BodyTooLargeError, ClientGoneError, UnavailableError
+from millrace_runtime.api.errors import (
+    ApiError,
+    BodyTooLargeError,
+    ClientGoneError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from millrace_runtime.contract import HEADER_DRAINING
 
 _EVENT_HEADERS = [
@@ -17,11 +23,12 @@ _EVENT_HEADERS = [
 
 
 class Body:
-    """A request's body: read once, within a limit, then watched for the client's leaving."""
+    """A request's body: read once, within a size and a time, then watched for the client's leaving."""
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, max_seconds: float) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
+        self._max_seconds = max_seconds
         self.declared_bytes = _content_length(scope)
         """Its Content-Length, None where there is none."""
         self.is_disconnected = False
@@ -30,8 +37,19 @@ class Body:
         """Raise BodyTooLargeError if the client says that the body is too large."""
         self._check_size(self.declared_bytes or 0)
 
-    async def read(self) -> bytes:
-        """Return the body. Raises BodyTooLargeError as soon as that is certain, and ClientGoneError."""
+    async def read(self, on_growth: Callable[[int], None]) -> bytearray:
+        """Return the body, having called `on_growth` with each size beyond the declared one.
+
+        Raises BodyTooLargeError as soon as that is certain, RequestTimeoutError, ClientGoneError, and what
+        `on_growth` raises.
+        """
+        try:
+            async with asyncio.timeout(self._max_seconds):
+                return await self._read_pieces(on_growth)
+        except TimeoutError as error:
+            raise RequestTimeoutError(f"the body did not come within {self._max_seconds:g} s") from error
+
+    async def _read_pieces(self, on_growth: Callable[[int], None]) -> bytearray:
         body = bytearray()
         while True:
             message = await self._receive()
@@ -39,8 +57,10 @@ class Body:
                 raise ClientGoneError
             body += message.get("body", b"")
             self._check_size(len(body))
+            if len(body) > (self.declared_bytes or 0):
+                on_growth(len(body))
             if not message.get("more_body", False):
-                return bytes(body)
+                return body
 
     @contextmanager
     def watch(self, on_disconnect: Callable[[], None]) -> Iterator[None]:
@@ -95,6 +115,7 @@ class Answer:
 
         `closes`: the replica is draining, so the connection ends here and another replica may be asked.
         """
+        closes = closes or isinstance(error, RequestTimeoutError)  # the rest of the body may never come
         if self._is_started:
             await self.end_events(b"data: " + error.encode() + b"\n\n")
             return

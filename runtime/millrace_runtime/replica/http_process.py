@@ -49,7 +49,11 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
         EngineClient(sock),
         TextWorker(settings.model_path),
         Tokenizer.load(settings.model_path),
-        ApiSettings(served_name=settings.served_name),
+        ApiSettings(
+            served_name=settings.served_name,
+            max_body_memory=settings.body_memory,
+            body_seconds=settings.request_body_seconds,
+        ),
     )
 
 

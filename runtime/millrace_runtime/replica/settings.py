@@ -4,14 +4,14 @@ import argparse
 import dataclasses
 import json
 import os
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from millrace_runtime import contract
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.replica.errors import SettingError
+from millrace_runtime.replica.flag_types import parse_bytes, parse_name, seconds, whole_number
 
 DEMO_NAME = "stories"
 DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
@@ -19,7 +19,6 @@ DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512", "avx2", "portable")
 
-_BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _MAX_SEQUENCES = {"cpu": 32, "cuda": 256}
 _MAX_BATCHED_TOKENS = {"cpu": 512, "cuda": 4096}
 
@@ -56,6 +55,8 @@ class ReplicaSettings:
     """How long streams in flight may go on after SIGTERM."""
     request_head_seconds: float
     """How long a client may take to send a request's head."""
+    body_memory: int
+    """Bytes of all request bodies that are held at the same time."""
     request_body_seconds: float
     """How long a client may take to send a request's body."""
     write_stall_seconds: float
@@ -116,6 +117,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         kernels=values.kernels,
         drain_seconds=values.drain_seconds,
         request_head_seconds=values.request_head_seconds,
+        body_memory=values.body_memory,
         request_body_seconds=values.request_body_seconds,
         write_stall_seconds=values.write_stall_seconds,
         keep_alive_seconds=values.keep_alive_seconds,
@@ -128,46 +130,6 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
 def has_gpu(devices: Path = Path("/dev")) -> bool:
     """Whether a GPU's device file is here (WSL's included): enough to choose defaults by."""
     return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes that a Kubernetes quantity such as 512Mi means."""
-    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti|)", text)
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is no amount of memory; write bytes or a number with Ki, Mi, Gi or Ti, such as 512Mi"
-        )
-    return int(match[1]) * _BYTE_SUFFIXES[match[2]]
-
-
-def _whole_number(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"'{text}' is refused; write a whole number, {least} to {most}")
-        return int(text)
-
-    return parse
-
-
-def _seconds(least: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not least <= value <= 86400:
-            raise argparse.ArgumentTypeError(f"'{text}' is refused; write seconds, {least:g} to 86400")
-        return value
-
-    return parse
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[\w.:/@+-]{1,200}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is no name; write 1 to 200 letters, digits or any of . : / @ + - _"
-        )
-    return text
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -195,14 +157,14 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--demo", action="store_true", help="serve the small model that comes with Millrace")
     parser.add_argument(
         contract.FLAG_SERVED_NAME,
-        type=_name,
+        type=parse_name,
         metavar="NAME",
         help="what clients write as model (default: the folder's name)",
     )
 
 
 def _add_address_flags(parser: argparse.ArgumentParser) -> None:
-    port = _whole_number(0, 65535)
+    port = whole_number(0, 65535)
     parser.add_argument(
         "--host",
         default=os.environ.get(contract.ENV_BIND_ADDRESS) or contract.DEFAULT_BIND_ADDRESS,
@@ -226,20 +188,20 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     cpu, gpu = _MAX_SEQUENCES.values()
     parser.add_argument(
         contract.FLAG_MAX_MODEL_LENGTH,
-        type=_whole_number(2, 2**24),
+        type=whole_number(2, 2**24),
         metavar="TOKENS",
         help="longest prompt and output together (default: what model and memory allow)",
     )
     parser.add_argument(
         contract.FLAG_MAX_SEQUENCES,
-        type=_whole_number(1, 4096),
+        type=whole_number(1, 4096),
         metavar="N",
         help=f"sequences computed at the same time; others wait (default: {cpu} on CPUs, {gpu} on GPUs)",
     )
     cpu, gpu = _MAX_BATCHED_TOKENS.values()
     parser.add_argument(
         contract.FLAG_MAX_BATCHED_TOKENS,
-        type=_whole_number(1, 2**20),
+        type=whole_number(1, 2**20),
         metavar="TOKENS",
         help=f"tokens computed in one step, at least --max-sequences (default: {cpu} on CPUs, {gpu} on GPUs)",
     )
@@ -265,21 +227,37 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_client_flags(parser: argparse.ArgumentParser) -> None:
     for flag, default, text in (
-        ("--request-head-seconds", 10.0, "a client may take to send a request's head"),
-        ("--request-body-seconds", 60.0, "a client may take to send a request's body"),
-        ("--write-stall-seconds", 60.0, "a client may leave its answer unread, before it is cut off"),
+        (
+            "--request-head-seconds",
+            ConnectionLimits.head_seconds,
+            "a client may take to send a request's head",
+        ),
+        ("--request-body-seconds", ApiSettings.body_seconds, "a client may take to send a request's body"),
+        (
+            "--write-stall-seconds",
+            ConnectionLimits.write_stall_seconds,
+            "a client may leave its answer unread",
+        ),
     ):
         parser.add_argument(
             flag,
-            type=_seconds(0.1),
+            type=seconds(0.1),
             default=default,
             metavar="S",
             help=f"how long {text} (default: %(default)g)",
         )
     parser.add_argument(
+        "--body-memory",
+        type=parse_bytes,
+        default=ApiSettings.max_body_memory,
+        metavar="BYTES",
+        help="memory for the request bodies that are held at the same time"
+        f" (default: {ApiSettings.max_body_memory >> 20}Mi)",
+    )
+    parser.add_argument(
         "--keep-alive-seconds",
-        type=_whole_number(1, 86400),
-        default=5,
+        type=whole_number(1, 86400),
+        default=ConnectionLimits.keep_alive_seconds,
         metavar="S",
         help="how long a connection may idle between two requests (default: %(default)s)",
     )
@@ -288,21 +266,21 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
 def _add_life_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drain-seconds",
-        type=_seconds(0),
+        type=seconds(0),
         default=600.0,
         metavar="S",
         help="how long streams in flight may go on after SIGTERM (default: %(default)g)",
     )
     parser.add_argument(
         "--startup-deadline-seconds",
-        type=_seconds(1),
+        type=seconds(1),
         default=1800.0,
         metavar="S",
         help="/livez fails when loading takes longer (default: %(default)g)",
     )
     parser.add_argument(
         "--step-deadline-seconds",
-        type=_seconds(2),
+        type=seconds(2),
         default=60.0,
         metavar="S",
         help="/livez fails when no step ends for longer; an idle engine ticks every second"

@@ -1,0 +1,52 @@
+"""What the values of flags may be: each raises argparse.ArgumentTypeError saying what to write."""
+
+import argparse
+import re
+from collections.abc import Callable
+
+_BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that a Kubernetes quantity such as 512Mi means."""
+    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti|)", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no amount of memory; write bytes or a number with Ki, Mi, Gi or Ti, such as 512Mi"
+        )
+    return int(match[1]) * _BYTE_SUFFIXES[match[2]]
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return the reader of a whole number within bounds."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"'{text}' is refused; write a whole number, {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def seconds(least: float) -> Callable[[str], float]:
+    """Return the reader of a time of at least `least`, a day at most."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= 86400:
+            raise argparse.ArgumentTypeError(f"'{text}' is refused; write seconds, {least:g} to 86400")
+        return value
+
+    return parse
+
+
+def parse_name(text: str) -> str:
+    """Return what may be a model's name."""
+    if not re.fullmatch(r"[\w.:/@+-]{1,200}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no name; write 1 to 200 letters, digits or any of . : / @ + - _"
+        )
+    return text
