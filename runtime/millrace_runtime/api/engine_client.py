@@ -106,6 +106,11 @@ class EngineClient:
         self.stats = _NO_STATS
         """The newest state the engine told."""
 
+    @property
+    def num_open(self) -> int:
+        """Sequences sent, neither ended nor aborted."""
+        return len(self._streams)
+
     async def start(self) -> EngineReady:
         """Begin reading and wait for the engine to be ready. Raises UnavailableError if it ends first."""
         loop = asyncio.get_running_loop()

@@ -73,8 +73,11 @@ class ReplicaMetrics(Collector):
 
     @property
     def num_running(self) -> int:
-        """Sequences the engine computes; what is being read, tokenised or sent is waiting."""
-        return min(self._engine.stats.num_running, self.num_in_flight)
+        """Sequences the engine computes; what is being read, tokenised or sent is waiting.
+
+        The engine's newest word may count what has been aborted since: it is no longer ours.
+        """
+        return min(self._engine.stats.num_running, self._engine.num_open)
 
     def finish(self, choice: Choice, arrival: float, now: float) -> None:
         """Count a choice that has its finish reason. Latencies count where the answer was complete."""

@@ -40,11 +40,15 @@ class Served:
                 await asyncio.sleep(0.005)
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples with these labels."""
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        lines = (await self.client.get("/metrics")).text.splitlines()
-        found = [line for line in lines if line.startswith(name + "{") and all(w in line for w in wanted)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+        return sum_samples((await self.client.get("/metrics")).text, name, **labels)
+
+
+def sum_samples(scrape: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    lines = scrape.splitlines()
+    found = [line for line in lines if line.startswith(name + "{") and all(w in line for w in wanted)]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
 
 @pytest.fixture(scope="session")

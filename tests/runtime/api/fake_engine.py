@@ -37,6 +37,9 @@ class FakeEngine:
     is_loading: bool = False
     """While True it does not say that it is ready."""
 
+    is_frozen: bool = False
+    """While True it neither hears nor says anything."""
+
     async def run(self) -> None:
         self.reader, self.writer = await asyncio.open_connection(sock=self.sock)
         while self.is_loading:  # noqa: ASYNC110
@@ -54,6 +57,8 @@ class FakeEngine:
     async def listen(self) -> None:
         decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
         while data := await self.reader.read(65536):
+            while self.is_frozen:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
             for message in decoder.feed(data):
                 self.take(message)
 
@@ -68,7 +73,11 @@ class FakeEngine:
                 self.send(StepOutputs([], self.stats(), None))
 
     def step(self) -> None:
-        if not self.running or (self.pauses_after is not None and self.num_steps >= self.pauses_after):
+        if (
+            self.is_frozen
+            or not self.running
+            or (self.pauses_after is not None and self.num_steps >= self.pauses_after)
+        ):
             return
         self.num_steps += 1
         outputs = [self.advance(*state) for state in list(self.running.values())]

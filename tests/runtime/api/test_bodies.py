@@ -1,6 +1,7 @@
 """What a request's body may cost while it arrives: raw sockets against the real server."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import AsyncIterator
@@ -38,6 +39,8 @@ class Upload:
 
     async def __aexit__(self, *_: object) -> None:
         self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     async def send_chunk(self, data: bytes) -> None:
         self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -6,18 +6,25 @@ import pytest
 
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.contract import HEADER_DRAINING
-from tests.runtime.api.conftest import REPLY, Served, serve
+from tests.runtime.api.conftest import REPLY, Served, serve, sum_samples
 
 HI = [{"role": "user", "content": "hi"}]
 
 
 async def assert_conserved(served: Served) -> None:
-    received = await served.metric("millrace:requests_received_total")
-    rejected = await served.metric("vllm:admission_rejections_total")
-    finished = await served.metric("vllm:request_success_total")
-    running = await served.metric("vllm:num_requests_running")
-    waiting = await served.metric("vllm:num_requests_waiting")
+    read_conserved((await served.client.get("/metrics")).text)
+
+
+def read_conserved(scrape: str) -> tuple[float, float]:
+    """Waiting and running, once it is checked that no sequence is lost or counted twice."""
+    received = sum_samples(scrape, "millrace:requests_received_total")
+    rejected = sum_samples(scrape, "vllm:admission_rejections_total")
+    finished = sum_samples(scrape, "vllm:request_success_total")
+    running = sum_samples(scrape, "vllm:num_requests_running")
+    waiting = sum_samples(scrape, "vllm:num_requests_waiting")
     assert received == rejected + finished + running + waiting
+    assert min(running, waiting) >= 0
+    return waiting, running
 
 
 async def test_a_client_that_leaves_aborts_its_sequences(served: Served) -> None:

@@ -1,0 +1,93 @@
+"""A request is waiting or running from its first byte on, and counted once, at every scrape."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from millrace_runtime.protocol.messages import Stats, StepOutputs
+from tests.runtime.api.conftest import Served
+from tests.runtime.api.test_bodies import CHUNKED, Upload
+from tests.runtime.api.test_failures import read_conserved
+
+
+async def told(served: Served) -> tuple[float, float]:
+    return read_conserved((await served.client.get("/metrics")).text)
+
+
+async def test_a_request_waits_while_it_is_read_and_tokenised_and_until_the_engine_runs_it(
+    served: Served,
+) -> None:
+    async with Upload(served, CHUNKED) as upload:
+        await served.until(lambda: served.replica.admission.num_sequences)
+        assert await told(served) == (1, 0)
+        await upload.send_chunk(b'{"prompt": ')
+        assert await told(served) == (1, 0)
+        served.engine.is_frozen = True
+        await upload.send_chunk(b'["a", "b"], "n": 2, "max_tokens": 2}')
+        upload.end()
+        await served.until(lambda: served.replica.admission.num_sequences == 4)
+        assert await told(served) == (4, 0)
+        served.engine.send(StepOutputs([], Stats(4, 0, 16, 16, 0), None))  # it knows of them
+        assert await told(served) == (4, 0)
+        served.engine.send(StepOutputs([], Stats(1, 3, 16, 16, 0), None))
+        await served.until(lambda: served.replica.engine.stats.num_running)
+        assert await told(served) == (1, 3)
+        served.engine.is_frozen = False
+        assert "200 ok" in await upload.answer()
+    assert await told(served) == (0, 0)
+
+
+async def test_a_request_waits_while_its_template_is_rendered(served: Served) -> None:
+    loop = {"messages": [{"role": "user", "content": "loop"}], "n": 3}
+    answer = asyncio.create_task(served.client.post("/v1/chat/completions", json=loop))
+    await served.until(lambda: served.replica.admission.num_sequences == 3)
+    assert await told(served) == (3, 0)
+    assert (await answer).status_code == 400
+    assert await told(served) == (0, 0)
+
+
+async def test_what_the_engine_has_not_heard_to_have_ended_does_not_hide_who_waits(served: Served) -> None:
+    served.engine.pauses_after = 2
+    body = {"prompt": "a", "n": 2, "stream": True}
+    async with served.client.stream("POST", "/v1/completions", json=body) as answer:
+        pieces = answer.aiter_bytes()
+        await anext(pieces)
+        assert await told(served) == (0, 2)
+        served.engine.is_frozen = True
+    await served.until(lambda: not served.replica.admission.num_sequences)
+    assert await told(served) == (0, 0)
+    async with Upload(served, CHUNKED):
+        await served.until(lambda: served.replica.admission.num_sequences)
+        assert await told(served) == (1, 0)
+    served.engine.is_frozen = False
+
+
+async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(served: Served) -> None:
+    chance = random.Random(5)
+
+    async def post(body: dict[str, object], path: str = "completions") -> None:
+        await served.client.post(f"/v1/{path}", json=body)
+
+    async def leave() -> None:
+        body = {"prompt": "a", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 100}
+        async with served.client.stream("POST", "/v1/completions", json=body) as answer:
+            pieces = answer.aiter_bytes()
+            await anext(pieces)
+
+    kinds: list[Callable[[], Awaitable[None]]] = [
+        lambda: post({"prompt": ["a", "b"], "n": 2, "max_tokens": 5}),
+        lambda: post({"prompt": "a", "stop": "the", "max_tokens": 50}),
+        lambda: post({"prompt": "a", "n": 99}),
+        lambda: post({"prompt": "a", "model": "other"}),
+        lambda: post({"prompt": "a b" * 100}),
+        lambda: post({"messages": [{"role": "villain", "content": "x"}]}, "chat/completions"),
+        leave,
+    ]
+    load = asyncio.gather(*(chance.choice(kinds)() for _ in range(80)))
+    num_busy = 0
+    while not load.done():
+        num_busy += sum(await told(served)) > 0
+    await load
+    await served.replica.wait_idle()
+    assert await told(served) == (0, 0)
+    assert num_busy > 0
