@@ -38,7 +38,7 @@ ENTRY_MODULES = (
     "millrace_gateway.server",
     "millrace_operator.application",
     "millrace_operator.command",
-    "millrace_runtime.chat.text_process",
+    "millrace_runtime.api.text_process",
     "millrace_runtime.execution.build",
     "millrace_runtime.replica.engine_process",
     "millrace_runtime.replica.http_process",

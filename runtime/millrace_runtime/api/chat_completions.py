@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: reading requests and writing answers."""
+"""POST /v1/chat/completions: writing answers."""
 
 from typing import Any
 
@@ -6,51 +6,13 @@ import orjson
 
 from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.envelope import Envelope, encode_reason
-from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.api.intent import GenerationRequest, build_request, decode_body
-from millrace_runtime.api.schema import ChatBody, ChatMessage, TextPart
-from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.step import TokenLogprobs
 
 ID_PREFIX = "chatcmpl-"
 _OBJECT = "chat.completion"
 _CHUNK_OBJECT = "chat.completion.chunk"
-
-
-def read_chat(data: bytes | bytearray) -> GenerationRequest:
-    """Return the request of a body. Raises BadRequestError."""
-    body = decode_body(data, ChatBody)
-    if body.top_logprobs is not None and not body.logprobs:
-        raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
-    messages = [_read_message(message, place) for place, message in enumerate(body.messages)]
-    max_tokens = body.max_completion_tokens or body.max_tokens
-    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return build_request(body, RenderChat(messages), 1, max_tokens, num_logprobs)
-
-
-def _read_message(message: ChatMessage, place: int) -> dict[str, Any]:
-    where = f"messages[{place}]"
-    if message.tool_calls or message.function_call:
-        raise BadRequestError(
-            "tool calls are not supported by this server: leave them out",
-            param=f"{where}.tool_calls",
-            code="unsupported_parameter",
-        )
-    read: dict[str, Any] = {"role": message.role, "content": _read_content(message.content, where)}
-    return read if message.name is None else read | {"name": message.name}
-
-
-def _read_content(content: str | list[TextPart] | None, where: str) -> str:
-    if not isinstance(content, list):
-        return content or ""
-    for part in content:
-        if part.type != "text" or part.text is None:
-            raise BadRequestError(
-                f"only text parts are supported, this one is {part.type!r}", param=f"{where}.content"
-            )
-    return "\n".join(part.text or "" for part in content)
 
 
 class ChatWriter:

@@ -1,4 +1,4 @@
-"""POST /v1/completions: reading requests and writing answers."""
+"""POST /v1/completions: writing answers."""
 
 from typing import Any
 
@@ -6,36 +6,11 @@ import orjson
 
 from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.envelope import Envelope, encode_reason
-from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.api.intent import GenerationRequest, build_request, decode_body
-from millrace_runtime.api.schema import MAX_SEQUENCES, CompletionBody
-from millrace_runtime.chat.jobs import EncodeTexts, TextJob
 from millrace_runtime.chat.tokenizer import Tokenizer
 
 ID_PREFIX = "cmpl-"
-DEFAULT_MAX_TOKENS = 16
 _OBJECT = "text_completion"
-
-
-def read_completion(data: bytes | bytearray) -> GenerationRequest:
-    """Return the request of a body. Raises BadRequestError."""
-    body = decode_body(data, CompletionBody)
-    prompts, num_prompts = _read_prompts(body.prompt)
-    return build_request(body, prompts, num_prompts, body.max_tokens or DEFAULT_MAX_TOKENS, body.logprobs)
-
-
-def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], int]:
-    if isinstance(prompt, str):
-        return EncodeTexts([prompt]), 1
-    kinds = {type(item) for item in prompt}
-    if kinds == {int}:
-        return [prompt], 1
-    if len(kinds) > 1:
-        raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
-    if len(prompt) > MAX_SEQUENCES:
-        raise BadRequestError(f"`prompt` has {len(prompt)} items and {MAX_SEQUENCES} may be", param="prompt")
-    return (EncodeTexts(prompt) if kinds == {str} else prompt), len(prompt)
 
 
 class CompletionWriter:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -16,7 +15,6 @@ from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.envelope import DONE, Envelope
 from millrace_runtime.api.errors import (
     ApiError,
-    BadRequestError,
     ClientGoneError,
     GenerationError,
     ModelNotFoundError,
@@ -24,9 +22,9 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation, Usage
 from millrace_runtime.api.intent import GenerationRequest
+from millrace_runtime.api.prompts import Prompts, fit_prompt, read_prompts
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.wire import Answer, Body
-from millrace_runtime.chat.errors import TemplateError, TextMemoryError, TextTimeoutError, TextWorkerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import EngineReady
 
@@ -59,16 +57,14 @@ class OpenWriter(Protocol):
 class Dialect:
     """How one endpoint reads and writes."""
 
-    def __init__(
-        self, id_prefix: str, read: Callable[[bytes | bytearray], GenerationRequest], open_writer: OpenWriter
-    ) -> None:
+    def __init__(self, name: str, id_prefix: str, open_writer: OpenWriter) -> None:
+        self.name = name
         self.id_prefix = id_prefix
-        self.read = read
         self.open_writer = open_writer
 
 
-COMPLETIONS = Dialect(completions.ID_PREFIX, completions.read_completion, completions.CompletionWriter)
-CHAT = Dialect(chat_completions.ID_PREFIX, chat_completions.read_chat, chat_completions.ChatWriter)
+COMPLETIONS = Dialect("completion", completions.ID_PREFIX, completions.CompletionWriter)
+CHAT = Dialect("chat", chat_completions.ID_PREFIX, chat_completions.ChatWriter)
 
 
 class Exchange:
@@ -110,11 +106,16 @@ class Exchange:
         ready = self._replica.require_ready()
         self._body.check_declared()
         ticket = self._ticket = self._admit()
-        request = self._dialect.read(await self._body.read(partial(self._grow, ticket)))
-        self._require_model(request.model)
-        self._resize(ticket, request.num_sequences, ticket.num_tokens)
+        body = await self._body.read(partial(self._grow, ticket))
         with self._body.watch(self._disconnect):
-            prompts = await self._tokenise(request)
+            request, prompts = await read_prompts(
+                self._dialect.name,
+                body,
+                self._replica.text,
+                self._replica.settings.inline_body_bytes,
+                partial(self._accept, ticket),
+            )
+            del body  # else it would be held for as long as its answer takes
             self._replica.admission.drop_body(ticket)
             self._resize(
                 ticket, len(prompts) * request.num_choices, sum(map(len, prompts)) * request.num_choices
@@ -140,6 +141,10 @@ class Exchange:
         if refusal is not None:
             raise _overloaded(refusal)
 
+    def _accept(self, ticket: Ticket, request: GenerationRequest) -> None:
+        self._require_model(request.model)
+        self._resize(ticket, request.num_sequences, ticket.num_tokens)
+
     def _receive_sequences(self, num_sequences: int) -> None:
         self._replica.metrics.num_received += num_sequences - self._num_sequences
         self._num_sequences = num_sequences
@@ -153,24 +158,12 @@ class Exchange:
                 code="model_not_found",
             )
 
-    async def _tokenise(self, request: GenerationRequest) -> list[list[int]]:
-        if isinstance(request.prompts, list):
-            return request.prompts
-        try:
-            return await self._replica.text.run(request.prompts)
-        except (TemplateError, TextTimeoutError, TextMemoryError) as error:
-            raise BadRequestError(str(error)) from error
-        except TextWorkerError as error:
-            raise GenerationError(str(error)) from error
-
-    def _generate(
-        self, request: GenerationRequest, prompts: list[list[int]], ready: EngineReady
-    ) -> Generation:
+    def _generate(self, request: GenerationRequest, prompts: Prompts, ready: EngineReady) -> Generation:
         replica = self._replica
         generation = Generation(replica.engine, replica.metrics, self._arrival, self._start_tokens)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request.max_tokens, ready)
-            generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
+            generation.add_prompt(request, list(prompt), max_tokens, replica.tokenizer)
         replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
         generation.start()
         self._generation = generation
@@ -235,34 +228,6 @@ class Exchange:
 
 def _overloaded(refusal: Refusal) -> OverloadedError:
     return OverloadedError(refusal.message, retry_after=refusal.retry_after_seconds)
-
-
-def fit_prompt(prompt: list[int], max_tokens: int | None, ready: EngineReady) -> int:
-    """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
-    _check_tokens(prompt, ready.vocabulary_size)
-    limit = min(ready.max_model_length, ready.num_blocks * ready.block_size)
-    length = len(prompt)
-    if length >= limit:
-        raise BadRequestError(
-            f"the prompt has {length} tokens and this model's limit is {limit}, of which at least one is "
-            "generated: shorten the prompt",
-            code="context_length_exceeded",
-        )
-    if max_tokens is not None and length + max_tokens > limit:
-        raise BadRequestError(
-            f"the prompt has {length} tokens and {max_tokens} more are asked for, but this model's limit is "
-            f"{limit} in all: ask for at most {limit - length}",
-            param="max_tokens",
-            code="context_length_exceeded",
-        )
-    return limit - length if max_tokens is None else max_tokens
-
-
-def _check_tokens(prompt: list[int], vocabulary_size: int) -> None:
-    if not prompt:
-        raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")
-    if min(prompt) < 0 or max(prompt) >= vocabulary_size:
-        raise BadRequestError(f"a token id is outside 0 to {vocabulary_size - 1}", param="prompt")
 
 
 def _add_delta(choice: Delta, delta: Delta) -> None:

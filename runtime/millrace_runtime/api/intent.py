@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,9 +19,8 @@ _SEED_MASK = (1 << _SEED_BITS) - 1
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A validated request. Prompts are a job for the text worker, or token ids already."""
+    """A validated request, but for its prompts."""
 
-    prompts: TextJob | list[list[int]]
     num_prompts: int
     model: str | None
     num_choices: int
@@ -48,6 +47,14 @@ class GenerationRequest:
         return (self.seed + choice) & _SEED_MASK
 
 
+class Reading(NamedTuple):
+    """What a body says."""
+
+    request: GenerationRequest
+    prompts: TextJob | list[list[int]]
+    """A job for the text worker, or token ids already."""
+
+
 def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     """Return the request body as `body_type`. Raises BadRequestError naming the field."""
     try:
@@ -62,11 +69,7 @@ def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
 
 
 def build_request(
-    body: GenerationBody,
-    prompts: TextJob | list[list[int]],
-    num_prompts: int,
-    max_tokens: int | None,
-    num_logprobs: int | None,
+    body: GenerationBody, num_prompts: int, max_tokens: int | None, num_logprobs: int | None
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for what can't be honoured."""
     num_choices = body.n or 1
@@ -80,7 +83,6 @@ def build_request(
     if body.stream_options is not None and not body.stream:
         raise BadRequestError("`stream_options` needs `stream: true`", param="stream_options")
     return GenerationRequest(
-        prompts=prompts,
         num_prompts=num_prompts,
         model=body.model,
         num_choices=num_choices,

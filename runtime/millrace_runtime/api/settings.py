@@ -30,6 +30,8 @@ class ApiSettings:
     """Prompt tokens of sequences that have no first token yet; more are answered 429."""
     max_body_bytes: int = 8 << 20
     """A longer request body is answered 413."""
+    inline_body_bytes: int = 128 << 10
+    """A longer body is parsed in the text worker: 1 ms of parsing is as long as the event loop may pause."""
     max_body_memory: int = 128 << 20
     """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
     body_seconds: float = 60.0

@@ -4,6 +4,7 @@ ChatError
 ├── TokenizerError          the model's tokenizer files are absent or unusable
 ├── TokenizingError         the tokenizer's library failed on a text or on tokens
 ├── TemplateError           the chat template refused the messages, or is itself wrong
+├── BodyRefusedError        a request's body is at fault
 └── TextWorkerError         the text worker gave no answer
     ├── TextTimeoutError    the job ran past its time limit and was killed
     ├── TextJobFailedError  the tokenizer failed on this job; the worker goes on
@@ -26,6 +27,15 @@ class TokenizingError(ChatError):
 
 class TemplateError(ChatError):
     """The chat template refused the messages, or is itself wrong."""
+
+
+class BodyRefusedError(ChatError):
+    """A request's body is at fault; `param` says where."""
+
+    def __init__(self, message: str, param: str | None, code: str | None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
 
 
 class TextWorkerError(ChatError):

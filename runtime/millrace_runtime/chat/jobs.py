@@ -1,5 +1,6 @@
 """What the HTTP process and the text worker say to each other, one frame a message."""
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -17,20 +18,33 @@ class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
     texts: list[str]
 
 
+class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):
+    """Read a whole request, and tokenise its prompts. Only a worker that was given a reader can."""
+
+    dialect: str
+    """Which reader."""
+    body: bytes
+
+
 class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """The worker's first message: tokenizer and template are loaded."""
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
-    """The answer to a job: each prompt's token ids."""
+    """The answer to a job: each prompt's token ids, four bytes each in this machine's order."""
 
-    prompts: list[list[int]]
+    prompts: list[bytes]
+    request: bytes = b""
+    """What the reader says of the body besides its prompts."""
 
 
 class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The template or the tokenizer refused the job."""
+    """The template or the reader refused the job."""
 
     message: str
+    param: str | None = None
+    """Which part of a body is at fault."""
+    code: str | None = None
 
 
 class JobFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -44,4 +58,17 @@ class MemoryExceeded(msgspec.Struct, frozen=True, array_like=True, tag="memory")
 
 
 TextJob = RenderChat | EncodeTexts
+ToTextWorker = TextJob | ReadBody
 FromTextWorker = WorkerReady | Encoded | JobRefused | JobFailed | MemoryExceeded
+
+
+def pack_tokens(tokens: list[int]) -> bytes:
+    """Return token ids as four bytes each. Raises OverflowError for what no vocabulary holds."""
+    return array("i", tokens).tobytes()
+
+
+def unpack_tokens(data: bytes) -> "array[int]":
+    """Return the token ids that `pack_tokens` packed: as many as there are, and no list of them yet."""
+    tokens = array("i")
+    tokens.frombytes(data)
+    return tokens

@@ -8,9 +8,11 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
-from millrace_runtime.chat.errors import ChatError, TemplateError, TokenizingError
+from millrace_runtime.chat.errors import BodyRefusedError, ChatError, TemplateError, TokenizingError
 from millrace_runtime.chat.jobs import (
     Encoded,
     EncodeTexts,
@@ -18,43 +20,65 @@ from millrace_runtime.chat.jobs import (
     JobFailed,
     JobRefused,
     MemoryExceeded,
+    ReadBody,
     RenderChat,
     TextJob,
+    ToTextWorker,
     WorkerReady,
+    pack_tokens,
 )
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 
 _READ_BYTES = 1 << 20
+Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
+"""Dialect and body to prompts, and the rest of what the body says. Raises BodyRefusedError."""
+
+
+def _refuse_body(dialect: str, body: bytes) -> NoReturn:
+    raise BodyRefusedError(f"this worker reads no body of {len(body)} bytes in {dialect}", None, None)
 
 
 class JobRunner:
     """Answers jobs with a model's tokenizer and template."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, read_body: Reader) -> None:
         self._tokenizer = tokenizer
+        self._read_body = read_body
         self._template: ChatTemplate | None = None
 
-    def answer(self, job: TextJob) -> FromTextWorker:
+    def answer(self, job: ToTextWorker) -> FromTextWorker:
         """Return the job's answer; what goes wrong is an answer too."""
         try:
-            return Encoded(self._encode(job))
+            return self._read(job) if isinstance(job, ReadBody) else Encoded(self._encode(job))
         except MemoryError:
             return MemoryExceeded()
+        except BodyRefusedError as error:
+            return JobRefused(str(error), error.param, error.code)
         except TokenizingError as error:
             return JobFailed(str(error))
         except ChatError as error:
             return JobRefused(str(error))
 
-    def _encode(self, job: TextJob) -> list[list[int]]:
+    def _read(self, job: ReadBody) -> Encoded:
+        prompts, request = self._read_body(job.dialect, job.body)
+        if not isinstance(prompts, list):
+            return Encoded(self._encode(prompts), request)
+        try:
+            return Encoded([pack_tokens(tokens) for tokens in prompts], request)
+        except OverflowError as error:
+            raise BodyRefusedError("a token id is too large for any vocabulary", "prompt", None) from error
+
+    def _encode(self, job: TextJob) -> list[bytes]:
         match job:
             case RenderChat(messages):
                 text = self._compiled_template().render(messages)
                 # The template writes the special tokens itself.
-                return self._tokenizer.encode_batch([text], add_special_tokens=False)
+                prompts = self._tokenizer.encode_batch([text], add_special_tokens=False)
             case EncodeTexts(texts):
-                return self._tokenizer.encode_batch(texts, add_special_tokens=True)
+                prompts = self._tokenizer.encode_batch(texts, add_special_tokens=True)
+        return [pack_tokens(tokens) for tokens in prompts]
 
     def _compiled_template(self) -> ChatTemplate:
         """Compile at the first use: a model with a broken template still completes plain prompts."""
@@ -68,7 +92,7 @@ class JobRunner:
 
 def serve_jobs(connection: socket.socket, runner: JobRunner, job_seconds: float) -> None:
     """Answer jobs until the peer closes. The alarm kills a job that outlives a parent that is gone."""
-    decoder: FrameDecoder[TextJob] = FrameDecoder(TextJob)  # type: ignore[arg-type]
+    decoder: FrameDecoder[ToTextWorker] = FrameDecoder(ToTextWorker)  # type: ignore[arg-type]
     connection.sendall(encode_frame(WorkerReady()))
     while data := connection.recv(_READ_BYTES):
         for job in decoder.feed(data):
@@ -78,7 +102,7 @@ def serve_jobs(connection: socket.socket, runner: JobRunner, job_seconds: float)
             connection.sendall(encode_frame(answer))
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     """Limit memory, load the model's text files, and serve."""
     model_path, fd, memory_bytes, job_seconds = Path(argv[0]), int(argv[1]), int(argv[2]), float(argv[3])
     # Data, not address space: allocators reserve far more addresses than they use.
@@ -88,7 +112,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=fd) as connection:
-        serve_jobs(connection, JobRunner(Tokenizer.load(model_path)), job_seconds)
+        serve_jobs(connection, JobRunner(Tokenizer.load(model_path), read_body), job_seconds)
     return 0
 
 

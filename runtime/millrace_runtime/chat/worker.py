@@ -6,12 +6,14 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Coroutine
+from array import array
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from millrace_runtime.chat.errors import (
+    BodyRefusedError,
     TemplateError,
     TextJobFailedError,
     TextMemoryError,
@@ -24,17 +26,22 @@ from millrace_runtime.chat.jobs import (
     JobFailed,
     JobRefused,
     MemoryExceeded,
+    ReadBody,
     TextJob,
+    ToTextWorker,
     WorkerReady,
+    unpack_tokens,
 )
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
 
 logger = logging.getLogger(__name__)
+TEXT_MODULE = "millrace_runtime.chat.text_process"
 _READ_BYTES = 1 << 20
 _MAX_THREADS = 4
 _ORPHAN_SECONDS = 5.0
 """How much longer than we do the worker's own alarm waits: it matters only when we are gone."""
 Result = TypeVar("Result")
+Tokens: TypeAlias = "array[int]"
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,14 @@ class TextLimits:
     """Pauses between the tries to start it; one try more than pauses."""
 
 
+class ReadPrompts(NamedTuple):
+    """What came of a job."""
+
+    request: bytes
+    """What the reader says of a body besides its prompts."""
+    prompts: list[Tokens]
+
+
 class _Connection:
     """One living worker process and its socket."""
 
@@ -60,7 +75,7 @@ class _Connection:
         self._decoder: FrameDecoder[FromTextWorker] = FrameDecoder(FromTextWorker)  # type: ignore[arg-type]
         self._messages: list[FromTextWorker] = []
 
-    async def send(self, job: TextJob) -> None:
+    async def send(self, job: ToTextWorker) -> None:
         await asyncio.get_running_loop().sock_sendall(self._sock, encode_frame(job))
 
     async def receive(self) -> FromTextWorker:
@@ -86,8 +101,10 @@ class TextWorker:
     finds a fresh worker.
     """
 
-    def __init__(self, model_path: Path, limits: TextLimits | None = None) -> None:
+    def __init__(self, model_path: Path, limits: TextLimits | None = None, module: str = TEXT_MODULE) -> None:
+        """`module` is what the process runs: chat/text_process.py, with readers of bodies or without."""
         self._model_path = model_path
+        self._module = module
         self._limits = limits or TextLimits()
         self._turn = asyncio.Lock()
         self._connection: _Connection | None = None
@@ -112,8 +129,16 @@ class TextWorker:
                 f"the text worker does not start, tried {num_tries} times; the log says why"
             ) from error
 
-    async def run(self, job: TextJob) -> list[list[int]]:
-        """Return each prompt's token ids. Raises TemplateError or a TextWorkerError.
+    async def run(self, job: TextJob) -> Sequence[Tokens]:
+        """Return each prompt's token ids. Raises TemplateError or a TextWorkerError."""
+        return (await self._run(job)).prompts
+
+    async def read(self, dialect: str, body: bytes) -> ReadPrompts:
+        """Return what the module's reader makes of a whole body. Raises as `run`, and BodyRefusedError."""
+        return await self._run(ReadBody(dialect, body))
+
+    async def _run(self, job: ToTextWorker) -> ReadPrompts:
+        """Run a job in its turn.
 
         A caller that is cancelled leaves the job to end (or to be killed) in its turn, so that its time
         is never charged to the job behind it.
@@ -142,13 +167,15 @@ class TextWorker:
         if not task.cancelled():
             task.exception()  # a caller that left does not read it
 
-    async def _run_in_turn(self, job: TextJob) -> list[list[int]]:
+    async def _run_in_turn(self, job: ToTextWorker) -> ReadPrompts:
         async with self._turn:
             connection = await self._connected()
             answer = await self._ask(connection, job)
         match answer:
-            case Encoded(prompts):
-                return prompts
+            case Encoded(prompts, request):
+                return ReadPrompts(request, [unpack_tokens(prompt) for prompt in prompts])
+            case JobRefused(message) if isinstance(job, ReadBody):
+                raise BodyRefusedError(message, answer.param, answer.code)
             case JobRefused(message):
                 raise TemplateError(message)
             case JobFailed(message):
@@ -158,7 +185,7 @@ class TextWorker:
                 raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
         raise TextWorkerDiedError(f"the text worker answered out of turn: {answer!r}")
 
-    async def _ask(self, connection: _Connection, job: TextJob) -> FromTextWorker:
+    async def _ask(self, connection: _Connection, job: ToTextWorker) -> FromTextWorker:
         try:
             async with asyncio.timeout(self._limits.job_seconds):
                 await connection.send(job)
@@ -216,9 +243,8 @@ class TextWorker:
     def _command(self, fd: int) -> list[str]:
         limits = self._limits
         alarm_seconds = limits.job_seconds + _ORPHAN_SECONDS
-        module = "millrace_runtime.chat.text_process"
         arguments = [str(self._model_path), str(fd), str(limits.memory_bytes), str(alarm_seconds)]
-        return [sys.executable, "-m", module, *arguments]
+        return [sys.executable, "-m", self._module, *arguments]
 
 
 def _environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ import uvloop
 from fastapi import FastAPI
 
 from millrace_runtime import contract
+from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
@@ -47,7 +48,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     settings = membership.settings
     return create_app(
         EngineClient(sock),
-        TextWorker(settings.model_path),
+        TextWorker(settings.model_path, module=text_process.MODULE),
         Tokenizer.load(settings.model_path),
         ApiSettings(
             served_name=settings.served_name,

@@ -11,6 +11,7 @@ import openai
 import pytest
 import uvicorn
 
+from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
@@ -69,7 +70,7 @@ async def serve(
     theirs.setblocking(False)
     [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
-    text = TextWorker(model_path, TextLimits(job_seconds=1.0, memory_bytes=1 << 30))
+    text = TextWorker(model_path, TextLimits(job_seconds=1.0, memory_bytes=1 << 30), text_process.MODULE)
     app = create_app(EngineClient(ours), text, tokenizer, settings)
     server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None

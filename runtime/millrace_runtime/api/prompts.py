@@ -1,0 +1,90 @@
+"""From a body to prompts of token ids that fit the model, in the text worker where that takes long."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from millrace_runtime.api.errors import BadRequestError, GenerationError
+from millrace_runtime.api.intent import GenerationRequest
+from millrace_runtime.api.reading import READERS
+from millrace_runtime.api.text_process import decode_request
+from millrace_runtime.chat.errors import (
+    BodyRefusedError,
+    TemplateError,
+    TextMemoryError,
+    TextTimeoutError,
+    TextWorkerError,
+)
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.protocol.messages import EngineReady
+
+Prompts = Sequence[Sequence[int]]
+Result = TypeVar("Result")
+
+
+class Prompted(NamedTuple):
+    """A request and its prompts."""
+
+    request: GenerationRequest
+    prompts: Prompts
+
+
+async def read_prompts(
+    dialect: str,
+    body: bytearray,
+    text: TextWorker,
+    inline_bytes: int,
+    on_request: Callable[[GenerationRequest], None],
+) -> Prompted:
+    """Return what a body asks for, having called `on_request` as soon as all but the prompts is known.
+
+    Raises BadRequestError, GenerationError, and what `on_request` raises.
+    """
+    if len(body) > inline_bytes:
+        read = await _answered(text.read(dialect, bytes(body)))
+        request = decode_request(read.request)
+        on_request(request)
+        return Prompted(request, read.prompts)
+    request, prompts = READERS[dialect](body)
+    on_request(request)
+    if isinstance(prompts, list):
+        return Prompted(request, prompts)
+    return Prompted(request, await _answered(text.run(prompts)))
+
+
+async def _answered(job: Awaitable[Result]) -> Result:
+    try:
+        return await job
+    except BodyRefusedError as error:
+        raise BadRequestError(str(error), param=error.param, code=error.code) from error
+    except (TemplateError, TextTimeoutError, TextMemoryError) as error:
+        raise BadRequestError(str(error)) from error
+    except TextWorkerError as error:
+        raise GenerationError(str(error)) from error
+
+
+def fit_prompt(prompt: Sequence[int], max_tokens: int | None, ready: EngineReady) -> int:
+    """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
+    limit = min(ready.max_model_length, ready.num_blocks * ready.block_size)
+    length = len(prompt)
+    if not length:
+        raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")
+    if length >= limit:
+        raise BadRequestError(
+            f"the prompt has {length} tokens and this model's limit is {limit}, of which at least one is "
+            "generated: shorten the prompt",
+            code="context_length_exceeded",
+        )
+    if max_tokens is not None and length + max_tokens > limit:
+        raise BadRequestError(
+            f"the prompt has {length} tokens and {max_tokens} more are asked for, but this model's limit is "
+            f"{limit} in all: ask for at most {limit - length}",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    _check_tokens(prompt, ready.vocabulary_size)
+    return limit - length if max_tokens is None else max_tokens
+
+
+def _check_tokens(prompt: Sequence[int], vocabulary_size: int) -> None:
+    if min(prompt) < 0 or max(prompt) >= vocabulary_size:
+        raise BadRequestError(f"a token id is outside 0 to {vocabulary_size - 1}", param="prompt")

@@ -1,0 +1,37 @@
+"""The text worker with our readers of bodies: large ones are parsed there, beside the event loop.
+
+python -m millrace_runtime.api.text_process, with the arguments of chat/text_process.py
+"""
+
+import os
+import sys
+
+import msgspec
+
+from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.intent import GenerationRequest
+from millrace_runtime.api.reading import READERS
+from millrace_runtime.chat.errors import BodyRefusedError
+from millrace_runtime.chat.jobs import TextJob
+from millrace_runtime.chat.text_process import main
+
+MODULE = "millrace_runtime.api.text_process"
+
+
+def read_body(dialect: str, body: bytes) -> tuple[TextJob | list[list[int]], bytes]:
+    """Return a body's prompts, and the rest for `decode_request`. Raises BodyRefusedError."""
+    try:
+        request, prompts = READERS[dialect](body)
+    except BadRequestError as error:
+        raise BodyRefusedError(error.message, error.param, error.code) from error
+    return prompts, msgspec.msgpack.encode(request)
+
+
+def decode_request(data: bytes) -> GenerationRequest:
+    """Return the request that `read_body` encoded."""
+    return msgspec.msgpack.decode(data, type=GenerationRequest)
+
+
+if __name__ == "__main__":
+    # No interpreter teardown: nothing here needs it, and a drain should not wait for it.
+    os._exit(main(sys.argv[1:], read_body))

@@ -1,0 +1,93 @@
+"""A large body is parsed beside the event loop: same answers, and no stream stands still for it."""
+
+import asyncio
+import dataclasses
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from millrace_runtime.api.settings import ApiSettings
+from tests.runtime.api.conftest import REPLY, Served, serve
+from tests.runtime.api.test_failures import BAD_CHATS, BAD_COMPLETIONS, HI, assert_conserved
+
+BESIDE = ApiSettings(served_name="tiny", inline_body_bytes=0)
+"""Every body counts as large."""
+INLINE = dataclasses.replace(BESIDE, inline_body_bytes=16 << 20)
+
+
+@pytest.fixture
+async def served(model_path: Path) -> AsyncIterator[Served]:
+    async with serve(model_path, BESIDE) as served:
+        yield served
+
+
+async def test_answers_are_the_same(served: Served) -> None:
+    chat = await served.openai.chat.completions.create(model="tiny", messages=HI, n=2, seed=7)
+    assert [choice.message.content for choice in chat.choices] == [REPLY, REPLY]
+    texts = await served.openai.completions.create(
+        model="tiny", prompt=["a", "bc"], max_tokens=2, stop=["x"], extra_body={"top_k": 5}
+    )
+    assert texts.usage.prompt_tokens == 3
+    tokens = {"prompt": [[1, 2, 3], [261]], "max_tokens": 2}
+    assert (await served.client.post("/v1/completions", json=tokens)).status_code == 200
+    sent = served.engine.seen
+    assert [len(sequence.prompt) for sequence in sent] == [18, 18, 1, 2, 3, 1]
+    assert (sent[0].sampling.seed, sent[1].sampling.seed) == (7, 8)
+    assert (sent[2].sampling.top_k, sent[2].max_tokens) == (5, 2)
+    assert [sequence.prompt for sequence in sent[4:]] == [[1, 2, 3], [261]]
+    await assert_conserved(served)
+
+
+async def test_refusals_are_the_same(served: Served) -> None:
+    for body, param, said in BAD_COMPLETIONS:
+        answer = await served.client.post("/v1/completions", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), body
+        assert said in answer.json()["error"]["message"], body
+    for change, said in BAD_CHATS:
+        answer = await served.client.post("/v1/chat/completions", json={"messages": HI} | change)
+        assert answer.status_code == 400, change
+        assert said in answer.json()["error"]["message"], change
+    for broken in (b"{", b"[" * 100_000, b'{"prompt": [99999999999]}'):
+        assert (await served.client.post("/v1/completions", content=broken)).status_code == 400
+    other = await served.client.post("/v1/completions", json={"prompt": "a", "model": "other"})
+    assert other.status_code == 404
+    assert served.engine.seen == []
+    await assert_conserved(served)
+
+
+def post_raw(port: int, body: bytes) -> bytes:
+    """From a thread, so that sending costs the event loop nothing."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(head % len(body) + body)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+async def longest_stall(served: Served, body: bytes) -> float:
+    """The longest time for which the event loop did nothing else while it served the body."""
+    port = served.client.base_url.port
+    answering = asyncio.create_task(asyncio.to_thread(post_raw, port, body))
+    longest, before = 0.0, time.perf_counter()
+    while not answering.done():
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        longest, before = max(longest, now - before), now
+    assert b"limit is 200" in await answering
+    return longest
+
+
+async def test_the_largest_body_does_not_stall_the_event_loop(model_path: Path) -> None:
+    tokens = [300 + place % 30_000 for place in range(1_390_000)]
+    body = json.dumps({"prompt": tokens}, separators=(",", ":")).encode()
+    assert 7 << 20 < len(body) < 8 << 20
+    stalls = {}
+    for settings in (INLINE, ApiSettings(served_name="tiny")):
+        async with serve(model_path, settings) as served:
+            # The best of several: other processes of the machine stall a loop too.
+            stalls[settings] = min([await longest_stall(served, body) for _ in range(5)])
+    inline, beside = stalls.values()
+    assert beside < inline / 2
