@@ -148,8 +148,10 @@ class TextWorker:
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
         self._is_closed = True
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # one may be starting another process
         await self._drop_connection()
 
     async def _start_once(self) -> None:

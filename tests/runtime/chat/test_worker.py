@@ -122,3 +122,14 @@ async def test_a_tokenizer_that_fails_fails_one_job(
     assert len(good[0]) == 1
     assert worker._connection._process.pid == first_pid
     await worker.close()
+
+
+async def test_closing_waits_for_a_worker_that_is_just_starting(worker: TextWorker) -> None:
+    with pytest.raises(TextTimeoutError):
+        await worker.run(say("loop"))
+    await asyncio.sleep(0)
+    assert any(not task.done() for task in worker._tasks)  # another is being started
+    starting = set(worker._tasks)
+    await worker.close()
+    assert all(task.done() for task in starting)
+    assert worker._connection is None

@@ -124,6 +124,8 @@ class Replica:
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             for pid in (task / "children").read_text().split():
                 words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                if len(words) < 3:
+                    continue  # between fork and exec
                 found[words[2].rpartition(".")[2]] = int(pid)
         return found
 
