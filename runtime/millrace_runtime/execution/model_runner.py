@@ -1,28 +1,18 @@
 """From a step's rows to logits: gathers tokens, plans attention, runs the model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from millrace_kernels.select import select_kernels
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
-from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.layers.attention import StepContext
 from millrace_runtime.layers.linear import MIN_GEMM_ROWS
 from millrace_runtime.layers.rotary import Rotary
 from millrace_runtime.models.config import LlamaConfig
 from millrace_runtime.models.llama import Llama
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A row's tokens: positions `begin` to `end` of the sequence in `slot`."""
-
-    slot: int
-    begin: int
-    end: int
 
 
 class ModelRunner:
@@ -35,7 +25,11 @@ class ModelRunner:
         kv_caches: list[Tensor],
         max_length: int,
         device: torch.device,
+        *,
+        on_layer: Callable[[], None],
     ) -> None:
+        """`on_layer` is called before each layer, so that a long step is seen to come forward."""
+        self._on_layer = on_layer
         self._model, self._config, self._device = model, config, device
         self._kv_caches = kv_caches
         self._plan_attention = select_kernels(device).plan_attention
@@ -52,7 +46,7 @@ class ModelRunner:
         owners, positions = owners.to(self._device), positions.to(self._device)
         context = self._step_context(spans, sizes, owners, positions, slots)
         tokens = self._pad(slots.tokens[owners, positions])
-        hidden = self._model.forward(tokens, context)
+        hidden = self._model.forward(tokens, context, self._on_layer)
         if not emits:
             return None
         last = (ends - 1)[list(emits)].to(self._device)

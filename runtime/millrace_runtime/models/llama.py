@@ -4,6 +4,8 @@ Mistral (without a sliding window) and Qwen 2 (biases on queries, keys and value
 Weight names are the Hugging Face checkpoints'.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -85,10 +87,11 @@ class Llama:
         self.norm = RMSNorm(weights.take("model.norm.weight", (config.width,)), config.epsilon)
         self.head = Head(embedding if config.is_tied else weights.take("lm_head.weight", table))
 
-    def forward(self, tokens: Tensor, step: StepContext) -> Tensor:
-        """Map tokens [tokens] to hidden states [tokens, width]."""
+    def forward(self, tokens: Tensor, step: StepContext, on_layer: Callable[[], None]) -> Tensor:
+        """Map tokens [tokens] to hidden states [tokens, width]. `on_layer` is called before each layer."""
         x = self.embedding(tokens)
         for layer in self.layers:
+            on_layer()
             x = layer(x, step)
         return x
 
