@@ -154,7 +154,7 @@ class LocalExecutor:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
         elif not self._memory.caches:
-            self._memory.caches += self._memory.allocate()
+            self._memory.caches.extend(self._memory.allocate())
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> Forwarded:

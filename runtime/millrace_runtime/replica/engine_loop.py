@@ -45,11 +45,15 @@ class EngineLoop:
     def run(self) -> NoReturn:
         """Serve until the HTTP process closes the socket, which raises PeerGone."""
         while True:
-            self._receive()
-            self._submit()
-            self._collect()
-            self._send()
-            self._beat()
+            self.turn()
+
+    def turn(self) -> None:
+        """Take what has come, run one step, and tell what it brought."""
+        self._receive()
+        self._submit()
+        self._collect()
+        self._send()
+        self._beat()
 
     def _receive(self) -> None:
         self._take_messages(0 if self._scheduler.has_work else IDLE_SECONDS)
