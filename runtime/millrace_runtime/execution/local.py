@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,10 +28,10 @@ from millrace_runtime.execution.loading import (
 from millrace_runtime.execution.model_runner import ModelRunner
 from millrace_runtime.execution.sampler import Draw, Drawn, sample
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.execution.slots import Batch, SlotTable
+from millrace_runtime.execution.slots import Batch, Outcome, SlotTable
 from millrace_runtime.models.config import LlamaConfig
 from millrace_runtime.protocol.executor import Command, Sleep, mask_bytes
-from millrace_runtime.protocol.step import KvGroup, Limits, RowResult, StepPlan, StepResult, TokenLogprobs
+from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan, StepResult, TokenLogprobs
 
 FAULT_NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
 FAULT_NOTHING_ALLOWED = "the sequence's mask allows no token"
@@ -186,26 +185,8 @@ class LocalExecutor:
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
-        batch = launched.batch
-        rows = [
-            RowResult(span.slot, epoch, [], span.end)
-            for span, epoch in zip(batch.spans, batch.epochs, strict=True)
-        ]
-        for place, outcome in enumerate(_read_outcomes(launched)):
-            number = batch.emits[place]
-            rows[number] = RowResult(
-                batch.spans[number].slot, batch.epochs[number], outcome.tokens, batch.spans[number].end,
-                0, outcome.logprobs, outcome.fault,
-            )  # fmt: skip
-        return StepResult(batch.step, rows, launched.stopwatch.seconds())
-
-
-class Outcome(NamedTuple):
-    """What came of a draw."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprobs]
-    fault: str | None = None
+        rows = launched.batch.answer(_read_outcomes(launched))
+        return StepResult(launched.batch.step, rows, launched.stopwatch.seconds())
 
 
 def _read_outcomes(launched: Launched) -> list[Outcome]:

@@ -9,7 +9,7 @@ from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
 from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import BlockAppend, Row, SlotStart, StepPlan
+from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan, TokenLogprobs
 from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
 
 
@@ -35,6 +35,17 @@ class Slot:
     num_blocks: int
 
 
+class Outcome(NamedTuple):
+    """What came of a draw."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    fault: str | None = None
+
+
+_NOT_DRAWN = Outcome([], [])
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a plan's rows came to: by row, and for those that draw."""
@@ -48,6 +59,15 @@ class Batch:
     """By place in `emits`, as is what follows."""
     masked: list[int]
     """Places of the masked ones."""
+
+    def answer(self, outcomes: list[Outcome]) -> list[RowResult]:
+        """Return each row's result, given what came of those that draw."""
+        by_row = dict(zip(self.emits, outcomes, strict=True))
+        rows = []
+        for number, (span, epoch) in enumerate(zip(self.spans, self.epochs, strict=True)):
+            tokens, logprobs, fault = by_row.get(number, _NOT_DRAWN)
+            rows.append(RowResult(span.slot, epoch, tokens, span.end, 0, logprobs, fault))
+        return rows
 
 
 class SlotTable:
