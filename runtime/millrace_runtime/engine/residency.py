@@ -16,6 +16,14 @@ class Changes:
     starts: list[SlotStart] = field(default_factory=list)
     appends: list[BlockAppend] = field(default_factory=list)
 
+    def release(self, slot: int) -> None:
+        """Have a slot released, and say nothing more of a tenant that the executor has not heard of yet."""
+        is_unheard = any(start.slot == slot for start in self.starts)
+        self.starts = [start for start in self.starts if start.slot != slot]
+        self.appends = [append for append in self.appends if append.slot != slot]
+        if not is_unheard:
+            self.released.append(slot)
+
 
 class _Group:
     """A KV group's blocks."""
@@ -149,7 +157,7 @@ class Residency:
             group.pool.release(table.blocks)
         del self._tenants[slot]
         self._free_slots.append(slot)
-        self._changes.released.append(slot)
+        self._changes.release(slot)
         sequence.forget_computed()
 
     def take_changes(self) -> Changes:

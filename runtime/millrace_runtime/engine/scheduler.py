@@ -11,6 +11,8 @@ for one. Three rules make every admitted sequence end:
 from collections import deque
 from typing import NamedTuple
 
+import numpy as np
+
 from millrace_runtime.engine.age_queue import AgeQueue
 from millrace_runtime.engine.errors import InvalidSequence, NeverFits
 from millrace_runtime.engine.planned_step import PlannedStep
@@ -25,7 +27,7 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
 )
 from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult
-from millrace_runtime.protocol.tokens import TOKEN_BYTES, unpack_tokens
+from millrace_runtime.protocol.tokens import TOKEN_BYTES
 
 
 class Committed(NamedTuple):
@@ -137,8 +139,8 @@ class Scheduler:
             raise InvalidSequence("the prompt is empty; give it at least one token")
         if request.max_tokens < 1:
             raise InvalidSequence(f"max_tokens is {request.max_tokens}; make it at least 1")
-        prompt = unpack_tokens(request.prompt)
-        if not 0 <= min(prompt) <= max(prompt) < self._limits.vocabulary_size:
+        prompt = np.frombuffer(request.prompt, "<i4")  # for 100,000 tokens 13 µs; as Python's ints 7 ms
+        if not 0 <= prompt.min() <= prompt.max() < self._limits.vocabulary_size:
             raise InvalidSequence(f"the prompt has a token outside 0 … {self._limits.vocabulary_size - 1}")
         if len(prompt) >= self.max_model_length:
             raise NeverFits(

@@ -156,9 +156,9 @@ class SimulatedExecutor:
         return RowResult(row.slot, slot.epoch, drawn, slot.num_computed, fault=fault)
 
     def _check_draft(self, row: Row, slot: _Slot) -> None:
-        assert len(row.draft) <= row.max_draft <= self.limits.max_draft
-        assert row.max_draft == 0 or (row.emit and not row.is_masked)
-        assert row.emit or not row.is_masked
+        assert len(row.draft) <= row.max_draft <= self.limits.max_draft, "more draft than is allowed"
+        assert row.emit or not (row.max_draft or row.is_masked), "a draft or a mask without a draw"
+        assert not (row.max_draft and row.is_masked), "no draft beside a mask"
         reserved = slot.num_computed + row.num_tokens + row.max_draft
         room = min(len(table) for table in slot.tables) * self.limits.block_size
         assert reserved <= room, "a row has no room for its tokens and its draft"

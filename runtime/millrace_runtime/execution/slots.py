@@ -10,7 +10,7 @@ from millrace_runtime.execution.kv_cache import BLOCK_SIZE
 from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan, TokenLogprobs
-from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
+from millrace_runtime.protocol.tokens import count_tokens
 
 
 class Span(NamedTuple):
@@ -142,7 +142,7 @@ class SlotTable:
             raise PlanError(f"slot {start.slot} starts with {start.num_computed} of {count} tokens computed")
         if len(start.blocks) != 1:
             raise PlanError(f"slot {start.slot} has {len(start.blocks)} KV groups: this executor knows one")
-        self.tokens[start.slot, :count] = torch.tensor(unpack_tokens(start.tokens), dtype=torch.int64)
+        self.tokens[start.slot, :count] = torch.frombuffer(bytearray(start.tokens), dtype=torch.int32)
         self._slots[start.slot] = Slot(
             start.epoch, start.sampling, start.num_prompt, count, start.num_computed, 0
         )
