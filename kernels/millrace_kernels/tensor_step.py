@@ -1,6 +1,6 @@
 """A step computed operation by operation: with torch on CPUs, with torch and Triton on GPUs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +68,8 @@ class TensorStep:
     """A layer's [blocks, 2, kv_heads, block_size, head_dim], by layer."""
     attend: Attend
     """The step's attention, planned over its rows' block tables."""
+    on_layer: Callable[[], None]
+    """Called in every layer, so that a long step is seen to come forward."""
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
@@ -102,6 +104,7 @@ class TensorStep:
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
         """See Step."""
+        self.on_layer()
         rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
         return self.attend(rows, self.kv_caches[layer], scale).flatten(1)
 

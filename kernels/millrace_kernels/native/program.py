@@ -43,19 +43,22 @@ class Batch:
 class NativeProgram:
     """Runs a recorded forward and its logits. One caller at a time."""
 
-    def __init__(
-        self, library: abi.Library, record: Record, kv_caches: Sequence[Tensor], sizes: Sizes
-    ) -> None:
-        """`kv_caches` by layer, as paged_attention/cache.h has them. Raises NativeError without threads."""
+    def __init__(self, library: abi.Library, record: Record, sizes: Sizes) -> None:
+        """Raises NativeError where no thread can be started. `set_caches` must come before the first step."""
         operations, logits = record.operations, record.logits
         places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
         self._library = library
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
-        self._kept: list[object] = [record, list(kv_caches)]
-        self._program = self._assemble(record, places, kv_caches)
+        self._kept: list[object] = [record]
+        self._program = self._assemble(record, places)
         self._logits = self._view(logits, places[logits], sizes.num_rows)
         self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))
         weakref.finalize(self, library.free_pool, self._pool)
+
+    def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
+        """Use these, by layer, as paged_attention/cache.h has them, and let go of the former."""
+        self._caches = list(kv_caches)
+        self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
     @property
     def progress(self) -> int:
@@ -94,13 +97,10 @@ class NativeProgram:
         step.kept = arrays
         return step
 
-    def _assemble(
-        self, record: Record, places: dict[Register, Place], kv_caches: Sequence[Tensor]
-    ) -> abi.Program:
+    def _assemble(self, record: Record, places: dict[Register, Place]) -> abi.Program:
         ops = (abi.Op * len(record.operations))(*(self._op(one, places) for one in record.operations))
-        caches = (ctypes.c_void_p * len(kv_caches))(*(cache.data_ptr() for cache in kv_caches))
         workspace, kv_type = self._workspace.data_ptr(), TYPES[record.dtype]
-        return abi.Program(ops, len(ops), record.num_forward, workspace, caches, kv_type)
+        return abi.Program(ops, len(ops), record.num_forward, workspace, None, kv_type)
 
     def _op(self, operation: Recorded, places: dict[Register, Place]) -> abi.Op:
         y = _rows(operation.y, places)

@@ -135,7 +135,8 @@ def run_native(case: Case, library: Library, dtype: torch.dtype, num_threads: in
     layer = build_layer(NativePacker(dtype), case)
     sizes = Sizes(max(sum(step) for step in case.steps), len(case.lengths), num_threads)
     recorded = record(layer.forward, layer.logits, dtype)
-    program = NativeProgram(library, recorded, _caches(case, dtype), sizes)
+    program = NativeProgram(library, recorded, sizes)
+    program.set_caches(_caches(case, dtype))
     tables, begin = _tables(case), np.zeros(len(case.lengths), dtype=np.int32)
     slots, logits = np.array(tables.slots, dtype=np.int32), torch.empty(0)
     for counts in case.steps:
@@ -163,5 +164,6 @@ def run_torch(case: Case, dtype: torch.dtype) -> Tensor:
         attend=TiledAttention(
             [0, *ends.tolist()], case.lengths, tables.blocks[tables.slots], kv_heads, BLOCK_SIZE
         ),
+        on_layer=lambda: None,
     )
     return layer.logits(layer.forward(step)[ends - 1], step)

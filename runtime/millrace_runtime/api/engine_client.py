@@ -129,16 +129,17 @@ class EngineClient:
         self._next_id += 1
         return self._next_id - 1
 
-    def generate(self, sequences: Sequence[Generate]) -> OutputStream:
-        """Send a request's sequences and return their outputs. Raises UnavailableError."""
+    def generate(self, prompts: Sequence[Generate]) -> OutputStream:
+        """Send a request's prompts and return their outputs. Raises UnavailableError."""
         if self.ready is None or self._transport is None:
             raise UnavailableError(
                 _ENGINE_GONE if self.is_gone else "the engine is still loading", retry_after=5
             )
-        stream = OutputStream(self, {sequence.sequence_id for sequence in sequences})
-        for sequence in sequences:
-            self._streams[sequence.sequence_id] = stream
-        self._transport.write(b"".join([encode_frame(sequence) for sequence in sequences]))
+        ids = {new.sequence_id for prompt in prompts for new in prompt.sequences}
+        stream = OutputStream(self, ids)
+        for sequence_id in ids:
+            self._streams[sequence_id] = stream
+        self._transport.write(b"".join([encode_frame(prompt) for prompt in prompts]))
         return stream
 
     def abort(self, sequence_id: int) -> None:

@@ -11,8 +11,15 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.protocol.messages import FINISH_ABORT, FINISH_ERROR, Generate, SequenceOutput
+from millrace_runtime.protocol.messages import (
+    FINISH_ABORT,
+    FINISH_ERROR,
+    Generate,
+    NewSequence,
+    SequenceOutput,
+)
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.tokens import pack_tokens
 
 
 class Usage(NamedTuple):
@@ -37,7 +44,7 @@ class Generation:
         self._arrival = arrival
         self._on_first_token = on_first_token
         self._choices: dict[int, Choice] = {}
-        self._sequences: list[Generate] = []
+        self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
 
     def add_prompt(
@@ -47,26 +54,27 @@ class Generation:
         ends = () if request.ignores_end else tokenizer.end_token_ids
         stop_ids = [*ends, *request.stop_token_ids]
         self._num_prompt_tokens += len(prompt)
-        for number in range(request.num_choices):
-            sequence_id = self._engine.reserve_id()
-            sampling = _seeded(request, number)
-            self._sequences.append(
-                Generate(
-                    sequence_id=sequence_id,
-                    prompt=prompt,
-                    max_tokens=max_tokens,
-                    stop_token_ids=stop_ids,
-                    sampling=sampling,
-                    arrival=self._arrival,
-                )
+        sequences = [
+            NewSequence(self._engine.reserve_id(), _seeded(request, number))
+            for number in range(request.num_choices)
+        ]
+        self._prompts.append(
+            Generate(
+                sequences=sequences,
+                prompt=pack_tokens(prompt),
+                max_tokens=max_tokens,
+                stop_token_ids=stop_ids,
+                arrival=self._arrival,
             )
-            self._choices[sequence_id] = Choice(
+        )
+        for sequence in sequences:
+            self._choices[sequence.sequence_id] = Choice(
                 len(self._choices), len(prompt), tokenizer, request.stops, frozenset(stop_ids)
             )
 
     def start(self) -> None:
-        """Send the sequences to the engine. Raises UnavailableError."""
-        self._stream = self._engine.generate(self._sequences)
+        """Send the prompts to the engine. Raises UnavailableError."""
+        self._stream = self._engine.generate(self._prompts)
 
     async def deltas(self) -> AsyncIterator[list[Delta]]:
         """Yield what each step made certain. Raises GenerationError or ClientGoneError."""

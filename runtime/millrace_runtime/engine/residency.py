@@ -1,10 +1,11 @@
 """Which sequences are on the device: their slots and blocks, and what the next plan must say of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from millrace_runtime.engine.block_pool import BlockPool
-from millrace_runtime.engine.sequence import Sequence, Tenancy
-from millrace_runtime.protocol.step import BlockAppend, Limits, SlotStart
+from millrace_runtime.engine.sequence import BlockTable, Sequence, Tenancy
+from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, SlotStart
 
 
 @dataclass
@@ -15,6 +16,57 @@ class Changes:
     starts: list[SlotStart] = field(default_factory=list)
     appends: list[BlockAppend] = field(default_factory=list)
 
+    def release(self, slot: int) -> None:
+        """Have a slot released, and say nothing more of a tenant that the executor has not heard of yet."""
+        is_unheard = any(start.slot == slot for start in self.starts)
+        self.starts = [start for start in self.starts if start.slot != slot]
+        self.appends = [append for append in self.appends if append.slot != slot]
+        if not is_unheard:
+            self.released.append(slot)
+
+
+class _Group:
+    """A KV group's blocks."""
+
+    def __init__(self, group: KvGroup, block_size: int) -> None:
+        self.pool = BlockPool(group.num_blocks)
+        self.window = group.window
+        self._block_size = block_size
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens that a sequence alone can have here; None: any number."""
+        is_endless = self.num_live_blocks(self.pool.num_blocks * self._block_size + 1) <= self.pool.num_blocks
+        return None if is_endless else self.pool.num_blocks * self._block_size
+
+    def num_live_blocks(self, num_tokens: int) -> int:
+        """Blocks that a sequence of so many tokens needs at once, when it computes one at a time.
+
+        A window of w tokens touches no more than ceil((w - 1) / block size) + 1 blocks.
+        """
+        num_blocks = -(-num_tokens // self._block_size)
+        if self.window is None:
+            return num_blocks
+        return min(num_blocks, -(-(self.window - 1) // self._block_size) + 1)
+
+    def num_missing(self, table: BlockTable, num_tokens: int) -> int:
+        """Blocks that a table lacks to reach so many tokens."""
+        return max(0, -(-num_tokens // self._block_size) - table.end)
+
+    def reach(self, table: BlockTable) -> int:
+        """Return the tokens that a table could hold with every free block."""
+        return (table.end + self.pool.num_free) * self._block_size
+
+    def drop_unseen(self, table: BlockTable, num_computed: int) -> None:
+        """Give back the blocks that neither the next token nor any later one sees."""
+        if self.window is None:
+            return
+        num_unseen = (num_computed + 1 - self.window) // self._block_size - table.num_dropped
+        if num_unseen > 0:
+            self.pool.release(table.blocks[:num_unseen])
+            del table.blocks[:num_unseen]
+            table.num_dropped += num_unseen
+
 
 class Residency:
     """Owner of slots and blocks. Plans run in order, so what is freed here may be given out at once."""
@@ -22,61 +74,90 @@ class Residency:
     def __init__(self, limits: Limits) -> None:
         self._block_size = limits.block_size
         self._num_slots = limits.num_slots
-        self._pool = BlockPool(limits.num_blocks)
+        self._groups = [_Group(group, limits.block_size) for group in limits.groups]
+        self._has_windows = any(group.window is not None for group in limits.groups)
         self._free_slots = list(range(limits.num_slots - 1, -1, -1))
         self._tenants: dict[int, Sequence] = {}
         self._next_epoch = 0
         self._changes = Changes()
+        bounds = [bound for group in self._groups if (bound := group.max_length) is not None]
+        self.max_length = min([limits.max_model_length, *bounds])
+        """Tokens that a sequence can have: the model's bound, or what it could hold alone."""
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks in all."""
-        return self._pool.num_blocks
+    def fullest_pool(self) -> BlockPool:
+        """The blocks of the group with the least part free."""
+        return min((g.pool for g in self._groups), key=lambda pool: pool.num_free / pool.num_blocks)
 
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks that no sequence holds."""
-        return self._pool.num_free
+    def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], spare: int) -> bool:
+        """Whether a sequence can be placed with `spare` blocks left, and what `others` may yet grow by."""
+        growing = list(others)
+        return bool(self._free_slots) and all(
+            group.num_live_blocks(sequence.num_known) + spare + self._num_growth(number, growing)
+            <= group.pool.num_free
+            for number, group in enumerate(self._groups)
+        )
 
-    @property
-    def has_free_slot(self) -> bool:
-        """Whether another sequence could have a slot."""
-        return bool(self._free_slots)
-
-    def num_missing_blocks(self, sequence: Sequence, num_tokens: int) -> int:
-        """Blocks that the sequence lacks to hold the KV of so many tokens."""
-        return max(0, -(-num_tokens // self._block_size) - len(sequence.blocks))
+    def can_extend(self, sequences: list[Sequence]) -> bool:
+        """Whether all of these can have the blocks for every token that they know."""
+        return not sequences or all(
+            sum(group.num_missing(s.tables[number], s.num_known) for s in sequences) <= group.pool.num_free
+            for number, group in enumerate(self._groups)
+        )
 
     def tenant(self, slot: int, epoch: int) -> Sequence | None:
-        """Return who holds the slot, unless that is another than in the days of this epoch."""
+        """Return the sequence given `slot` in `epoch`, or None if it has left."""
         sequence = self._tenants.get(slot)
-        return sequence if sequence is not None and sequence.tenancy == Tenancy(slot, epoch) else None
+        return sequence if sequence is not None and sequence.tenancy == (slot, epoch) else None
 
     def place(self, sequence: Sequence) -> None:
-        """Give a sequence a slot, and blocks for every token it knows."""
+        """Give a sequence a slot, and blocks for what it knows: all of it, or as far as a window sees."""
         tenancy = Tenancy(self._free_slots.pop(), self._next_epoch)
         self._next_epoch += 1
         self._tenants[tenancy.slot] = sequence
         sequence.tenancy = tenancy
-        sequence.blocks = self._pool.allocate(self.num_missing_blocks(sequence, sequence.num_known))
+        sequence.tables = [
+            BlockTable(group.pool.allocate(group.num_live_blocks(sequence.num_known)))
+            for group in self._groups
+        ]
+        self._measure_room(sequence)
         self._changes.starts.append(_start_of(sequence, tenancy))
 
-    def extend(self, sequence: Sequence, num_tokens: int) -> None:
-        """Give a placed sequence the blocks that it lacks to hold so many tokens."""
+    def extend(self, sequence: Sequence, num_tokens: int) -> int:
+        """Give a placed sequence blocks for so many tokens, or for as many as there are; return which."""
+        if num_tokens <= sequence.room:
+            return num_tokens
         assert sequence.tenancy is not None
-        if num_missing := self.num_missing_blocks(sequence, num_tokens):
-            blocks = self._pool.allocate(num_missing)
-            sequence.blocks.extend(blocks)
-            self._changes.appends.append(BlockAppend(sequence.tenancy.slot, blocks))
+        tables = list(zip(self._groups, sequence.tables, strict=True))
+        reached = min([num_tokens, *(group.reach(table) for group, table in tables)])
+        for number, (group, table) in enumerate(tables):
+            if num_missing := group.num_missing(table, reached):
+                blocks = group.pool.allocate(num_missing)
+                table.blocks.extend(blocks)
+                self._changes.appends.append(BlockAppend(sequence.tenancy.slot, number, blocks))
+        self._measure_room(sequence)
+        return reached
+
+    def drop_unseen(self) -> None:
+        """Give back blocks that the windows have passed.
+
+        Only what submitted steps computed counts: a block that a step reads goes to no one in that step.
+        """
+        if not self._has_windows:
+            return
+        for sequence in self._tenants.values():
+            for group, table in zip(self._groups, sequence.tables, strict=True):
+                group.drop_unseen(table, sequence.num_computed)
 
     def evict(self, sequence: Sequence) -> None:
         """Take a sequence's slot and blocks. Results of its steps in flight will find no tenant."""
         assert sequence.tenancy is not None
         slot = sequence.tenancy.slot
-        self._pool.release(sequence.blocks)
+        for group, table in zip(self._groups, sequence.tables, strict=True):
+            group.pool.release(table.blocks)
         del self._tenants[slot]
         self._free_slots.append(slot)
-        self._changes.released.append(slot)
+        self._changes.release(slot)
         sequence.forget_computed()
 
     def take_changes(self) -> Changes:
@@ -91,17 +172,27 @@ class Residency:
         for slot, sequence in self._tenants.items():
             assert sequence.tenancy is not None
             assert sequence.tenancy.slot == slot
-            assert self.num_missing_blocks(sequence, sequence.num_computed) == 0, "computed without blocks"
-        self._pool.check_integrity(block for s in self._tenants.values() for block in s.blocks)
+            assert sequence.num_computed <= sequence.room, "computed without blocks"
+        for number, group in enumerate(self._groups):
+            group.pool.check_integrity(b for s in self._tenants.values() for b in s.tables[number].blocks)
+
+    def _num_growth(self, number: int, sequences: list[Sequence]) -> int:
+        """Blocks of a group that these may yet come to hold beside those they have."""
+        group = self._groups[number]
+        needs = (group.num_live_blocks(s.max_length) - len(s.tables[number].blocks) for s in sequences)
+        return sum(max(0, need) for need in needs)
+
+    def _measure_room(self, sequence: Sequence) -> None:
+        sequence.room = min(table.end for table in sequence.tables) * self._block_size
 
 
 def _start_of(sequence: Sequence, tenancy: Tenancy) -> SlotStart:
     return SlotStart(
         slot=tenancy.slot,
         epoch=tenancy.epoch,
-        tokens=[*sequence.request.prompt, *sequence.outputs],
+        tokens=sequence.pack_tokens(),
         num_computed=0,
-        blocks=list(sequence.blocks),
-        sampling=sequence.request.sampling,
-        num_prompt=len(sequence.request.prompt),
+        blocks=[list(table.blocks) for table in sequence.tables],
+        sampling=sequence.new.sampling,
+        num_prompt=sequence.num_prompt,
     )

@@ -1,49 +1,40 @@
 """Continuous batching: what each step computes.
 
 Every step takes the decodes first and fills the rest of its token budget with chunks of prefill, the oldest
-first. Three rules make every admitted sequence end:
+first. Drafts come last: they take what certain work leaves, of tokens and of blocks, and nothing is preempted
+for one. Three rules make every admitted sequence end:
 - what could never fit is refused at once;
 - the oldest sequence is on the device, is never preempted and has a row in every plan that it wants one in;
 - a sequence that was preempted for another's blocks keeps its tokens and its age, so it becomes the oldest.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from millrace_runtime.engine.age_queue import AgeQueue
 from millrace_runtime.engine.errors import InvalidSequence, NeverFits
+from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.residency import Residency
 from millrace_runtime.engine.sequence import Sequence, State
-from millrace_runtime.protocol.messages import FINISH_ERROR, Generate, SequenceOutput, Stats, StepTiming
-from millrace_runtime.protocol.step import Limits, Row, RowResult, StepPlan, StepResult
+from millrace_runtime.protocol.messages import (
+    FINISH_ERROR,
+    Generate,
+    NewSequence,
+    SequenceOutput,
+    Stats,
+    StepTiming,
+)
+from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult
+from millrace_runtime.protocol.tokens import TOKEN_BYTES
 
 
-@dataclass
-class _Draft:
-    """A step being planned."""
+class Committed(NamedTuple):
+    """What a step brought."""
 
-    num_tokens_left: int
-    rows: list[Row]
-    num_context_tokens: int = 0
-
-    def add_row(self, sequence: Sequence, num_tokens: int) -> None:
-        """Have the step compute the sequence's next tokens, and draw one if these are all it knows."""
-        assert sequence.tenancy is not None
-        assert 0 < num_tokens <= min(self.num_tokens_left, sequence.num_uncomputed)
-        emit = num_tokens == sequence.num_uncomputed
-        sequence.num_computed += num_tokens
-        sequence.num_pending += emit
-        self.num_tokens_left -= num_tokens
-        self.num_context_tokens += sequence.num_computed
-        self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit))
-
-
-@dataclass(frozen=True)
-class _Flight:
-    """A submitted step."""
-
-    plan: StepPlan
-    num_context_tokens: int
+    outputs: list[SequenceOutput]
+    timing: StepTiming
 
 
 class Scheduler:
@@ -58,7 +49,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._waiting = AgeQueue()
         self._running = AgeQueue()
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[PlannedStep] = deque()
         self._next_age = 0
         self._next_step = 0
         self._num_preemptions = 0
@@ -67,8 +58,8 @@ class Scheduler:
 
     @property
     def max_model_length(self) -> int:
-        """Tokens, prompt and output together, that a sequence can have: the model's and the pool's bound."""
-        return min(self._limits.max_model_length, self._limits.num_blocks * self._limits.block_size)
+        """Tokens, prompt and output together, that a sequence can have: the model's and the pools' bound."""
+        return self._residency.max_length
 
     @property
     def has_work(self) -> bool:
@@ -81,13 +72,15 @@ class Scheduler:
         return len(self._flights)
 
     def add(self, request: Generate) -> None:
-        """Queue a sequence. Raises NeverFits or InvalidSequence."""
+        """Queue a prompt's sequences, all or none. Raises NeverFits or InvalidSequence."""
         self._check(request)
-        max_length = min(len(request.prompt) + request.max_tokens, self.max_model_length)
-        sequence = Sequence(request, self._next_age, max_length)
-        self._next_age += 1
-        self._sequences[request.sequence_id] = sequence
-        self._waiting.add(sequence)
+        num_prompt = len(request.prompt) // TOKEN_BYTES
+        max_length = min(num_prompt + request.max_tokens, self.max_model_length)
+        for new in request.sequences:
+            sequence = Sequence(request, new, self._next_age, max_length)
+            self._next_age += 1
+            self._sequences[new.sequence_id] = sequence
+            self._waiting.add(sequence)
 
     def abort(self, sequence_id: int) -> None:
         """Drop a sequence without another output. One that has ended already is no error."""
@@ -98,46 +91,38 @@ class Scheduler:
         """Return the next step, or None with nothing to compute or `depth` steps in flight."""
         if len(self._flights) >= self._limits.depth:
             return None
-        draft = _Draft(self._max_batched_tokens, [])
-        self._place_oldest()
-        self._add_decodes(draft)
-        self._add_prefills(draft)
-        self._admit(draft)
-        return self._launch(draft) if draft.rows else None
+        planned = PlannedStep(self._next_step, self._max_batched_tokens)
+        self._residency.drop_unseen()
+        self._secure_oldest()
+        self._add_decodes(planned)
+        self._add_prefills(planned)
+        self._admit(planned)
+        self._add_drafts(planned)
+        return self._launch(planned) if planned.rows else None
 
-    def commit(self, result: StepResult) -> list[SequenceOutput]:
-        """Take the result of the oldest step in flight, and return what it brought to its sequences.
+    def commit(self, result: StepResult) -> Committed:
+        """Take the result of the oldest step in flight, and return what it brought.
 
-        A stop token is the last of its sequence's tokens: it counts, though it is no text.
+        Rows of sequences that have left meanwhile are dropped.
         """
         flight = self._flights.popleft()
-        assert flight.plan.step == result.step, f"step {flight.plan.step} awaited, not {result.step}"
+        assert result.step == flight.step, f"step {flight.step} awaited, not {result.step}"
+        tenant = self._residency.tenant
         outputs = []
         for row in result.rows:
-            sequence = self._residency.tenant(row.slot, row.epoch)
+            sequence = tenant(row.slot, row.epoch)
             if sequence is not None and (output := self._take(sequence, row)) is not None:
                 outputs.append(output)
-        return outputs
-
-    def timing(self, result: StepResult) -> StepTiming:
-        """Return what the oldest step in flight did and cost. To be read before `commit` takes it."""
-        flight = self._flights[0]
-        rows = flight.plan.rows
-        return StepTiming(
-            seconds=result.seconds,
-            num_sequences=len(rows),
-            num_tokens=sum(row.num_tokens for row in rows),
-            num_context_tokens=flight.num_context_tokens,
-            is_decode_only=all(row.num_tokens == 1 for row in rows),
-        )
+        return Committed(outputs, flight.timing(result.seconds))
 
     def stats(self) -> Stats:
         """Return the state that gauges show."""
+        pool = self._residency.fullest_pool
         return Stats(
             num_waiting=len(self._waiting),
             num_running=len(self._running),
-            num_blocks=self._residency.num_blocks,
-            num_free_blocks=self._residency.num_free_blocks,
+            num_blocks=pool.num_blocks,
+            num_free_blocks=pool.num_free,
             num_preemptions=self._num_preemptions,
         )
 
@@ -145,37 +130,49 @@ class Scheduler:
         """Assert that no slot or block is lost or shared, and that every sequence is in its queue."""
         self._residency.check_integrity()
         assert len(self._waiting) + len(self._running) == len(self._sequences)
-        assert all(s.state is State.WAITING and not s.blocks for s in self._waiting)
+        assert all(s.state is State.WAITING and not s.tables for s in self._waiting)
         assert all(s.state is State.RUNNING and s.tenancy for s in self._running)
 
     def _check(self, request: Generate) -> None:
-        if request.sequence_id in self._sequences:
-            raise InvalidSequence(f"sequence id {request.sequence_id} is in use")
-        if not request.prompt:
+        self._check_ids(request.sequences)
+        if not request.prompt or len(request.prompt) % TOKEN_BYTES:
             raise InvalidSequence("the prompt is empty; give it at least one token")
         if request.max_tokens < 1:
             raise InvalidSequence(f"max_tokens is {request.max_tokens}; make it at least 1")
-        if not 0 <= min(request.prompt) <= max(request.prompt) < self._limits.vocabulary_size:
+        prompt = np.frombuffer(request.prompt, "<i4")  # for 100,000 tokens 13 µs; as Python's ints 7 ms
+        if not 0 <= prompt.min() <= prompt.max() < self._limits.vocabulary_size:
             raise InvalidSequence(f"the prompt has a token outside 0 … {self._limits.vocabulary_size - 1}")
-        if len(request.prompt) >= self.max_model_length:
+        if len(prompt) >= self.max_model_length:
             raise NeverFits(
-                f"the prompt has {len(request.prompt)} tokens and this model takes {self.max_model_length}"
+                f"the prompt has {len(prompt)} tokens and this model takes {self.max_model_length}"
                 " with the output; shorten the prompt"
             )
 
-    def _place_oldest(self) -> None:
-        """Put the oldest sequence on the device, at the cost of younger ones if it was preempted before."""
-        oldest = self._oldest()
-        if oldest is None or oldest.state is State.RUNNING:
-            return
-        while not self._has_room_for(oldest, headroom=0):
-            self._preempt_cheapest()
-        self._place(oldest)
+    def _check_ids(self, sequences: list[NewSequence]) -> None:
+        ids = {new.sequence_id for new in sequences}
+        if taken := ids & self._sequences.keys():
+            raise InvalidSequence(f"sequence id {min(taken)} is in use")
+        if len(ids) != len(sequences):
+            raise InvalidSequence("two sequences of a prompt have the same id")
 
-    def _add_decodes(self, draft: _Draft) -> None:
-        for sequence in self._choose_decodes(draft.num_tokens_left):
-            self._residency.extend(sequence, sequence.num_known)
-            draft.add_row(sequence, 1)
+    def _secure_oldest(self) -> None:
+        """Put the oldest sequence on the device with room for its next token, at the cost of younger ones."""
+        oldest = self._oldest()
+        if oldest is None:
+            return
+        if oldest.state is State.WAITING:
+            while not self._residency.has_room_for(oldest, (), spare=0):
+                self._preempt_cheapest()
+            self._place(oldest)
+        if oldest.is_prefilling:
+            while self._residency.extend(oldest, oldest.num_computed + 1) == oldest.num_computed:
+                self._preempt_cheapest()
+
+    def _add_decodes(self, planned: PlannedStep) -> None:
+        for sequence in self._choose_decodes(planned.num_tokens_left):
+            if sequence.num_known > sequence.room:
+                self._residency.extend(sequence, sequence.num_known)
+            planned.add_row(sequence, 1)
 
     def _choose_decodes(self, num_tokens: int) -> list[Sequence]:
         """Choose at most so many decodes, and preempt until the blocks they grow by are free."""
@@ -183,38 +180,50 @@ class Scheduler:
         num_rows = num_tokens - (oldest is not None and oldest.is_prefilling)
         while True:
             decodes = [sequence for sequence in self._running if sequence.is_decoding][:num_rows]
-            growth = sum(self._residency.num_missing_blocks(s, s.num_known) for s in decodes)
-            if growth <= self._residency.num_free_blocks:
+            if self._residency.can_extend([s for s in decodes if s.num_known > s.room]):
                 return decodes
             self._preempt_cheapest()
 
-    def _add_prefills(self, draft: _Draft) -> None:
+    def _add_prefills(self, planned: PlannedStep) -> None:
         for sequence in self._running:
-            if not draft.num_tokens_left:
+            if not planned.num_tokens_left:
                 return
             if sequence.is_prefilling:
-                draft.add_row(sequence, min(sequence.num_uncomputed, draft.num_tokens_left))
+                self._add_chunk(planned, sequence)
 
-    def _admit(self, draft: _Draft) -> None:
+    def _admit(self, planned: PlannedStep) -> None:
         """Start waiting sequences in order of age, for as long as there is room."""
-        while draft.num_tokens_left and (sequence := self._waiting.oldest) is not None:
-            if not self._has_room_for(sequence, self._headroom()):
+        while planned.num_tokens_left and (sequence := self._waiting.oldest) is not None:
+            if not self._leaves_headroom(sequence):
                 return
             self._place(sequence)
-            draft.add_row(sequence, min(sequence.num_uncomputed, draft.num_tokens_left))
+            self._add_chunk(planned, sequence)
 
-    def _headroom(self) -> int:
-        """Blocks to leave free for those that run: else the newcomer is what they preempt next.
+    def _leaves_headroom(self, sequence: Sequence) -> bool:
+        """Whether blocks are left for those that run: else the newcomer is what they preempt next.
 
         Once crowded, all that they may ever grow by, so that nothing is admitted to be preempted again.
         """
-        if not self._is_crowded:
-            return len(self._running)
-        return sum(self._residency.num_missing_blocks(s, s.max_length) for s in self._running)
+        if self._is_crowded:
+            return self._residency.has_room_for(sequence, self._running, spare=0)
+        return self._residency.has_room_for(sequence, (), spare=len(self._running))
 
-    def _has_room_for(self, sequence: Sequence, headroom: int) -> bool:
-        num_blocks = self._residency.num_missing_blocks(sequence, sequence.num_known) + headroom
-        return self._residency.has_free_slot and num_blocks <= self._residency.num_free_blocks
+    def _add_chunk(self, planned: PlannedStep, sequence: Sequence) -> None:
+        """Compute known tokens: as many as the budget, and the blocks of windowed groups, allow."""
+        wanted = sequence.num_computed + min(sequence.num_uncomputed, planned.num_tokens_left)
+        num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
+        if num_tokens > 0:
+            planned.add_row(sequence, num_tokens)
+
+    def _add_drafts(self, planned: PlannedStep) -> None:
+        """Let rows verify what their executor offered, as far as tokens and blocks are left over."""
+        for number, sequence in planned.offers:
+            num_known = sequence.num_known - 1  # without the token that this row draws
+            room = sequence.max_length - sequence.num_known
+            wanted = min(sequence.next_draft, room, planned.num_tokens_left)
+            max_draft = self._residency.extend(sequence, num_known + wanted) - num_known
+            if max_draft > 0:
+                planned.add_draft(number, max_draft)
 
     def _place(self, sequence: Sequence) -> None:
         self._waiting.remove(sequence)
@@ -238,26 +247,22 @@ class Scheduler:
         heads = [head for head in (self._waiting.oldest, self._running.oldest) if head is not None]
         return min(heads, key=lambda sequence: sequence.age, default=None)
 
-    def _launch(self, draft: _Draft) -> StepPlan:
+    def _launch(self, planned: PlannedStep) -> StepPlan:
         changes = self._residency.take_changes()
-        plan = StepPlan(self._next_step, changes.released, changes.starts, changes.appends, draft.rows)
         self._next_step += 1
-        self._flights.append(_Flight(plan, draft.num_context_tokens))
-        return plan
+        self._flights.append(planned)
+        return StepPlan(planned.step, changes.released, changes.starts, changes.appends, planned.rows)
 
     def _take(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
         """Bring a row's result to its sequence."""
-        sequence_id = sequence.request.sequence_id
-        if row.fault is not None:
-            self._end(sequence)
-            return SequenceOutput(sequence_id, [], [], FINISH_ERROR, row.fault)
-        if row.token is None:
+        if not row.tokens and row.fault is None:
             return None
-        finish_reason = sequence.take_token(row.token)
-        logprobs = [row.logprobs] if row.logprobs is not None else []
+        tokens, finish_reason = sequence.take_tokens(row)
         if finish_reason is not None:
             self._end(sequence)
-        return SequenceOutput(sequence_id, [row.token], logprobs, finish_reason, None)
+        error = row.fault if finish_reason == FINISH_ERROR else None
+        logprobs = row.logprobs[: len(tokens)]
+        return SequenceOutput(sequence.new.sequence_id, tokens, logprobs, finish_reason, error)
 
     def _end(self, sequence: Sequence) -> None:
         if sequence.state is State.RUNNING:
@@ -267,4 +272,4 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
         sequence.move_to(State.ENDED)
-        del self._sequences[sequence.request.sequence_id]
+        del self._sequences[sequence.new.sequence_id]

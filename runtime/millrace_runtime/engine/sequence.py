@@ -2,8 +2,11 @@
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from millrace_runtime.protocol.messages import FINISH_LENGTH, FINISH_STOP, Generate
+from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
+from millrace_runtime.protocol.step import RowResult
+from millrace_runtime.protocol.tokens import count_tokens, pack_tokens
 
 
 class State(enum.Enum):
@@ -21,19 +24,34 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
-@dataclass(frozen=True)
-class Tenancy:
+class Tenancy(NamedTuple):
     """A sequence's hold of a slot; the epoch tells its results from those of the slot's former tenant."""
 
     slot: int
     epoch: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
+class BlockTable:
+    """A sequence's blocks in one KV group, in the order of positions."""
+
+    blocks: list[int]
+    num_dropped: int = 0
+    """Blocks before these that were given back, because no later token sees them."""
+
+    @property
+    def end(self) -> int:
+        """Blocks from position 0 on, the dropped ones counted."""
+        return self.num_dropped + len(self.blocks)
+
+
+@dataclass(eq=False, slots=True)
 class Sequence:
-    """One generation. The scheduler alone changes it."""
+    """One generation. The scheduler alone changes it. Counts are stored: every step reads them."""
 
     request: Generate
+    """Shared by the sequences of its prompt."""
+    new: NewSequence
     age: int
     """Order of arrival: the smallest is the oldest."""
     max_length: int
@@ -42,16 +60,26 @@ class Sequence:
     """Generated tokens that have been collected."""
     state: State = State.WAITING
     tenancy: Tenancy | None = None
-    blocks: list[int] = field(default_factory=list)
+    tables: list[BlockTable] = field(default_factory=list)
+    """By KV group; empty without a slot."""
+    room: int = 0
+    """Tokens that every table has blocks for."""
+    num_known: int = field(init=False)
+    """Tokens the executor will know at least, once every submitted step has run."""
     num_computed: int = 0
-    """Tokens whose KV is in `blocks` once every submitted step has run."""
+    """Tokens whose KV is written once every submitted step has run; a draft counts once it is accepted."""
     num_pending: int = 0
-    """Tokens that submitted steps will draw and that are not collected yet: the executor knows them."""
+    """Rows in flight that draw."""
+    next_draft: int = 0
+    """Draft tokens that the executor offered last."""
+
+    def __post_init__(self) -> None:
+        self.num_known = self.num_prompt
 
     @property
-    def num_known(self) -> int:
-        """Tokens the executor will know once every submitted step has run."""
-        return len(self.request.prompt) + len(self.outputs) + self.num_pending
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return count_tokens(self.request.prompt)
 
     @property
     def num_uncomputed(self) -> int:
@@ -60,18 +88,28 @@ class Sequence:
 
     @property
     def wants_row(self) -> bool:
-        """Whether another step would bring it forward: its last token is not drawn or being drawn."""
+        """Whether another step would bring it forward: its last token is not drawn or being drawn.
+
+        A mask depends on the token before it, and a draft on how much of the last one was accepted. So a
+        sequence with either has one drawing row in flight at most, however deep the executor is.
+        """
+        if self.num_pending and (self.next_draft or self.request.is_masked):
+            return False
         return self.num_known < self.max_length
 
     @property
     def is_decoding(self) -> bool:
         """Whether its next row is one token that draws the next."""
-        return self.wants_row and self.num_uncomputed == 1
+        return self.num_known - self.num_computed == 1 and self.wants_row
 
     @property
     def is_prefilling(self) -> bool:
         """Whether several known tokens are still to be computed."""
-        return self.wants_row and self.num_uncomputed > 1
+        return self.num_known - self.num_computed > 1 and self.wants_row
+
+    def pack_tokens(self) -> bytes:
+        """Return every collected token."""
+        return self.request.prompt + pack_tokens(self.outputs)
 
     def move_to(self, state: State) -> None:
         """Change the state along TRANSITIONS."""
@@ -81,15 +119,30 @@ class Sequence:
     def forget_computed(self) -> None:
         """Drop what lies on the device. Tokens being drawn there are drawn again, the same ones."""
         self.tenancy = None
-        self.blocks = []
-        self.num_computed = 0
-        self.num_pending = 0
+        self.tables = []
+        self.room = self.num_computed = self.num_pending = self.next_draft = 0
+        self.num_known = self.num_prompt + len(self.outputs)
 
-    def take_token(self, token: int) -> str | None:
-        """Append a collected token, and return the finish reason if it was the last."""
+    def take_tokens(self, row: RowResult) -> "Taken":
+        """Append a row's tokens up to the sequence's last, and make the counts exact."""
+        num_accepted = len(row.tokens) - 1
         self.num_pending -= 1
-        self.outputs.append(token)
-        if token in self.request.stop_token_ids:
-            return FINISH_STOP
-        is_full = len(self.request.prompt) + len(self.outputs) >= self.max_length
-        return FINISH_LENGTH if is_full else None
+        self.num_known += num_accepted
+        self.num_computed += num_accepted
+        self.next_draft = row.next_draft
+        exact = self.num_pending or row.fault or row.num_computed == self.num_computed
+        assert exact, f"the executor computed {row.num_computed} tokens, not {self.num_computed}"
+        for number, token in enumerate(row.tokens, 1):
+            self.outputs.append(token)
+            if token in self.request.stop_token_ids:
+                return Taken(row.tokens[:number], FINISH_STOP)
+            if self.num_prompt + len(self.outputs) >= self.max_length:
+                return Taken(row.tokens[:number], FINISH_LENGTH)
+        return Taken(row.tokens, FINISH_ERROR if row.fault is not None else None)
+
+
+class Taken(NamedTuple):
+    """What a row brought to its sequence."""
+
+    tokens: list[int]
+    finish_reason: str | None

@@ -1,90 +1,218 @@
 """An executor without a device, for the scheduler's tests: it believes nothing that a plan says.
 
 Its KV cache holds token ids, and the next token is a function of what it reads there through the block
-table. So a block that two sequences share, or that was freed too early, changes a text.
+tables, as far as each group's window sees. So a block that two sequences share, or that was freed too early,
+changes a text. Plans run when they are collected, so masks may come until then.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan, StepResult
+from millrace_runtime.protocol.executor import Command, Sleep, mask_bytes
+from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
+from millrace_runtime.protocol.tokens import unpack_tokens
 
 POISON = -1
 """What a block holds that nobody wrote."""
+FAULT_NOT_FINITE = "the logits are not finite"
+FAULT_NOTHING_ALLOWED = "the mask allows no token"
+
+NextToken = Callable[[list[list[int]]], int | None]
+"""Maps what each KV group sees of a sequence to its next token, or to None for a fault."""
+Propose = Callable[[list[int]], list[int]]
+"""Maps a sequence's tokens to guesses at the next ones."""
 
 
 @dataclass
 class _Slot:
     epoch: int
     tokens: list[int]
-    blocks: list[int]
+    tables: list[list[int]]
     num_computed: int
+    guesses: list[int] = field(default_factory=list)
 
 
 class SimulatedExecutor:
-    """Runs plans as they are submitted, and fails an assertion on one that breaks the protocol."""
+    """Fails an assertion on a plan that breaks the protocol."""
 
-    def __init__(self, limits: Limits, next_token: Callable[[list[int]], int | None]) -> None:
-        """`next_token` maps a sequence's tokens to the next one, or to None for a fault."""
+    def __init__(self, limits: Limits, next_token: NextToken, propose: Propose | None = None) -> None:
+        """Without `propose` there are no drafts; else its guesses are verified, right or wrong."""
         self.limits = limits
-        self.max_num_tokens = 0
-        """The most tokens that one plan had."""
+        self.progress = 0
         self._next_token = next_token
-        self._cells = [[POISON] * limits.block_size for _ in range(limits.num_blocks)]
+        self._propose = propose
+        self._cells = self._new_cells()
         self._slots: dict[int, _Slot] = {}
-        self._results: deque[StepResult] = deque()
+        self._plans: deque[StepPlan] = deque()
+        self._masks: dict[int, bytes] = {}
         self._next_step = 0
 
     def submit(self, plan: StepPlan) -> None:
-        """Run a plan, and keep its result for `collect`."""
+        """Keep a plan for `collect`."""
         assert plan.step == self._next_step
-        assert len(self._results) < self.limits.depth
+        assert len(self._plans) < self.limits.depth
+        assert self._cells, "a step in its sleep"
         self._next_step += 1
+        self._plans.append(plan)
+
+    def provide_masks(self, step: int, masks: memoryview) -> None:
+        """Keep the masks of a plan in flight."""
+        [plan] = [plan for plan in self._plans if plan.step == step]
+        num_masked = sum(row.is_masked for row in plan.rows)
+        assert masks.nbytes == num_masked * mask_bytes(self.limits.vocabulary_size) > 0
+        assert step not in self._masks, "masks came twice"
+        self._masks[step] = bytes(masks)
+
+    def wait(self, timeout_seconds: float) -> bool:  # noqa: ARG002  nothing takes time here
+        """Return at once: `collect` does, too."""
+        return True
+
+    def collect(self) -> StepResult:
+        """Run the oldest plan."""
+        plan = self._plans.popleft()
         for slot in plan.released:
             del self._slots[slot]
         for start in plan.starts:
             self._start(start)
         for append in plan.appends:
-            self._slots[append.slot].blocks.extend(append.blocks)
+            self._slots[append.slot].tables[append.group].extend(append.blocks)
         self._check_tables()
-        self.max_num_tokens = max(self.max_num_tokens, sum(row.num_tokens for row in plan.rows))
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
-        self._results.append(StepResult(plan.step, [self._run(row) for row in plan.rows], 0.001))
+        masks = self._split_masks(plan)
+        self.progress += 1
+        for row in plan.rows:  # a device writes every row's KV before any row reads
+            self._compute(row)
+        rows = [self._answer(row, masks.pop(0) if row.is_masked else None) for row in plan.rows]
+        return StepResult(plan.step, rows, 0.001)
 
-    def collect(self) -> StepResult:
-        """Return the oldest result."""
-        return self._results.popleft()
+    def control(self, command: Command) -> None:
+        """Sleep, which loses every cell, or wake."""
+        assert not self._plans, "a command with a step in flight"
+        if isinstance(command, Sleep):
+            assert not self._slots, "asleep with sequences on the device"
+            self._cells = []
+        else:
+            assert not self._cells, "awake already"
+            self._cells = self._new_cells()
+
+    def _new_cells(self) -> list[list[list[int]]]:
+        size = self.limits.block_size
+        return [[[POISON] * size for _ in range(group.num_blocks)] for group in self.limits.groups]
 
     def _start(self, start: SlotStart) -> None:
+        tokens = list(unpack_tokens(start.tokens))
         assert 0 <= start.slot < self.limits.num_slots
         assert start.slot not in self._slots, "a slot was started that is not released"
-        assert 0 < start.num_prompt <= len(start.tokens)
-        self._slots[start.slot] = _Slot(
-            start.epoch, list(start.tokens), list(start.blocks), start.num_computed
-        )
+        assert 0 < start.num_prompt <= len(tokens)
+        assert len(start.blocks) == len(self.limits.groups)
+        tables = [list(blocks) for blocks in start.blocks]
+        self._slots[start.slot] = _Slot(start.epoch, tokens, tables, start.num_computed)
 
     def _check_tables(self) -> None:
-        blocks = [block for slot in self._slots.values() for block in slot.blocks]
-        assert len(set(blocks)) == len(blocks), "two slots share a block"
+        """What no later token of a windowed group sees may be another's already; the rest may not."""
+        for number, group in enumerate(self.limits.groups):
+            blocks = [
+                block
+                for slot in self._slots.values()
+                for block in slot.tables[number][_first_seen(group, slot) // self.limits.block_size :]
+            ]
+            assert len(set(blocks)) == len(blocks), "two slots share a block"
 
-    def _run(self, row: Row) -> RowResult:
+    def _split_masks(self, plan: StepPlan) -> list[set[int]]:
+        if not any(row.is_masked for row in plan.rows):
+            return []
+        assert plan.step in self._masks, "a masked row has no mask"
+        data, size = self._masks.pop(plan.step), mask_bytes(self.limits.vocabulary_size)
+        return [_unpack_mask(data[at : at + size]) for at in range(0, len(data), size)]
+
+    def _compute(self, row: Row) -> None:
         slot = self._slots[row.slot]
         end = slot.num_computed + row.num_tokens
         assert row.num_tokens > 0
         assert row.emit == (end == len(slot.tokens)), "a row emits exactly at the end of what is known"
-        for position in range(slot.num_computed, end):
-            block, offset = divmod(position, self.limits.block_size)
-            self._cells[slot.blocks[block]][offset] = slot.tokens[position]
-        slot.num_computed = end
-        return self._emit(row, slot) if row.emit else RowResult(row.slot, slot.epoch, None, None, None)
+        self._check_draft(row, slot)
+        guesses = row.draft or slot.guesses[: row.max_draft]
+        self._write(slot, [*slot.tokens[slot.num_computed : end], *guesses])
+        slot.guesses = list(guesses)
 
-    def _emit(self, row: Row, slot: _Slot) -> RowResult:
-        size = self.limits.block_size
-        kv = [self._cells[slot.blocks[at // size]][at % size] for at in range(slot.num_computed)]
-        token = self._next_token(kv)
-        if token is None:
-            return RowResult(row.slot, slot.epoch, None, None, "the logits are not finite")
-        slot.tokens.append(token)
+    def _answer(self, row: Row, allowed: set[int] | None) -> RowResult:
+        slot = self._slots[row.slot]
+        self._check_chunk(slot, row.num_tokens)
+        slot.num_computed += row.num_tokens
+        if not row.emit:
+            return RowResult(row.slot, slot.epoch, [], slot.num_computed)
+        drawn = self._draw(slot, allowed)
+        tokens = [token for token in drawn if token is not None]
+        if drawn[-1] is None:
+            return self._fail(row, slot, tokens, allowed)
         assert len(slot.tokens) <= self.limits.max_model_length, "a token was drawn beyond the model's length"
-        return RowResult(row.slot, slot.epoch, token, None, None)
+        slot.guesses = (self._propose(slot.tokens) if self._propose else [])[: self.limits.max_draft]
+        return RowResult(row.slot, slot.epoch, tokens, slot.num_computed, len(slot.guesses))
+
+    def _fail(self, row: Row, slot: _Slot, drawn: list[int], allowed: set[int] | None) -> RowResult:
+        slot.tokens.append(0)  # a row that is in flight already goes on from a token that means nothing
+        fault = FAULT_NOT_FINITE if allowed is None or allowed else FAULT_NOTHING_ALLOWED
+        return RowResult(row.slot, slot.epoch, drawn, slot.num_computed, fault=fault)
+
+    def _check_draft(self, row: Row, slot: _Slot) -> None:
+        assert len(row.draft) <= row.max_draft <= self.limits.max_draft, "more draft than is allowed"
+        assert row.emit or not (row.max_draft or row.is_masked), "a draft or a mask without a draw"
+        assert not (row.max_draft and row.is_masked), "no draft beside a mask"
+        reserved = slot.num_computed + row.num_tokens + row.max_draft
+        room = min(len(table) for table in slot.tables) * self.limits.block_size
+        assert reserved <= room, "a row has no room for its tokens and its draft"
+
+    def _check_chunk(self, slot: _Slot, num_tokens: int) -> None:
+        """Whatever a chunk's tokens see must be the sequence's own, drawn from or not."""
+        end = slot.num_computed + num_tokens
+        for number, group in enumerate(self.limits.groups):
+            first = _first_seen(group, slot)
+            seen = self._read(slot, number, first, end)
+            assert seen == slot.tokens[first:end], "a row reads KV that is not its own"
+
+    def _draw(self, slot: _Slot, allowed: set[int] | None) -> list[int | None]:
+        """Draw after the known tokens and after each guess that was right; a fault is a last None."""
+        drawn: list[int | None] = []
+        while True:
+            token = self._next_token(self._seen(slot))
+            if allowed is not None and token is not None:
+                token = next((t for t in _from(token, self.limits.vocabulary_size) if t in allowed), None)
+            drawn.append(token)
+            if token is None:
+                return drawn
+            slot.tokens.append(token)
+            if len(drawn) > len(slot.guesses) or slot.guesses[len(drawn) - 1] != token:
+                return drawn
+            slot.num_computed += 1
+
+    def _write(self, slot: _Slot, tokens: list[int]) -> None:
+        for position, token in enumerate(tokens, slot.num_computed):
+            block, offset = divmod(position, self.limits.block_size)
+            for cells, table in zip(self._cells, slot.tables, strict=True):
+                cells[table[block]][offset] = token
+
+    def _seen(self, slot: _Slot) -> list[list[int]]:
+        """Return what the last computed token sees, by group."""
+        end = slot.num_computed
+        windows = [group.window or end for group in self.limits.groups]
+        return [self._read(slot, n, max(0, end - window), end) for n, window in enumerate(windows)]
+
+    def _read(self, slot: _Slot, group: int, first: int, end: int) -> list[int]:
+        size, cells, table = self.limits.block_size, self._cells[group], slot.tables[group]
+        return [cells[table[at // size]][at % size] for at in range(first, end)]
+
+
+def _first_seen(group: KvGroup, slot: _Slot) -> int:
+    """Return the first position that the slot's next token sees."""
+    return 0 if group.window is None else max(0, slot.num_computed + 1 - group.window)
+
+
+def _from(token: int, vocabulary_size: int) -> list[int]:
+    """Return all tokens in a circle, this one first."""
+    return [*range(token, vocabulary_size), *range(token)]
+
+
+def _unpack_mask(data: bytes) -> set[int]:
+    bits = int.from_bytes(data, "little")
+    return {token for token in range(len(data) * 8) if bits >> token & 1}

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
@@ -37,7 +37,7 @@ from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, Model
-from millrace_runtime.protocol.step import Limits
+from millrace_runtime.protocol.step import KvGroup, Limits
 
 Tell = Callable[[str], None]
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
@@ -67,18 +67,18 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
     with torch.inference_mode():
         loaded = _load(architecture, settings, dtype, device, tell or (lambda _: None))
         shape = _plan_cache(architecture, settings, dtype, device)
-        caches = allocate_cache(architecture, shape.num_blocks, dtype, device)
         slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
-        runner = _runner(loaded, caches, settings)
+        runner = _runner(loaded, settings)
     limits = Limits(
-        num_blocks=shape.num_blocks,
+        groups=(KvGroup(shape.num_blocks),),
         block_size=BLOCK_SIZE,
         num_slots=settings.max_sequences,
         depth=1 if device.type == "cpu" else 2,
         max_model_length=shape.max_model_length,
         vocabulary_size=architecture.vocabulary_size,
     )
-    return LocalExecutor(runner, slots, limits, device)
+    allocate = partial(allocate_cache, architecture, shape.num_blocks, dtype, device)
+    return LocalExecutor(runner, slots, limits, device, allocate)
 
 
 def _load(
@@ -118,11 +118,11 @@ def _build(architecture: Architecture, settings: ExecutionSettings, packer: Pack
     return architecture.build(CheckpointWeights(Reader(settings.model_path), packer), longest)
 
 
-def _runner(loaded: Loaded, caches: list[Tensor], settings: ExecutionSettings) -> Runner:
+def _runner(loaded: Loaded, settings: ExecutionSettings) -> Runner:
     if loaded.library is None:
-        return TensorRunner(loaded.model, caches, loaded.device)
+        return TensorRunner(loaded.model, loaded.device)
     sizes = Sizes(settings.max_batched_tokens, settings.max_sequences, count_threads(torch.get_num_threads()))
-    return NativeRunner(loaded.library, loaded.model, caches, loaded.dtype, sizes)
+    return NativeRunner(loaded.library, loaded.model, loaded.dtype, sizes)
 
 
 def _plan_cache(

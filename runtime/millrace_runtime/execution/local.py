@@ -1,115 +1,212 @@
 """An executor in the engine's own process, over one device."""
 
-import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.model_runner import Runner, Span
+from millrace_runtime.execution.lane import Stopwatch, open_lane
+from millrace_runtime.execution.model_runner import Runner
 from millrace_runtime.execution.sampler import Draw, Drawn, sample
-from millrace_runtime.execution.slots import SlotTable
-from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult, TokenLogprobs
+from millrace_runtime.execution.slots import Batch, Outcome, SlotTable
+from millrace_runtime.protocol.executor import Command, Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
 FAULT_NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
+FAULT_NOTHING_ALLOWED = "the sequence's mask allows no token"
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A step whose model has run."""
+
+    batch: Batch
+    logits: Tensor | None
+    stopwatch: Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A step whose work is on the device."""
 
-    plan: StepPlan
-    epochs: list[int]
-    emits: list[int]
-    draws: list[Draw]
+    batch: Batch
     drawn: Drawn | None
-    began: float
+    has_choice: Tensor | None
+    """bool [emits]: False where a mask allows nothing; None without masks."""
+    stopwatch: Stopwatch
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A submitted step. Its draw is launched once its masks are here, at once when it has none."""
+
+    plan: StepPlan
+    num_masked: int
+    forwarded: Future[Forwarded]
+    launched: Future[Launched] | None = None
 
 
 class LocalExecutor:
-    """Runs plans in order. A CPU runs a plan when it is collected, a GPU is given it when submitted."""
+    """Runs plans in order: the model, and then the draw, which waits for masks where rows have some."""
 
-    def __init__(self, runner: Runner, slots: SlotTable, limits: Limits, device: torch.device) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        slots: SlotTable,
+        limits: Limits,
+        device: torch.device,
+        allocate_caches: Callable[[], list[Tensor]],
+    ) -> None:
+        """The runner is given its KV cache here, and again at every `Wake`."""
         self.limits = limits
         self._runner, self._slots, self._device = runner, slots, device
-        self._in_flight: deque[Callable[[], StepResult]] = deque()
+        self._allocate_caches = allocate_caches
+        self._is_asleep = True
+        self._num_draws = 0
+        self._lane = open_lane(device)
+        self._in_flight: deque[_Flight] = deque()
+        self.control(Wake())
+
+    @property
+    def progress(self) -> int:
+        """Layers or operations computed so far, and draws."""
+        return self._runner.progress + self._num_draws
 
     def submit(self, plan: StepPlan) -> None:
-        """Take a plan without waiting for it. Raises PlanError when `depth` plans are uncollected."""
+        """Take a plan without waiting for it.
+
+        Raises PlanError when `depth` plans are uncollected, when one of them has no masks yet, and asleep.
+        """
         if len(self._in_flight) >= self.limits.depth:
             raise PlanError(f"{len(self._in_flight)} steps are in flight: collect one before submitting")
-        if self._device.type == "cpu":
-            self._in_flight.append(partial(self._run, plan))
-        else:
-            self._in_flight.append(partial(self._finish, self._launch(plan)))
+        if self._is_asleep:
+            raise PlanError("the executor sleeps: wake it before submitting")
+        if self._in_flight:
+            _require_masks(self._in_flight[-1])
+        num_masked = sum(row.is_masked for row in plan.rows)
+        flight = _Flight(plan, num_masked, self._lane.submit(self._forward, plan))
+        if not num_masked:
+            flight.launched = self._lane.submit(self._draw, flight.forwarded, None)
+        self._in_flight.append(flight)
+
+    def provide_masks(self, step: int, masks: memoryview) -> None:
+        """Bring a step's masks, and so let it draw. Raises PlanError when they are not what it wants."""
+        flight = next((flight for flight in self._in_flight if flight.plan.step == step), None)
+        if flight is None or flight.launched is not None:
+            raise PlanError(f"step {step} waits for no masks")
+        wanted = flight.num_masked * mask_bytes(self.limits.vocabulary_size)
+        if masks.nbytes != wanted:
+            raise PlanError(f"step {step} wants {wanted} bytes of masks, not {masks.nbytes}")
+        words = torch.frombuffer(bytearray(masks), dtype=torch.int32).view(flight.num_masked, -1)
+        flight.launched = self._lane.submit(self._draw, flight.forwarded, words)
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait up to a time for the oldest step. On a GPU `collect` does the waiting."""
+        launched = self._in_flight[0].launched if self._in_flight else None
+        return launched is None or not wait_for([launched], timeout_seconds).not_done
 
     def collect(self) -> StepResult:
-        """Wait for the oldest step and return its result. Raises PlanError."""
+        """Wait for the oldest step and return its result. Raises PlanError, and what failed in the step.
+
+        A step whose masks are not here is a PlanError, too: nobody brings them while we would wait.
+        """
         if not self._in_flight:
             raise PlanError("no step is in flight: submit one before collecting")
-        return self._in_flight.popleft()()
+        return self._finish(_require_masks(self._in_flight.popleft()).result())
 
-    def _run(self, plan: StepPlan) -> StepResult:
-        return self._finish(self._launch(plan))
+    def control(self, command: Command) -> None:
+        """Sleep or wake. Raises PlanError with steps in flight or sequences on the device."""
+        if self._in_flight:
+            raise PlanError(f"{len(self._in_flight)} steps are in flight: collect them before a command")
+        if not self._slots.is_empty:
+            raise PlanError("sequences are on the device: release their slots before a command")
+        if isinstance(command, Sleep):
+            self._runner.set_caches([])
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+        elif self._is_asleep:
+            with torch.inference_mode():
+                self._runner.set_caches(self._allocate_caches())
+        self._is_asleep = isinstance(command, Sleep)
 
     @torch.inference_mode()
-    def _launch(self, plan: StepPlan) -> Launched:
-        began = time.perf_counter()
-        self._slots.apply(plan)
-        spans = [Span(row.slot, *self._slots.advance(row)) for row in plan.rows]
-        emits = [number for number, row in enumerate(plan.rows) if row.emit]
-        draws = [self._draw(spans[number]) for number in emits]
-        logits = self._runner.run(spans, emits, self._slots) if spans else None
-        drawn = None if logits is None else sample(logits, draws, self._slots.tokens)
-        if drawn is not None:
-            self._store(draws, drawn.tokens)
-        epochs = [self._slots[span.slot].epoch for span in spans]
-        return Launched(plan, epochs, emits, draws, drawn, began)
+    def _forward(self, plan: StepPlan) -> Forwarded:
+        stopwatch = Stopwatch(self._device)
+        stopwatch.mark()
+        batch = self._slots.apply(plan)
+        logits = self._runner.run(batch.spans, batch.emits, self._slots) if batch.spans else None
+        stopwatch.mark()
+        return Forwarded(batch, logits, stopwatch)
 
-    def _draw(self, span: Span) -> Draw:
-        slot = self._slots[span.slot]
-        return Draw(slot.sampling, span.end, span.slot, slot.num_prompt)
+    @torch.inference_mode()
+    def _draw(self, forwarded: Future[Forwarded], words: Tensor | None) -> Launched:
+        done = forwarded.result()  # the lane ran it before us
+        batch, logits, stopwatch = done.batch, done.logits, done.stopwatch
+        if logits is None:
+            return Launched(batch, None, None, stopwatch)
+        stopwatch.mark()
+        allowed = None if words is None else _unpack_masks(words, batch, logits)
+        drawn = sample(logits, batch.draws, self._slots.tokens, allowed)
+        self._store(batch, drawn.tokens)
+        stopwatch.mark()
+        self._num_draws += 1
+        return Launched(batch, drawn, None if allowed is None else allowed.any(dim=-1), stopwatch)
 
-    def _store(self, draws: list[Draw], tokens: Tensor) -> None:
+    def _store(self, batch: Batch, tokens: Tensor) -> None:
         """Make the drawn tokens known to the next step, without their leaving the device."""
-        self._slots.tokens[[d.slot for d in draws], [d.position for d in draws]] = tokens
+        slots, positions = [d.slot for d in batch.draws], [d.position for d in batch.draws]
+        self._slots.tokens[slots, positions] = tokens
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
-        outcomes = _read_outcomes(launched)
-        rows = []
-        for number, row in enumerate(launched.plan.rows):
-            token, logprobs, fault = outcomes.get(number, (None, None, None))
-            rows.append(RowResult(row.slot, launched.epochs[number], token, logprobs, fault))
-        return StepResult(launched.plan.step, rows, time.perf_counter() - launched.began)
+        rows = launched.batch.answer(_read_outcomes(launched))
+        return StepResult(launched.batch.step, rows, launched.stopwatch.seconds())
 
 
-Outcome = tuple[int | None, TokenLogprobs | None, str | None]
-
-
-def _read_outcomes(launched: Launched) -> dict[int, Outcome]:
-    """Fetch the draws, by row number; on a GPU this waits for the step."""
+def _read_outcomes(launched: Launched) -> list[Outcome]:
+    """Fetch the draws, in the order of `emits`; on a GPU this waits for the step."""
     drawn = launched.drawn
     if drawn is None:
-        return {}
+        return []
     tokens, is_finite = drawn.tokens.tolist(), drawn.is_finite.tolist()
-    outcomes: dict[int, Outcome] = {}
-    for place, (number, draw) in enumerate(zip(launched.emits, launched.draws, strict=True)):
+    has_choice = [True] * len(tokens) if launched.has_choice is None else launched.has_choice.tolist()
+    outcomes = []
+    for place, draw in enumerate(launched.batch.draws):
         if not is_finite[place]:
-            outcomes[number] = (None, None, FAULT_NOT_FINITE)
-            continue
-        outcomes[number] = (tokens[place], _read_logprobs(drawn, place, tokens[place], draw), None)
+            outcomes.append(Outcome([], [], FAULT_NOT_FINITE))
+        elif not has_choice[place]:
+            outcomes.append(Outcome([], [], FAULT_NOTHING_ALLOWED))
+        else:
+            outcomes.append(Outcome([tokens[place]], _read_logprobs(drawn, place, tokens[place], draw)))
     return outcomes
 
 
-def _read_logprobs(drawn: Drawn, place: int, token: int, draw: Draw) -> TokenLogprobs | None:
+def _require_masks(flight: _Flight) -> Future[Launched]:
+    """Return the step's draw. Raises PlanError when it is not launched."""
+    if flight.launched is None:
+        raise PlanError(
+            f"step {flight.plan.step} has no masks: provide them for its {flight.num_masked} rows"
+        )
+    return flight.launched
+
+
+def _unpack_masks(words: Tensor, batch: Batch, logits: Tensor) -> Tensor:
+    """Return bool [emits, vocabulary]: what each draw may take, all without a mask."""
+    allowed = torch.ones(logits.shape, dtype=torch.bool)
+    bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
+    allowed[batch.masked] = bits.flatten(1)[:, : logits.shape[1]].bool()
+    return allowed.to(logits.device, non_blocking=True)
+
+
+def _read_logprobs(drawn: Drawn, place: int, token: int, draw: Draw) -> list[TokenLogprobs]:
     count = draw.sampling.num_logprobs
     if count is None or drawn.logprobs is None:
-        return None
+        return []
     row = drawn.logprobs[place]
     best = row.topk(min(count, row.shape[0]))
-    return TokenLogprobs(row[token].item(), best.indices.tolist(), best.values.tolist())
+    return [TokenLogprobs(row[token].item(), best.indices.tolist(), best.values.tolist())]

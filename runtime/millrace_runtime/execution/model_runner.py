@@ -1,7 +1,6 @@
 """From a step's rows to logits: what every path's runner is, and the one that computes with tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,21 +10,22 @@ from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.select import select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
-from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A row's tokens: positions `begin` to `end` of the sequence in `slot`."""
-
-    slot: int
-    begin: int
-    end: int
 
 
 class Runner(Protocol):
     """Owns a model and its KV tensors."""
+
+    kv_caches: list[Tensor]
+    """By layer; none while the executor sleeps."""
+
+    @property
+    def progress(self) -> int:
+        """A number that grows while a step is computed."""
+
+    def set_caches(self, kv_caches: list[Tensor]) -> None:
+        """Use these KV tensors, a layer's each, and let go of the former; none: no step follows."""
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Compute the spans; return float32 logits [emits, vocabulary] after those that `emits` numbers.
@@ -37,11 +37,21 @@ class Runner(Protocol):
 class TensorRunner:
     """Computes a step operation by operation, on whole tensors."""
 
-    def __init__(self, model: Model, kv_caches: list[Tensor], device: torch.device) -> None:
-        self._model, self._device, self._kv_caches = model, device, kv_caches
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self.kv_caches: list[Tensor] = []
         self._kernels = select_kernels(device)
-        self._num_kv_heads = kv_caches[0].shape[2]
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
+        self._num_layers_done = 0
+
+    @property
+    def progress(self) -> int:
+        """Layers computed so far, their attention at least."""
+        return self._num_layers_done
+
+    def set_caches(self, kv_caches: list[Tensor]) -> None:
+        """See Runner."""
+        self.kv_caches = kv_caches
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """See Runner."""
@@ -65,14 +75,19 @@ class TensorRunner:
         width = -(-max(contexts) // BLOCK_SIZE)
         tables = slots.blocks[[span.slot for span in spans], :width]
         blocks = slots.blocks[owners, positions // BLOCK_SIZE]
+        num_kv_heads = self.kv_caches[0].shape[2]
         return TensorStep(
             kernels=self._kernels,
             tokens=self._pad(slots.tokens[owners, positions]),
             positions=self._pad(positions),
             cache_slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
-            kv_caches=self._kv_caches,
-            attend=self._kernels.plan_attention(starts, contexts, tables, self._num_kv_heads, BLOCK_SIZE),
+            kv_caches=self.kv_caches,
+            attend=self._kernels.plan_attention(starts, contexts, tables, num_kv_heads, BLOCK_SIZE),
+            on_layer=self._count_layer,
         )
+
+    def _count_layer(self) -> None:
+        self._num_layers_done += 1
 
     def _pad(self, values: Tensor) -> Tensor:
         """Bring a small step to the rows that every product needs, once for all layers."""

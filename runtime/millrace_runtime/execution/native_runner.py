@@ -9,25 +9,26 @@ from torch import Tensor
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
-from millrace_runtime.execution.model_runner import Span
-from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
 
 
 class NativeRunner:
     """One native call for a forward, one for the logits."""
 
-    def __init__(
-        self, library: Library, model: Model, kv_caches: list[Tensor], dtype: torch.dtype, sizes: Sizes
-    ) -> None:
-        recorded = record(model.forward, model.logits, dtype)
-        self._kv_caches = kv_caches
-        self._program = NativeProgram(library, recorded, kv_caches, sizes)
+    def __init__(self, library: Library, model: Model, dtype: torch.dtype, sizes: Sizes) -> None:
+        self.kv_caches: list[Tensor] = []
+        self._program = NativeProgram(library, record(model.forward, model.logits, dtype), sizes)
 
     @property
     def progress(self) -> int:
         """Operations run so far."""
         return self._program.progress
+
+    def set_caches(self, kv_caches: list[Tensor]) -> None:
+        """See Runner."""
+        self.kv_caches = kv_caches
+        self._program.set_caches(kv_caches)
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """See Runner."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +11,7 @@ from millrace_runtime.execution.randomness import to_signed, uniform
 from millrace_runtime.protocol.sampling import Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """What a row's draw needs beside its logits."""
 
     sampling: Sampling
@@ -33,16 +33,21 @@ class Drawn:
     """float32 [rows, vocabulary], before penalties and temperature; None where no row asked."""
 
 
-def sample(logits: Tensor, draws: Sequence[Draw], known_tokens: Tensor) -> Drawn:
+def sample(
+    logits: Tensor, draws: Sequence[Draw], known_tokens: Tensor, allowed: Tensor | None = None
+) -> Drawn:
     """Draw a token for each row of float32 logits [rows, vocabulary].
 
-    known_tokens [slots, length] holds each slot's tokens, which the penalties count.
+    known_tokens [slots, length] holds each slot's tokens, which the penalties count. allowed, bool [rows,
+    vocabulary], is what may be drawn; the token of a row that allows nothing means nothing.
     """
     is_finite = torch.isfinite(logits).all(dim=-1)
     logits = torch.where(is_finite[:, None], logits, 0.0)
     wants_logprobs = any(draw.sampling.num_logprobs is not None for draw in draws)
     logprobs = logits.log_softmax(dim=-1) if wants_logprobs else None
     _penalise(logits, draws, known_tokens)
+    if allowed is not None:
+        logits.masked_fill_(~allowed & allowed.any(dim=-1, keepdim=True), float("-inf"))
     tokens = logits.argmax(dim=-1)  # documented: the first of equal maxima
     for rows, is_cut in _random_rows(draws):
         chosen = [draws[row] for row in rows]

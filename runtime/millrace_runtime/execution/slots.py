@@ -1,13 +1,24 @@
 """Sequences' places on the device: token ids and block tables there, lengths and epochs here."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
+from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import BlockAppend, Row, SlotStart, StepPlan
+from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan, TokenLogprobs
+from millrace_runtime.protocol.tokens import count_tokens
+
+
+class Span(NamedTuple):
+    """A row's tokens: positions `begin` to `end` of the sequence in `slot`."""
+
+    slot: int
+    begin: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -22,6 +33,41 @@ class Slot:
     num_computed: int
     """Tokens whose KV is written."""
     num_blocks: int
+
+
+class Outcome(NamedTuple):
+    """What came of a draw."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    fault: str | None = None
+
+
+_NOT_DRAWN = Outcome([], [])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a plan's rows came to: by row, and for those that draw."""
+
+    step: int
+    spans: list[Span]
+    epochs: list[int]
+    emits: list[int]
+    """Numbers of the rows that draw."""
+    draws: list[Draw]
+    """By place in `emits`, as is what follows."""
+    masked: list[int]
+    """Places of the masked ones."""
+
+    def answer(self, outcomes: list[Outcome]) -> list[RowResult]:
+        """Return each row's result, given what came of those that draw."""
+        by_row = dict(zip(self.emits, outcomes, strict=True))
+        rows = []
+        for number, (span, epoch) in enumerate(zip(self.spans, self.epochs, strict=True)):
+            tokens, logprobs, fault = by_row.get(number, _NOT_DRAWN)
+            rows.append(RowResult(span.slot, epoch, tokens, span.end, 0, logprobs, fault))
+        return rows
 
 
 class SlotTable:
@@ -42,8 +88,13 @@ class SlotTable:
             raise PlanError(f"slot {slot} holds no sequence")
         return tenant
 
-    def apply(self, plan: StepPlan) -> None:
-        """Release, start and append, in this order. Raises PlanError."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether no slot has a tenant."""
+        return not any(self._slots)
+
+    def apply(self, plan: StepPlan) -> Batch:
+        """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
         for slot in plan.released:
             self[slot]
             self._slots[slot] = None
@@ -51,37 +102,56 @@ class SlotTable:
             self._start(start)
         for append in plan.appends:
             self._append(append)
+        batch = Batch(plan.step, [], [], [], [], [])
+        for number, row in enumerate(plan.rows):
+            self._advance(row, number, batch)
+        return batch
 
-    def advance(self, row: Row) -> tuple[int, int]:
-        """Count a row as computed; return its first position and its end. Raises PlanError."""
+    def _advance(self, row: Row, number: int, batch: Batch) -> None:
         slot = self[row.slot]
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
-        if row.num_tokens < 1 or end > slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
+        if begin >= end or end > slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
             raise PlanError(
                 f"slot {row.slot} can't compute tokens {begin} to {end}: it knows {slot.num_known} "
                 f"and has {slot.num_blocks} blocks"
             )
-        if row.emit:
-            if end != slot.num_known or end >= self.tokens.shape[1]:
-                raise PlanError(f"slot {row.slot} can't emit after token {end} of {slot.num_known}")
-            slot.num_known += 1
+        if row.max_draft or row.draft:
+            raise PlanError(f"slot {row.slot} is to verify a draft: this executor knows none")
         slot.num_computed = end
-        return begin, end
+        batch.spans.append(Span(row.slot, begin, end))
+        batch.epochs.append(slot.epoch)
+        if row.emit:
+            self._emit(row, slot)
+            if row.is_masked:
+                batch.masked.append(len(batch.emits))
+            batch.emits.append(number)
+            batch.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt))
+        elif row.is_masked:
+            raise PlanError(f"slot {row.slot} has a mask and draws nothing")
+
+    def _emit(self, row: Row, slot: Slot) -> None:
+        if slot.num_computed != slot.num_known or slot.num_computed >= self.tokens.shape[1]:
+            raise PlanError(f"slot {row.slot} can't emit after token {slot.num_computed} of {slot.num_known}")
+        slot.num_known += 1
 
     def _start(self, start: SlotStart) -> None:
-        count = len(start.tokens)
+        count = count_tokens(start.tokens)
         if not 0 <= start.slot < len(self._slots) or self._slots[start.slot] is not None:
             raise PlanError(f"slot {start.slot} is not free")
         if not 0 <= start.num_computed < count < self.tokens.shape[1]:
             raise PlanError(f"slot {start.slot} starts with {start.num_computed} of {count} tokens computed")
-        self.tokens[start.slot, :count] = torch.tensor(start.tokens)
+        if len(start.blocks) != 1:
+            raise PlanError(f"slot {start.slot} has {len(start.blocks)} KV groups: this executor knows one")
+        self.tokens[start.slot, :count] = torch.frombuffer(bytearray(start.tokens), dtype=torch.int32)
         self._slots[start.slot] = Slot(
             start.epoch, start.sampling, start.num_prompt, count, start.num_computed, 0
         )
-        self._append(BlockAppend(start.slot, start.blocks))
+        self._append(BlockAppend(start.slot, 0, start.blocks[0]))
 
     def _append(self, append: BlockAppend) -> None:
         slot = self[append.slot]
+        if append.group != 0:
+            raise PlanError(f"slot {append.slot} has no KV group {append.group}: this executor knows one")
         begin, end = slot.num_blocks, slot.num_blocks + len(append.blocks)
         if end > self.blocks.shape[1] or not all(0 <= b < self._num_cache_blocks for b in append.blocks):
             raise PlanError(f"slot {append.slot} can't take the blocks {append.blocks} after {begin}")

@@ -14,17 +14,27 @@ FINISH_ABORT = "abort"
 FINISH_ERROR = "error"
 
 
-class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
-    """Begin one sequence. A request with n choices sends n of these."""
+class NewSequence(msgspec.Struct, frozen=True, array_like=True):
+    """One of a prompt's sequences: a choice of the request."""
 
     sequence_id: int
-    prompt: list[int]
-    max_tokens: int
-    stop_token_ids: list[int]
-    """Ends the sequence, and is not itself part of the text. Empty with ignore_eos."""
     sampling: Sampling
+
+
+class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
+    """Begin the sequences of one prompt. A request with n choices sends it once, with n sequences."""
+
+    sequences: list[NewSequence]
+    prompt: bytes
+    """Token ids (`protocol/tokens.py`)."""
+    max_tokens: int
+    """Of each sequence."""
+    stop_token_ids: list[int]
+    """Ends a sequence, and is not itself part of the text. Empty with ignore_eos."""
     arrival: float
     """time.monotonic() at the front end: the same clock in every process of the machine."""
+    is_masked: bool = False
+    """Whether each draw of these sequences is bound to a mask."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
@@ -51,6 +61,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_waiting: int
     num_running: int
     num_blocks: int
+    """Of the KV group with the least part free; the same for the next."""
     num_free_blocks: int
     num_preemptions: int
     """Since start."""
@@ -62,6 +73,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
     num_sequences: int
     num_tokens: int
+    """Known tokens, and the draft tokens that it had room for."""
     num_context_tokens: int
     """KV tokens that its rows attended to."""
     is_decode_only: bool

@@ -3,6 +3,14 @@
 The scheduler decides which blocks and how many tokens; the executor owns what lies on the device:
 block tables, token ids, lengths, penalty counts. A *slot* is a sequence's place on the device; its
 *epoch* tells one tenant of the slot from the next, so a late result of a former tenant is dropped.
+
+Layers that see equally far form a *KV group*, with blocks and a table of their own. In a group with a
+window, blocks that no later token sees go to others: the front of such a table is stale and never read.
+
+A *draft* is a guess at the next tokens. A row that draws may verify one: the executor computes the known
+tokens and the draft after them, keeps the draft's tokens up to the first that it would not have drawn, and
+draws one more. The guesses are the executor's own (`next_draft` tells how many it has ready), unless the
+row brings some.
 """
 
 import msgspec
@@ -15,20 +23,22 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True):
 
     slot: int
     epoch: int
-    tokens: list[int]
-    """Every token known so far: the prompt, and after a preemption also the generated ones."""
+    tokens: bytes
+    """Every token known so far (`protocol/tokens.py`): the prompt, after a preemption also what followed."""
     num_computed: int
     """Tokens whose KV already lies in `blocks` (a prefix hit); 0 without one."""
-    blocks: list[int]
+    blocks: list[list[int]]
+    """By KV group, from position 0 on. The step's appends may add to them at once."""
     sampling: Sampling
     num_prompt: int
     """How many of `tokens` are the prompt; penalties count the others."""
 
 
 class BlockAppend(msgspec.Struct, frozen=True, array_like=True):
-    """Extends a slot's block table."""
+    """Extends a slot's block table of one KV group."""
 
     slot: int
+    group: int
     blocks: list[int]
 
 
@@ -41,6 +51,12 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     num_tokens: int
     emit: bool
+    max_draft: int = 0
+    """Draft tokens that may be verified: its tables have room for so many after the known tokens."""
+    draft: tuple[int, ...] = ()
+    """The draft, at most `max_draft`; empty: the executor's own guesses."""
+    is_masked: bool = False
+    """Its draw is bound to a mask, which `provide_masks` brings. Such a row emits and verifies no draft."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -66,11 +82,17 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
 
     slot: int
     epoch: int
-    token: int | None
-    """The drawn token; None where the row did not emit or failed."""
-    logprobs: TokenLogprobs | None
-    fault: str | None
-    """Why this row failed (non-finite logits); its neighbours are unharmed."""
+    tokens: list[int]
+    """The accepted tokens of a draft and then the drawn one; empty where the row did not emit. A row that
+    failed has what it drew before."""
+    num_computed: int
+    """The sequence's tokens whose KV is written and holds: not the drawn one, nor a rejected draft."""
+    next_draft: int = 0
+    """Guesses that the executor has ready after these tokens. The sequence's next row may verify so many."""
+    logprobs: list[TokenLogprobs] = []
+    """One for each token where they were asked for, else empty."""
+    fault: str | None = None
+    """Why this row failed (non-finite logits, a mask that allows nothing); its neighbours are unharmed."""
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
@@ -79,16 +101,26 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     step: int
     rows: list[RowResult]
     seconds: float
-    """Time the device took for the step."""
+    """The device's own time for the step: neither waiting for its turn nor for masks."""
+
+
+class KvGroup(msgspec.Struct, frozen=True, array_like=True):
+    """Layers that share block tables."""
+
+    num_blocks: int
+    window: int | None = None
+    """A token sees itself and the `window` - 1 before it; None: all before it."""
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):
     """What an executor can hold."""
 
-    num_blocks: int
+    groups: tuple[KvGroup, ...]
     block_size: int
     num_slots: int
     depth: int
     """Steps that may be in flight at once: 1 on a CPU, 2 on a GPU."""
     max_model_length: int
     vocabulary_size: int
+    max_draft: int = 0
+    """Draft tokens that one row may verify at most; 0: the executor knows no drafts."""

@@ -20,6 +20,8 @@ from millrace_runtime.replica.engine_channel import EngineChannel
 
 IDLE_SECONDS = 1.0
 """An engine with nothing to do wakes this often, to show that it lives."""
+STEP_POLL_SECONDS = 0.25
+"""While a step takes long, so often do we see whether it comes forward and who else has come."""
 
 
 class EngineLoop:
@@ -28,7 +30,10 @@ class EngineLoop:
     def __init__(
         self, channel: EngineChannel, scheduler: Scheduler, executor: Executor, beat: Callable[[], None]
     ) -> None:
-        """`beat` is called once a turn: at least every IDLE_SECONDS unless a step takes longer."""
+        """`beat` is called once a turn, and while a step is awaited whenever it has come forward.
+
+        So a long step shows life and a hung one does not.
+        """
         self._channel = channel
         self._scheduler = scheduler
         self._executor = executor
@@ -40,15 +45,26 @@ class EngineLoop:
     def run(self) -> NoReturn:
         """Serve until the HTTP process closes the socket, which raises PeerGone."""
         while True:
-            self._receive()
-            self._submit()
-            self._collect()
-            self._send()
-            self._beat()
+            self.turn()
+
+    def turn(self) -> None:
+        """Take what has come, run one step, and tell what it brought."""
+        self._receive()
+        self._submit()
+        self._collect()
+        self._send()
+        self._beat()
 
     def _receive(self) -> None:
-        for message in self._channel.receive(0 if self._scheduler.has_work else IDLE_SECONDS):
+        self._take_messages(0 if self._scheduler.has_work else IDLE_SECONDS)
+
+    def _take_messages(self, timeout_seconds: float) -> None:
+        """Take what has come, and tell at once who waits now: a step may take long."""
+        messages = self._channel.receive(timeout_seconds)
+        for message in messages:
             self._take(message)
+        if messages:
+            self._send()
 
     def _take(self, message: ToEngine) -> None:
         match message:
@@ -56,9 +72,10 @@ class EngineLoop:
                 try:
                     self._scheduler.add(message)
                 except EngineError as error:
-                    self._outputs.append(
-                        SequenceOutput(message.sequence_id, [], [], FINISH_ERROR, str(error))
-                    )
+                    self._outputs += [
+                        SequenceOutput(new.sequence_id, [], [], FINISH_ERROR, str(error))
+                        for new in message.sequences
+                    ]
             case Abort(sequence_id):
                 self._scheduler.abort(sequence_id)
 
@@ -68,9 +85,18 @@ class EngineLoop:
 
     def _collect(self) -> None:
         if self._scheduler.num_flights:
-            result = self._executor.collect()
-            self._timing = self._scheduler.timing(result)
-            self._outputs += self._scheduler.commit(result)
+            self._await_step()
+            committed = self._scheduler.commit(self._executor.collect())
+            self._outputs += committed.outputs
+            self._timing = committed.timing
+
+    def _await_step(self) -> None:
+        progress = self._executor.progress
+        while not self._executor.wait(STEP_POLL_SECONDS):
+            self._take_messages(0)
+            if self._executor.progress != progress:
+                progress = self._executor.progress
+                self._beat()
 
     def _send(self) -> None:
         """Send what is new, in one message; nothing when nothing is."""

@@ -10,8 +10,9 @@ from typing import NoReturn
 from millrace_runtime import contract
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.executor import Executor
-from millrace_runtime.protocol.messages import EngineReady, Generate
+from millrace_runtime.protocol.messages import EngineReady, Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.console import say
 from millrace_runtime.replica.engine_channel import EngineChannel
 from millrace_runtime.replica.engine_loop import EngineLoop
@@ -55,7 +56,7 @@ def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbea
     channel.send(
         EngineReady(
             scheduler.max_model_length,
-            limits.num_blocks,
+            scheduler.stats().num_blocks,
             limits.block_size,
             limits.vocabulary_size,
             clock.seconds,
@@ -68,11 +69,10 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
     """Run a short sequence: its prefill and a decode pay for what is built on first use."""
     scheduler.add(
         Generate(
-            sequence_id=0,
-            prompt=[0] * min(4, scheduler.max_model_length - 1),
+            sequences=[NewSequence(0, Sampling(temperature=0.0))],
+            prompt=pack_tokens([0] * min(4, scheduler.max_model_length - 1)),
             max_tokens=2,
             stop_token_ids=[],
-            sampling=Sampling(temperature=0.0),
             arrival=0.0,
         )
     )

@@ -66,7 +66,7 @@ class ReplicaSettings:
     startup_deadline_seconds: float
     """/livez fails when loading or warming up takes longer."""
     step_deadline_seconds: float
-    """/livez fails when no step ends for longer; an idle engine ticks every second."""
+    """/livez fails when no layer of a step ends for longer; an idle engine ticks every second."""
     is_demo: bool
     """Whether to print how to try it."""
 
@@ -281,8 +281,8 @@ def _add_life_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-deadline-seconds",
         type=seconds(2),
-        default=60.0,
+        default=30.0,
         metavar="S",
-        help="/livez fails when no step ends for longer; an idle engine ticks every second"
+        help="/livez fails when no layer of a step ends for longer; an idle engine ticks every second"
         " (default: %(default)g)",
     )

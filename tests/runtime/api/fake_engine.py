@@ -9,6 +9,7 @@ from millrace_runtime.protocol.messages import (
     Abort,
     EngineReady,
     Generate,
+    NewSequence,
     SequenceOutput,
     Stats,
     StepOutputs,
@@ -27,7 +28,7 @@ class FakeEngine:
     sock: socket.socket
     reply: list[int]
     """Tokens of every sequence; a stop token of the request ends it earlier."""
-    running: dict[int, tuple[Generate, int]] = field(default_factory=dict)
+    running: dict[int, tuple[Generate, NewSequence, int]] = field(default_factory=dict)
     seen: list[Generate] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
     pauses_after: int | None = None
@@ -66,7 +67,7 @@ class FakeEngine:
         match message:
             case Generate():
                 self.seen.append(message)
-                self.running[message.sequence_id] = (message, 0)
+                self.running |= {new.sequence_id: (message, new, 0) for new in message.sequences}
             case Abort(sequence_id):
                 self.aborted.append(sequence_id)
                 self.running.pop(sequence_id, None)
@@ -84,20 +85,20 @@ class FakeEngine:
         timing = StepTiming(0.002, len(outputs), len(outputs), 10, self.num_steps > 1)
         self.send(StepOutputs(outputs, self.stats(), timing))
 
-    def advance(self, request: Generate, place: int) -> SequenceOutput:
+    def advance(self, request: Generate, new: NewSequence, place: int) -> SequenceOutput:
         token = self.reply[place % len(self.reply)]
         finish = "stop" if token in request.stop_token_ids else None
         finish = finish or ("length" if place + 1 >= request.max_tokens else None)
         if self.fails_sequences:
             finish = "error"
-        self.running[request.sequence_id] = (request, place + 1)
+        self.running[new.sequence_id] = (request, new, place + 1)
         if finish:
-            del self.running[request.sequence_id]
-        wanted = request.sampling.num_logprobs
+            del self.running[new.sequence_id]
+        wanted = new.sampling.num_logprobs
         top = [token, 1][: wanted or 0]
         logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, [-0.5, -1.5][: len(top)])]
         error = "the logits are not finite" if self.fails_sequences else None
-        return SequenceOutput(request.sequence_id, [] if error else [token], logprobs, finish, error)
+        return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error)
 
     def stats(self) -> Stats:
         return Stats(0, len(self.running), 16, 12 if self.running else 16, 0)

@@ -4,6 +4,7 @@ import json
 import openai
 import pytest
 
+from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
 from tests.runtime.api.conftest import REPLY, Served
 
 HI = [{"role": "user", "content": "hi"}]
@@ -45,8 +46,9 @@ async def test_completion_of_several_prompts_and_choices_is_numbered(served: Ser
     assert {choice.finish_reason for choice in answer.choices} == {"length"}
     assert answer.usage.prompt_tokens == 3
     assert answer.usage.completion_tokens == 12
-    assert [sent.sampling.seed for sent in served.engine.seen] == [7, 8, 7, 8]
-    assert [len(sent.prompt) for sent in served.engine.seen] == [1, 1, 2, 2]
+    seeds = [[new.sampling.seed for new in sent.sequences] for sent in served.engine.seen]
+    assert seeds == [[7, 8], [7, 8]]  # a prompt crosses once, however many choices it has
+    assert [count_tokens(sent.prompt) for sent in served.engine.seen] == [1, 2]
 
 
 async def test_a_stream_of_choices_is_complete_and_ends_with_done(served: Served) -> None:
@@ -68,12 +70,13 @@ async def test_absent_seeds_differ_and_given_parameters_reach_the_engine(served:
         model="tiny", prompt="a", n=2, max_tokens=1, temperature=0.5, top_p=0.9, presence_penalty=1,
         extra_body={"top_k": 5, "ignore_eos": True, "stop_token_ids": [9]},
     )  # fmt: skip
-    first, second = served.engine.seen
+    [sent] = served.engine.seen
+    first, second = sent.sequences
     assert first.sampling.seed != second.sampling.seed
     sampling = first.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 5)
     assert (sampling.presence_penalty, sampling.num_logprobs) == (1.0, None)
-    assert first.stop_token_ids == [9]
+    assert sent.stop_token_ids == [9]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,10 @@ async def test_completion_logprobs_stream_what_they_answer_whole(served: Served)
 async def test_text_parts_are_joined(served: Served) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     await served.openai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": parts}])
-    assert served.replica.tokenizer.decode(served.engine.seen[0].prompt) == "user: a\nb\nassistant:"
+    assert (
+        served.replica.tokenizer.decode(list(unpack_tokens(served.engine.seen[0].prompt)))
+        == "user: a\nb\nassistant:"
+    )
 
 
 async def test_many_streams_at_once_are_each_complete(served: Served) -> None:

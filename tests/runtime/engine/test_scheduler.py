@@ -4,7 +4,10 @@ from millrace_runtime.engine.errors import InvalidSequence, NeverFits
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.sequence import Sequence, State
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.messages import NewSequence
+from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row, RowResult, StepResult
+from millrace_runtime.protocol.tokens import pack_tokens
 from tests.runtime.engine.engine_driver import Driver, driver, expected, limits, next_token, request
 
 
@@ -19,8 +22,8 @@ def test_a_prompt_is_computed_in_chunks_and_only_the_last_draws() -> None:
     engine.run()
     rows = [plan.rows for plan in engine.plans]
     assert rows == [[Row(0, 4, False)], [Row(0, 4, False)], [Row(0, 2, True)], [Row(0, 1, True)]]
-    assert engine.plans[0].starts[0].tokens == list(range(10))
-    assert len(engine.plans[0].starts[0].blocks) == 3
+    assert engine.plans[0].starts[0].tokens == pack_tokens(range(10))
+    assert [len(blocks) for blocks in engine.plans[0].starts[0].blocks] == [3]
     assert engine.plans[3].released == []
 
 
@@ -115,15 +118,17 @@ def test_preemption_takes_the_cheapest_never_the_oldest_and_loses_no_token() -> 
         engine.add(generate)
     while not engine.scheduler.stats().num_preemptions:
         engine.step()
-    assert [s.request.sequence_id for s in engine.scheduler._waiting] == [3]
+    assert [s.new.sequence_id for s in engine.scheduler._waiting] == [3]
     said = len(engine.texts[3])
     assert said > 0
     engine.run()
-    restart = [start for plan in engine.plans for start in plan.starts if start.tokens[:5] == [3] * 5][-1]
-    assert restart.tokens == [3] * 5 + engine.texts[3][:said]
+    restart = [
+        start for plan in engine.plans for start in plan.starts if start.tokens[:20] == pack_tokens([3] * 5)
+    ][-1]
+    assert restart.tokens == pack_tokens([3] * 5 + engine.texts[3][:said])
     assert restart.num_prompt == 5
-    for generate in requests:
-        assert engine.texts[generate.sequence_id] == expected(generate, 32)[0]
+    for number, generate in enumerate(requests, 1):
+        assert engine.texts[number] == expected(generate, 32)[0]
 
 
 def test_a_preempted_sequence_is_not_readmitted_to_be_preempted_again() -> None:
@@ -184,7 +189,9 @@ def test_a_sequence_is_not_planned_beyond_its_last_token() -> None:
 
 def test_a_fault_ends_one_sequence_and_spares_its_neighbours() -> None:
     bounds = limits()
-    executor = SimulatedExecutor(bounds, lambda kv: None if kv[0] == 9 and len(kv) > 4 else next_token(kv))
+    executor = SimulatedExecutor(
+        bounds, lambda seen: None if seen[0][0] == 9 and len(seen[0]) > 4 else next_token(seen)
+    )
     engine = Driver(Scheduler(bounds, 16), executor)
     engine.add(request(1, [9, 1, 2], max_tokens=9))
     engine.add(request(2, [8, 1, 2], max_tokens=9))
@@ -213,10 +220,8 @@ def test_timing_tells_what_the_step_read_and_computed() -> None:
     engine.add(request(1, range(6), max_tokens=5))
     engine.step()
     engine.add(request(2, range(3), max_tokens=5))
-    plan = engine.scheduler.schedule()
-    assert plan is not None
-    engine.executor.submit(plan)
-    timing = engine.scheduler.timing(engine.executor.collect())
+    engine.step()
+    timing = engine.timings[-1]
     assert (timing.num_sequences, timing.num_tokens, timing.num_context_tokens) == (2, 4, 7 + 3)
     assert timing.seconds == 0.001
     assert not timing.is_decode_only
@@ -227,11 +232,11 @@ def test_results_in_another_order_are_our_bug() -> None:
     scheduler.add(request(1, range(30)))
     scheduler.schedule()
     with pytest.raises(AssertionError, match="step 0 awaited, not 1"):
-        scheduler.commit(StepResult(1, [RowResult(0, 0, None, None, None)], 0.1))
+        scheduler.commit(StepResult(1, [RowResult(0, 0, [], 4)], 0.1))
 
 
 def test_a_state_changes_only_along_its_transitions() -> None:
-    sequence = Sequence(request(1, [1]), age=0, max_length=5)
+    sequence = Sequence(request(1, [1]), NewSequence(1, Sampling()), age=0, max_length=5)
     sequence.move_to(State.ENDED)
     with pytest.raises(AssertionError, match="ENDED"):
         sequence.move_to(State.RUNNING)

@@ -12,6 +12,7 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
+from millrace_runtime.protocol.tokens import pack_tokens
 
 TINY: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -81,7 +82,7 @@ class Driver:
 
     def __init__(self, executor: LocalExecutor, *, is_shuffled: bool = True) -> None:
         self.executor = executor
-        count = executor.limits.num_blocks
+        count = executor.limits.groups[0].num_blocks
         order = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
         self.free: list[int] = order if is_shuffled else list(range(count))
         self.held: dict[int, list[int]] = {}
@@ -97,7 +98,13 @@ class Driver:
         parameters = Sampling(**({"temperature": 0.0} | sampling))
         self.starts.append(
             SlotStart(
-                slot, self.step, list(tokens), 0, self.held[slot], parameters, num_prompt or len(tokens)
+                slot,
+                self.step,
+                pack_tokens(tokens),
+                0,
+                [self.held[slot]],
+                parameters,
+                num_prompt or len(tokens),
             )
         )
 
@@ -113,7 +120,7 @@ class Driver:
             end = self.computed[slot] + count
             if end > len(self.held[slot]) * 16:
                 self.held[slot].append(self.free.pop())
-                appends.append(BlockAppend(slot, self.held[slot][-1:]))
+                appends.append(BlockAppend(slot, 0, self.held[slot][-1:]))
             rows.append(Row(slot, count, end == len(self.known[slot])))
             self.computed[slot] = end
         plan = StepPlan(self.step, self.released, self.starts, appends, rows)
@@ -121,8 +128,7 @@ class Driver:
         self.executor.submit(plan)
         results = self.executor.collect().rows
         for result in results:
-            if result.token is not None:
-                self.known[result.slot].append(result.token)
+            self.known[result.slot] += result.tokens
         return results
 
     def advance(self, chunk: int) -> list[RowResult]:

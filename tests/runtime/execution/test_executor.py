@@ -2,12 +2,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, SlotStart, StepPlan
+from millrace_runtime.protocol.tokens import pack_tokens
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def executor(make_model: Callable[..., Path], make_driver: Callable[..., Any]) -
 
 def start(slot: int = 0, count: int = 5, epoch: int = 0, num_computed: int = 0) -> SlotStart:
     tokens = list(range(count))
-    return SlotStart(slot, epoch, tokens, num_computed, [7], Sampling(temperature=0.0), count)
+    return SlotStart(slot, epoch, pack_tokens(tokens), num_computed, [[7]], Sampling(temperature=0.0), count)
 
 
 def plan(*rows: Row, **parts: Any) -> StepPlan:
@@ -36,7 +38,10 @@ def test_a_result_answers_its_plan(executor: Executor) -> None:
         executor, plan(Row(1, 5, emit=True), Row(0, 2, emit=False), starts=[start(0), start(1, epoch=9)])
     )
     assert result.step == 4
-    assert [(row.slot, row.epoch, row.token is None) for row in result.rows] == [(1, 9, False), (0, 0, True)]
+    assert [(row.slot, row.epoch, len(row.tokens), row.num_computed) for row in result.rows] == [
+        (1, 9, 1, 5),
+        (0, 0, 0, 2),
+    ]
     assert result.seconds > 0
 
 
@@ -47,9 +52,9 @@ def test_a_plan_without_rows_changes_slots_only(executor: Executor) -> None:
 
 
 def test_a_prefix_hit_computes_only_the_rest(executor: Executor) -> None:
-    whole = run(executor, plan(Row(0, 5, emit=True), starts=[start(0)])).rows[0].token
+    whole = run(executor, plan(Row(0, 5, emit=True), starts=[start(0)])).rows[0].tokens
     hit = plan(Row(1, 2, emit=True), starts=[start(1, num_computed=3)])
-    assert run(executor, hit).rows[0].token == whole
+    assert run(executor, hit).rows[0].tokens == whole
 
 
 def test_depth_is_a_bound(executor: Executor) -> None:
@@ -73,7 +78,10 @@ def test_depth_is_a_bound(executor: Executor) -> None:
         (plan(Row(0, 6, emit=True), starts=[start(0)]), "can't compute"),
         (plan(Row(0, 17, emit=False), starts=[start(0, count=30)]), "has 1 blocks"),
         (plan(Row(0, 3, emit=True), starts=[start(0)]), "can't emit"),
-        (plan(starts=[start(0)], appends=[BlockAppend(0, [10**6])]), "can't take the blocks"),
+        (plan(starts=[start(0)], appends=[BlockAppend(0, 0, [10**6])]), "can't take the blocks"),
+        (plan(starts=[start(0)], appends=[BlockAppend(0, 1, [8])]), "no KV group 1: this executor knows one"),
+        (plan(starts=[msgspec.structs.replace(start(0), blocks=[[7], [7]])]), "has 2 KV groups"),
+        (plan(Row(0, 5, True, 1), starts=[start(0)]), "verify a draft: this executor knows none"),
     ],
 )
 def test_a_plan_that_breaks_the_protocol_is_refused(

@@ -122,7 +122,7 @@ def test_an_index_may_not_leave_its_folder(make_model: Make) -> None:
 
 def test_limits_follow_the_settings(make_model: Make) -> None:
     limits = build(make_model(), max_sequences=3, max_model_length=100).limits
-    assert (limits.num_slots, limits.max_model_length, limits.num_blocks) == (3, 100, 3 * 7)
+    assert (limits.num_slots, limits.max_model_length, limits.groups[0].num_blocks) == (3, 100, 3 * 7)
     assert (limits.block_size, limits.depth, limits.vocabulary_size) == (16, 1, 199)
 
 

@@ -54,7 +54,7 @@ def expected_logits(path: Path, tokens: list[int]) -> torch.Tensor:
 def generate(driver: Any, slot: int, chunk: int, count: int) -> list[RowResult]:
     results: list[RowResult] = []
     while len(results) < count:
-        results += [r for r in driver.advance(chunk) if r.slot == slot and r.token is not None]
+        results += [r for r in driver.advance(chunk) if r.slot == slot and r.tokens]
     return results
 
 
@@ -62,12 +62,12 @@ def check(logits: torch.Tensor, num_prompt: int, results: list[RowResult]) -> No
     """Teacher-forced by our own tokens: each of ours among theirs, and theirs among ours."""
     for step, result in enumerate(results):
         theirs = logits[num_prompt - 1 + step]
-        assert result.logprobs is not None
-        if theirs.argmax().item() != result.token:
-            assert result.token in theirs.topk(TOP).indices.tolist(), step
-            assert theirs.argmax().item() in result.logprobs.top_tokens, step
-        drawn = theirs.log_softmax(-1)[result.token].item()
-        assert result.logprobs.drawn == pytest.approx(drawn, abs=2e-3)
+        [token], [logprobs] = result.tokens, result.logprobs
+        if theirs.argmax().item() != token:
+            assert token in theirs.topk(TOP).indices.tolist(), step
+            assert theirs.argmax().item() in logprobs.top_tokens, step
+        drawn = theirs.log_softmax(-1)[token].item()
+        assert logprobs.drawn == pytest.approx(drawn, abs=2e-3)
 
 
 @pytest.mark.parametrize("changes", MODELS)
@@ -95,7 +95,7 @@ def check_greedy(path: Path, tokens: list[int], make_driver: Callable[..., Any])
         for other in range(crowd):
             driver.start(4 + other, prompt(10 + 60 * other, other + 1))
         results = generate(driver, 3, chunk, LENGTH)
-        drawn = [result.token for result in results]
+        drawn = [result.tokens[0] for result in results]
         check(expected_logits(path, known + drawn), len(known), results)
         outputs.append(drawn)
     assert outputs[0] == outputs[1]

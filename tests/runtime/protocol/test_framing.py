@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
-from millrace_runtime.protocol.messages import Abort, Generate, ToEngine
+from millrace_runtime.protocol.messages import Abort, Generate, NewSequence, ToEngine
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.tokens import count_tokens, pack_tokens, unpack_tokens
 
 MESSAGES = [
     Generate(
-        sequence_id=7,
-        prompt=[1, 2, 3],
+        sequences=[NewSequence(7, Sampling(temperature=0.5, seed=2**63)), NewSequence(8, Sampling())],
+        prompt=pack_tokens([1, 2, 2**31 - 1]),
         max_tokens=5,
         stop_token_ids=[0],
-        sampling=Sampling(temperature=0.5, seed=2**63),
         arrival=1.5,
     ),
     Abort(7),
@@ -39,3 +39,11 @@ def test_a_length_out_of_bounds_is_refused_before_it_is_awaited() -> None:
 def test_a_body_of_another_type_is_refused() -> None:
     with pytest.raises(FrameError, match="can't be decoded"):
         FrameDecoder[Abort](Abort).feed(encode_frame(["generate", 1]))
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+def test_tokens_are_little_endian_int32(tokens: list[int]) -> None:
+    data = pack_tokens(tokens)
+    assert data == b"".join(token.to_bytes(4, "little", signed=True) for token in tokens)
+    assert list(unpack_tokens(data)) == tokens
+    assert count_tokens(data) == len(tokens)

@@ -1,18 +1,21 @@
 """The loop over a real socket pair, with the simulated executor."""
 
+import contextlib
+import math
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
-from millrace_runtime.protocol.messages import Abort, FromEngine, StepOutputs
+from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
 from millrace_runtime.replica.engine_channel import EngineChannel
-from millrace_runtime.replica.engine_loop import EngineLoop
+from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineLoop
 from millrace_runtime.replica.engine_process import try_step
 from millrace_runtime.replica.errors import PeerGone
+from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
 from tests.runtime.engine.engine_driver import SimulatedExecutor, expected, limits, next_token, request
 
 
@@ -92,3 +95,85 @@ def test_an_abort_frees_the_blocks_and_the_gauges_hear_of_it(peer: Peer) -> None
     peer.send(Abort(1), Abort(2), Abort(3))
     last = next(message for message in messages if message.stats.num_running == 0)
     assert last.stats.num_free_blocks == last.stats.num_blocks
+
+
+class SlowExecutor(SimulatedExecutor):
+    """Its first step takes `seconds` of a clock of its own, and comes forward until it stalls."""
+
+    def __init__(self, seconds: float, stalls_after: float = math.inf) -> None:
+        super().__init__(limits(), next_token)
+        self.now = 0.0
+        self._seconds, self._stalls_after = seconds, stalls_after
+        self.watch: Callable[[float], None] = lambda _: None
+
+    def wait(self, timeout_seconds: float) -> bool:
+        self.now += timeout_seconds
+        self.progress += self.now <= self._stalls_after
+        self.watch(self.now)
+        return self.now >= self._seconds
+
+
+class Turn:
+    """One turn of the loop around a slow step, as the supervisor and the HTTP process see it."""
+
+    def __init__(self, executor: SlowExecutor) -> None:
+        self.heartbeat = Heartbeat.create(0.0)
+        self.stalls: list[str | None] = []
+        self.told: list[StepOutputs] = []
+        self._executor = executor
+        self._decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
+
+    def run(self, *arrivals: tuple[float, Generate]) -> None:
+        """`arrivals`: further requests, each with its time."""
+        ours, theirs = socket.socketpair()
+        waiting = list(arrivals)
+
+        def watch(now: float) -> None:
+            self.stalls.append(self.heartbeat.find_stall(Deadlines(startup=1800, step=30), now))
+            self._listen(ours)
+            while waiting and waiting[0][0] <= now:
+                ours.sendall(encode_frame(waiting.pop(0)[1]))
+
+        self._executor.watch = watch
+        scheduler = Scheduler(self._executor.limits, 8)
+        with ours, theirs:
+            ours.setblocking(False)
+            ours.sendall(encode_frame(request(1, [1, 2], max_tokens=1)))
+            self._beat()
+            EngineLoop(EngineChannel(theirs), scheduler, self._executor, self._beat).turn()
+            self._listen(ours)
+
+    def _beat(self) -> None:
+        for member in Member:
+            self.heartbeat.beat(member, Phase.STEPPING, self._executor.now)
+
+    def _listen(self, sock: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for message in self._decoder.feed(sock.recv(1 << 16)):
+                assert isinstance(message, StepOutputs)
+                self.told.append(message)
+
+
+def test_a_step_that_comes_forward_may_take_longer_than_the_deadline() -> None:
+    turn = Turn(SlowExecutor(seconds=90))
+    turn.run()
+    assert len(turn.stalls) == 90 / STEP_POLL_SECONDS
+    assert set(turn.stalls) == {None}
+    assert turn.told[-1].outputs[0].finish_reason == "length"
+
+
+def test_a_step_that_stalls_is_found_within_the_deadline() -> None:
+    turn = Turn(SlowExecutor(seconds=90, stalls_after=20))
+    turn.run()
+    found = [at for at, stall in enumerate(turn.stalls, 1) if stall is not None]
+    assert 49 < found[0] * STEP_POLL_SECONDS < 51
+    assert "engine: no progress for 30 s while stepping" in str(turn.stalls[found[0] - 1])
+
+
+def test_who_waits_and_runs_is_told_before_and_during_a_long_step() -> None:
+    turn = Turn(SlowExecutor(seconds=60))
+    turn.run((10.0, request(2, [3, 4])), (20.0, request(3, [1] * 100)))
+    states = [(message.stats.num_waiting, message.stats.num_running) for message in turn.told]
+    assert states == [(1, 0), (1, 1), (1, 1), (1, 0)]
+    assert [message.timing is None for message in turn.told] == [True, True, True, False]
+    assert turn.told[2].outputs[0].finish_reason == "error"  # refused at once, too

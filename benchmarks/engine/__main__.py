@@ -1,0 +1,98 @@
+"""`python -m benchmarks.engine`: microseconds a sequence and decode step; a table, then one JSON line."""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from typing import NamedTuple
+
+import torch
+
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.slots import Outcome, SlotTable
+from millrace_runtime.protocol.messages import Generate, NewSequence
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan, StepResult
+from millrace_runtime.protocol.tokens import pack_tokens
+
+LENGTH = 1024
+BUDGET_MICROSECONDS = 8.0
+
+
+class Cost(NamedTuple):
+    """Median microseconds a sequence and step."""
+
+    schedule: float
+    slots: float
+    commit: float
+
+    @property
+    def total(self) -> float:
+        """The whole path."""
+        return sum(self)
+
+
+class NoModel:
+    """The local executor's bookkeeping of slots, tables and results; every draw is the same token."""
+
+    def __init__(self, limits: Limits) -> None:
+        num_blocks = limits.groups[0].num_blocks
+        self._slots = SlotTable(limits.num_slots, LENGTH, num_blocks, torch.device("cpu"))
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Return the plan's result."""
+        batch = self._slots.apply(plan)
+        return StepResult(plan.step, batch.answer([Outcome([1], []) for _ in batch.draws]), 0.0)
+
+
+def measure(num_sequences: int, num_steps: int) -> Cost:
+    """Decode so many sequences for so many steps."""
+    limits = Limits((KvGroup(num_sequences * LENGTH // 16),), 16, num_sequences, 1, LENGTH, 1000)
+    scheduler, executor = Scheduler(limits, max_batched_tokens=16 * num_sequences), NoModel(limits)
+    for number in range(num_sequences):
+        scheduler.add(_request(number))
+    samples = [_time_step(scheduler, executor) for _ in range(num_steps)]
+    parts = zip(*samples[len(samples) // 10 :], strict=True)  # the first are prefill
+    return Cost(*(statistics.median(part) / num_sequences * 1e6 for part in parts))
+
+
+def _request(number: int) -> Generate:
+    return Generate(
+        sequences=[NewSequence(number, Sampling())],
+        prompt=pack_tokens(range(16)),
+        max_tokens=LENGTH - 16,
+        stop_token_ids=[2, 3],
+        arrival=0.0,
+    )
+
+
+def _time_step(scheduler: Scheduler, executor: NoModel) -> tuple[float, float, float]:
+    began = time.perf_counter()
+    plan = scheduler.schedule()
+    scheduled = time.perf_counter()
+    assert plan is not None
+    result = executor.run(plan)
+    ran = time.perf_counter()
+    scheduler.commit(result)
+    return scheduled - began, ran - scheduled, time.perf_counter() - ran
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print, and return 1 over the budget."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    parser.add_argument("--steps", type=int, default=500, help="decode steps at each size")
+    num_steps = parser.parse_args(argv).steps
+    torch.set_num_threads(1)
+    costs = {count: measure(count, num_steps) for count in (32, 256)}
+    print("sequences  schedule  slots  commit  total (µs a sequence and step)")
+    for count, cost in costs.items():
+        print(f"{count:9}  {cost.schedule:8.2f}  {cost.slots:5.2f}  {cost.commit:6.2f}  {cost.total:5.2f}")
+    figures = {f"step_microseconds_{count}": round(cost.total, 2) for count, cost in costs.items()}
+    print(json.dumps({"benchmark": "engine", "cpu": platform.processor() or platform.machine(), **figures}))
+    return int(max(cost.total for cost in costs.values()) > BUDGET_MICROSECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,232 @@
+"""Drafts, masks, windows and sleep, as whole sequences of plans."""
+
+import pytest
+
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.executor import Sleep, Wake
+from millrace_runtime.protocol.messages import FINISH_ERROR
+from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
+from millrace_runtime.protocol.tokens import pack_tokens
+from tests.runtime.engine.engine_driver import (
+    VOCABULARY,
+    Driver,
+    driver,
+    expected,
+    limits,
+    next_token,
+    pack_mask,
+    request,
+)
+
+
+def windowed(*groups: KvGroup, depth: int = 1, num_slots: int = 4, max_draft: int = 0) -> Limits:
+    return Limits(groups, 2, num_slots, depth, 100, VOCABULARY, max_draft)
+
+
+def drafting(depth: int, right: int, budget: int = 16) -> Driver:
+    """Four guesses after each draw, the first `right` of them right."""
+    bounds = windowed(KvGroup(64), depth=depth, max_draft=4)
+
+    def propose(tokens: list[int]) -> list[int]:
+        known = list(tokens)
+        for number in range(4):
+            known.append(((next_token([known]) or 0) + (number >= right)) % VOCABULARY)
+        return known[len(tokens) :]
+
+    return Driver(Scheduler(bounds, budget), SimulatedExecutor(bounds, next_token, propose))
+
+
+def test_accepted_drafts_bring_several_tokens_a_step() -> None:
+    engine = drafting(depth=1, right=2)
+    generate = request(1, [1, 2, 3], max_tokens=8)
+    engine.add(generate)
+    engine.run()
+    assert engine.texts[1] == expected(generate, 100)[0]
+    assert [plan.rows for plan in engine.plans] == [
+        [Row(0, 3, True)],  # draws 1
+        [Row(0, 1, True, 4)],  # 2 accepted and 1 drawn
+        [Row(0, 1, True, 3)],  # 3 more: room for 3 guesses, for the last token is never a guess
+        [Row(0, 1, True)],
+    ]
+    assert [timing.num_tokens for timing in engine.timings] == [3, 5, 4, 1]
+
+
+def test_a_sequence_with_a_draft_has_one_row_in_flight_and_its_neighbour_two() -> None:
+    engine = drafting(depth=2, right=4)
+    engine.add(request(1, [1, 2, 3], max_tokens=30))
+    engine.step()
+    assert [plan.rows for plan in engine.plans] == [[Row(0, 3, True)], [Row(0, 1, True)]]
+    engine.step()  # the first result offers a draft while the second row is in flight: nothing to plan
+    assert len(engine.plans) == 2
+    engine.step()
+    assert engine.plans[2].rows == [Row(0, 1, True, 4)]
+    assert engine.scheduler.num_flights == 0
+    engine.run()
+    assert engine.texts[1] == expected(request(1, [1, 2, 3], max_tokens=30), 100)[0]
+
+
+def test_drafts_take_only_what_prefill_leaves() -> None:
+    engine = drafting(depth=1, right=4, budget=6)
+    engine.add(request(1, [1], max_tokens=40))
+    engine.step()
+    engine.add(request(2, range(8), max_tokens=1))
+    for _ in range(2):
+        engine.step()
+    assert engine.plans[1].rows == [Row(0, 1, True), Row(1, 5, False)]
+    assert engine.plans[2].rows == [Row(0, 1, True, 2), Row(1, 3, True)]
+
+
+def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
+    scheduler = Scheduler(windowed(KvGroup(64), max_draft=4), 16)
+    scheduler.add(request(1, [1], max_tokens=9, stop=[7]))
+    scheduler.schedule()
+    scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=4)], 0.1))
+    scheduler.schedule()
+    [output] = scheduler.commit(StepResult(1, [RowResult(0, 0, [4, 7, 5], 4)], 0.1)).outputs
+    assert (output.tokens, output.finish_reason) == ([4, 7], "stop")
+    assert not scheduler.has_work
+
+
+def test_an_executor_that_counts_otherwise_is_our_bug() -> None:
+    scheduler = Scheduler(limits(), 16)
+    scheduler.add(request(1, [1]))
+    scheduler.schedule()
+    with pytest.raises(AssertionError, match="the executor computed 2 tokens, not 1"):
+        scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 2)], 0.1))
+
+
+def test_masks_bind_every_draw_and_keep_one_row_in_flight() -> None:
+    engine = driver(limits(depth=3))
+    engine.grammar = lambda tokens: {len(tokens), len(tokens) + 1}
+    engine.add(request(1, range(10), max_tokens=4, is_masked=True))
+    engine.add(request(2, [1], max_tokens=4))
+    engine.run()
+    assert all(token - at in {10, 11} for at, token in enumerate(engine.texts[1]))
+    assert [row.is_masked for plan in engine.plans for row in plan.rows if row.slot == 0] == [True] * 4
+    assert engine.texts[2] == expected(request(2, [1], max_tokens=4), 100)[0]
+
+
+def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
+    engine = driver()
+    engine.grammar = lambda tokens: {1} if len(tokens) < 5 else set()
+    engine.add(request(1, [1, 2], max_tokens=9, is_masked=True))
+    engine.run()
+    assert (engine.texts[1], engine.finished[1]) == ([1, 1, 1], FINISH_ERROR)
+    assert engine.errors[1] == "the mask allows no token"
+
+
+def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
+    bounds = windowed(KvGroup(50), KvGroup(4, window=3))
+    engine = Driver(Scheduler(bounds, 4), SimulatedExecutor(bounds, next_token))
+    assert engine.scheduler.max_model_length == 100
+    generate = request(1, [n % VOCABULARY for n in range(60)], max_tokens=20)
+    engine.add(generate)
+    engine.run()
+    assert engine.texts[1] == expected(generate, 100, bounds.groups)[0]
+    assert max(plan.rows[0].num_tokens for plan in engine.plans) == 4  # the window frees as it goes
+
+
+def test_a_group_too_small_for_its_window_bounds_the_length() -> None:
+    assert Scheduler(windowed(KvGroup(64), KvGroup(3, window=6)), 4).max_model_length == 6
+    assert Scheduler(windowed(KvGroup(64), KvGroup(4, window=6)), 4).max_model_length == 100
+
+
+def test_the_oldest_prefill_takes_a_block_of_a_windowed_group_from_the_young() -> None:
+    bounds = windowed(KvGroup(50), KvGroup(8, window=4))
+    engine = Driver(Scheduler(bounds, 4), SimulatedExecutor(bounds, next_token))
+    scheduler, requests = engine.scheduler, [request(1, range(30), 3), request(2, [5], 12)]
+    for generate in requests:
+        engine.add(generate)
+    engine.step()
+    old, young = scheduler._sequences[1], scheduler._sequences[2]
+    scheduler._place(young)
+    for _ in range(3):
+        if young.tenancy:  # it takes every block that the old one's window has passed
+            scheduler._residency.drop_unseen()
+            scheduler._residency.extend(young, 90)
+        computed = old.num_computed
+        engine.step()
+        assert old.num_computed > computed
+    assert scheduler.stats().num_preemptions == 1
+    engine.run()
+    for generate, sequence_id in zip(requests, (1, 2), strict=True):
+        assert engine.texts[sequence_id] == expected(generate, 100, bounds.groups)[0]
+
+
+def test_the_oldest_prefill_has_its_token_of_a_budget_full_of_decodes() -> None:
+    engine = driver(limits(num_slots=4), budget=32)
+    for sequence_id, prompt in ((1, [1]), (2, [2] * 6), (3, [3] * 9), (4, [4] * 9)):
+        engine.add(request(sequence_id, prompt, max_tokens=40))
+    for _ in range(3):
+        engine.step()
+    engine.scheduler._preempt_cheapest()
+    engine.scheduler.abort(1)
+    engine.scheduler._max_batched_tokens = 2
+    second = engine.scheduler._sequences[2]
+    for _ in range(5):
+        engine.step()
+        assert sorted(row.num_tokens for row in engine.plans[-1].rows) == [1, 1]
+    assert second.num_computed == 5
+
+
+def test_choices_of_a_prompt_begin_together_and_share_its_fate() -> None:
+    engine = driver()
+    engine.add(request(1, [1, 2], others=[2, 3]))
+    assert engine.scheduler.stats().num_waiting == 3
+    engine.run()
+    assert engine.texts[1] == engine.texts[2] == engine.texts[3]
+    with pytest.raises(Exception, match="have the same id"):
+        engine.add(request(7, [1], others=[7]))
+    assert not engine.scheduler.has_work
+
+
+def simulated(masks: bytes | None = None, **row: object) -> StepResult:
+    """Run one row of a started sequence."""
+    bounds = windowed(KvGroup(8), max_draft=2)
+    executor = SimulatedExecutor(bounds, next_token, lambda _: [1])
+    start = SlotStart(0, 0, pack_tokens([1, 2]), 0, [[3]], request(1, [1]).sequences[0].sampling, 2)
+    values = {"slot": 0, "num_tokens": 2, "emit": True} | row
+    executor.submit(StepPlan(0, [], [start], [], [Row(**values)]))
+    if masks is not None:
+        executor.provide_masks(0, memoryview(masks))
+    return executor.collect()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"is_masked": True}, "no mask"),
+        ({"max_draft": 1}, "no room for its tokens and its draft"),
+        ({"num_tokens": 1}, "emits exactly at the end"),
+        ({"is_masked": True, "max_draft": 1, "masks": pack_mask({1})}, "no draft beside a mask"),
+        ({"max_draft": 3}, "more draft than"),
+        ({"draft": (1,)}, "more draft than"),
+    ],
+)
+def test_the_simulated_executor_disbelieves(row: dict[str, object], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        simulated(**row)
+
+
+def test_a_masked_row_draws_from_its_mask_and_the_next_guesses_are_told() -> None:
+    assert simulated(pack_mask({9}), is_masked=True).rows == [RowResult(0, 0, [9], 2, next_draft=1)]
+
+
+def test_the_simulated_executor_sleeps_only_when_empty_and_wakes_without_memory() -> None:
+    engine = driver(limits(num_slots=1))
+    engine.add(request(1, [1], max_tokens=2))
+    engine.executor.submit(engine.scheduler.schedule())
+    with pytest.raises(AssertionError, match="in flight"):
+        engine.executor.control(Sleep())
+    engine.scheduler.commit(engine.executor.collect())
+    with pytest.raises(AssertionError, match="sequences on the device"):
+        engine.executor.control(Sleep())
+    engine.run()
+    engine.executor.submit(StepPlan(engine.executor._next_step, [0], [], [], []))
+    engine.executor.collect()
+    engine.executor.control(Sleep())
+    with pytest.raises(AssertionError, match="in its sleep"):
+        engine.executor.submit(StepPlan(engine.executor._next_step, [], [], [], []))
+    engine.executor.control(Wake())
+    assert engine.executor._cells[0][0] == [-1] * 4
