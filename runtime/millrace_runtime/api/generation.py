@@ -1,7 +1,7 @@
 """A request under way: its sequences in the engine, their text on the way out, their latencies counted."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -48,7 +48,7 @@ class Generation:
         self._num_prompt_tokens = 0
 
     def add_prompt(
-        self, request: GenerationRequest, prompt: list[int], max_tokens: int, tokenizer: Tokenizer
+        self, request: GenerationRequest, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer
     ) -> None:
         """Plan the choices of one prompt. `start` sends them."""
         ends = () if request.ignores_end else tokenizer.end_token_ids

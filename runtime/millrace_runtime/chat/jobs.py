@@ -1,6 +1,5 @@
 """What the HTTP process and the text worker say to each other, one frame a message."""
 
-from array import array
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
-    """The answer to a job: each prompt's token ids, four bytes each in this machine's order."""
+    """The answer to a job: each prompt's token ids, as `protocol/tokens.py` packs them."""
 
     prompts: list[bytes]
     request: bytes = b""
@@ -60,15 +59,3 @@ class MemoryExceeded(msgspec.Struct, frozen=True, array_like=True, tag="memory")
 TextJob = RenderChat | EncodeTexts
 ToTextWorker = TextJob | ReadBody
 FromTextWorker = WorkerReady | Encoded | JobRefused | JobFailed | MemoryExceeded
-
-
-def pack_tokens(tokens: list[int]) -> bytes:
-    """Return token ids as four bytes each. Raises OverflowError for what no vocabulary holds."""
-    return array("i", tokens).tobytes()
-
-
-def unpack_tokens(data: bytes) -> "array[int]":
-    """Return the token ids that `pack_tokens` packed: as many as there are, and no list of them yet."""
-    tokens = array("i")
-    tokens.frombytes(data)
-    return tokens

@@ -25,11 +25,11 @@ from millrace_runtime.chat.jobs import (
     TextJob,
     ToTextWorker,
     WorkerReady,
-    pack_tokens,
 )
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+from millrace_runtime.protocol.tokens import pack_tokens
 
 _READ_BYTES = 1 << 20
 Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]

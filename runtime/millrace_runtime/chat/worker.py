@@ -30,9 +30,9 @@ from millrace_runtime.chat.jobs import (
     TextJob,
     ToTextWorker,
     WorkerReady,
-    unpack_tokens,
 )
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
+from millrace_runtime.protocol.tokens import unpack_tokens
 
 logger = logging.getLogger(__name__)
 TEXT_MODULE = "millrace_runtime.chat.text_process"

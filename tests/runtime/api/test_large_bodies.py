@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
 from tests.runtime.api.conftest import REPLY, Served, serve
 from tests.runtime.api.test_failures import BAD_CHATS, BAD_COMPLETIONS, HI, assert_conserved
 
@@ -35,10 +36,10 @@ async def test_answers_are_the_same(served: Served) -> None:
     tokens = {"prompt": [[1, 2, 3], [261]], "max_tokens": 2}
     assert (await served.client.post("/v1/completions", json=tokens)).status_code == 200
     sent = served.engine.seen
-    assert [len(sequence.prompt) for sequence in sent] == [18, 18, 1, 2, 3, 1]
-    assert (sent[0].sampling.seed, sent[1].sampling.seed) == (7, 8)
-    assert (sent[2].sampling.top_k, sent[2].max_tokens) == (5, 2)
-    assert [sequence.prompt for sequence in sent[4:]] == [[1, 2, 3], [261]]
+    assert [count_tokens(generate.prompt) for generate in sent] == [18, 1, 2, 3, 1]
+    assert [new.sampling.seed for new in sent[0].sequences] == [7, 8]
+    assert (sent[1].sequences[0].sampling.top_k, sent[1].max_tokens) == (5, 2)
+    assert [list(unpack_tokens(generate.prompt)) for generate in sent[3:]] == [[1, 2, 3], [261]]
     await assert_conserved(served)
 
 
