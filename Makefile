@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status serve venv test test-fast test-e2e lint types format lock crds bench-path
+.PHONY: help up down status serve venv test test-fast test-e2e lint types format lock crds bench-path bench-runtime
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ lint: venv  ## style, formatting and the layers
 
 types: venv  ## strict types
 	$(BIN)/mypy operator/millrace_operator runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli kernels/millrace_kernels
-	$(BIN)/mypy -p e2e
+	$(BIN)/mypy -p e2e -p benchmarks
 
 format: venv  ## format and mend what can be mended
 	$(BIN)/ruff format .
@@ -66,3 +66,6 @@ crds: venv  ## write crds/ from the operator's types
 
 bench-path: venv  ## the whole path, timed: a table, then one JSON line
 	$(BIN)/python -m benchmarks.path
+
+bench-runtime: venv  ## our runtime beside the engines in $$PEERS: a table, then one JSON line
+	@$(BIN)/python -m benchmarks.runtime $(ARGS)

@@ -1,0 +1,118 @@
+"""Streams completions from a server and notes when their tokens came."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import aiohttp
+
+from benchmarks.runtime.drivers.conversation import Progress
+from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.workload import Completion
+from e2e.traffic import server_sent_events
+
+REQUEST_SECONDS = 300.0
+Prompt = list[int] | str
+
+
+class Dialect(Protocol):
+    """How a server is asked for an exact number of greedy tokens, and what its events tell."""
+
+    path: str
+
+    def body(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+        """Return the request's JSON."""
+
+    def count_tokens(self, event: Mapping[str, Any]) -> int:
+        """Return how many tokens an event brought: at least 1 where it brought any."""
+
+    def read_total(self, event: Mapping[str, Any]) -> int | None:
+        """Return how many tokens the whole stream had, in the event that tells it."""
+
+
+class OpenAI:
+    """/v1/completions with vLLM's `ignore_eos`."""
+
+    path = "/v1/completions"
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def body(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+        """Return the request's JSON."""
+        return {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": num_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def count_tokens(self, event: Mapping[str, Any]) -> int:
+        """Return 1 for an event with text: how many tokens it holds is told at the end."""
+        return 1 if event.get("choices") else 0
+
+    def read_total(self, event: Mapping[str, Any]) -> int | None:
+        """Return the usage's number."""
+        usage = event.get("usage")
+        return usage["completion_tokens"] if usage else None
+
+
+class LlamaCpp:
+    """llama.cpp's own /completion: of its dialects the one that takes token ids and returns them."""
+
+    path = "/completion"
+
+    def body(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+        """Return the request's JSON."""
+        return {
+            "prompt": prompt,
+            "n_predict": num_tokens,
+            "temperature": 0,
+            "top_k": 1,
+            "ignore_eos": True,
+            "stream": True,
+            "cache_prompt": False,
+            "return_tokens": True,
+        }
+
+    def count_tokens(self, event: Mapping[str, Any]) -> int:
+        """Return the number of token ids."""
+        return len(event.get("tokens") or ())
+
+    def read_total(self, event: Mapping[str, Any]) -> int | None:
+        """Return the last event's number."""
+        return event.get("tokens_predicted") if event.get("stop") else None
+
+
+def complete(base: str, dialect: Dialect, prompts: Sequence[Prompt], num_tokens: int) -> list[Completion]:
+    """Send all prompts at once and await the ends of their streams. Raises EngineError."""
+    try:
+        return asyncio.run(_complete_all(base, dialect, prompts, num_tokens))
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise EngineError(f"{base}{dialect.path} broke off: {error!r}") from error
+
+
+async def _complete_all(
+    base: str, dialect: Dialect, prompts: Sequence[Prompt], num_tokens: int
+) -> list[Completion]:
+    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(base, timeout=timeout, connector=connector) as session:
+        streams = [_stream(session, dialect, dialect.body(prompt, num_tokens)) for prompt in prompts]
+        return await asyncio.gather(*streams)
+
+
+async def _stream(session: aiohttp.ClientSession, dialect: Dialect, body: dict[str, Any]) -> Completion:
+    progress, total = Progress(time.perf_counter()), None
+    async with session.post(dialect.path, json=body) as response:
+        if response.status != 200:
+            raise EngineError(f"{dialect.path} answers {response.status}: {(await response.text())[:300]}")
+        async for event in server_sent_events(response):
+            progress.note(dialect.count_tokens(event), time.perf_counter())
+            total = dialect.read_total(event) or total
+    sent, first, last, counted = progress.to_list()
+    return Completion(sent, first, last, total or counted)

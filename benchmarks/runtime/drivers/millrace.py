@@ -1,0 +1,66 @@
+"""Our scheduler and executor in one process, without HTTP.
+
+Arguments: the model's folder, the precision of its weights, the most tokens in one step.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runtime.drivers.conversation import Complete, Progress, converse
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.local import build_executor
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.executor import Executor
+from millrace_runtime.protocol.messages import Generate
+from millrace_runtime.protocol.sampling import Sampling
+
+WEIGHTS: dict[str, dict[str, Any]] = {"bf16": {}, "int8": {"weights": "Int8"}, "int4": {"weights": "Int4"}}
+
+
+def load() -> tuple[str, Complete]:
+    """Build the engine from the command's arguments."""
+    model, precision, max_batched_tokens = sys.argv[1:]
+    executor = build_executor(
+        ExecutionSettings(
+            model_path=Path(model),
+            device="cpu",
+            dtype="bfloat16",
+            max_model_length=2048,
+            max_sequences=64,
+            max_batched_tokens=int(max_batched_tokens),
+            kv_cache_bytes=1 << 30,
+            **WEIGHTS[precision],
+        )
+    )
+    scheduler = Scheduler(executor.limits, int(max_batched_tokens))
+    return "", lambda prompts, num_tokens: complete(scheduler, executor, prompts, num_tokens)
+
+
+def complete(
+    scheduler: Scheduler, executor: Executor, prompts: list[list[int]], num_tokens: int
+) -> list[list[Any]]:
+    """Run the sequences to their ends."""
+    progress = [Progress(time.perf_counter()) for _ in prompts]
+    for number, prompt in enumerate(prompts):
+        scheduler.add(
+            Generate(
+                sequence_id=number,
+                prompt=prompt,
+                max_tokens=num_tokens,
+                stop_token_ids=[],
+                sampling=Sampling(temperature=0.0),
+                arrival=time.monotonic(),
+            )
+        )
+    while scheduler.has_work:
+        while (plan := scheduler.schedule()) is not None:
+            executor.submit(plan)
+        for output in scheduler.commit(executor.collect()):
+            progress[output.sequence_id].note(len(output.tokens), time.perf_counter())
+    return [each.to_list() for each in progress]
+
+
+if __name__ == "__main__":
+    converse(load)

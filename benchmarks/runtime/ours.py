@@ -1,0 +1,53 @@
+"""Our own engine, over HTTP and in process."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from benchmarks.runtime.client import OpenAI
+from benchmarks.runtime.engines import PORT, EngineSpec
+from benchmarks.runtime.figures import OURS
+from millrace_runtime.replica.cpu_limit import thread_environment
+
+MODEL_NAME = "m"
+MAX_BATCHED_TOKENS = 512  # the default on CPUs
+WEIGHTS = {"bf16": "FromCheckpoint", "int8": "Int8", "int4": "Int4"}
+SERVE = (sys.executable, "-m", "millrace_cli.main", "serve")
+
+
+def our_specs(model: Path, precision: str, num_threads: int) -> list[EngineSpec]:
+    """Return our engine in both manners; nothing at a precision that it can't have."""
+    if not can_serve(precision):
+        return []
+    return [our_server(model, precision), our_library(model, precision, num_threads)]
+
+
+def our_server(model: Path, precision: str) -> EngineSpec:
+    """Return the command that a user would write, for a bf16 checkpoint on a CPU."""
+    command = [*SERVE, "--model", str(model), "--served-name", MODEL_NAME, "--host", "127.0.0.1"]
+    command += ["--port", PORT, "--live-port", "0", "--dtype", "bfloat16", "--max-model-length", "2048"]
+    command += ["--max-sequences", "64", "--kv-cache-memory", "1Gi"]
+    command += ["--weights", WEIGHTS[precision]] if has_weights_flag() else []
+    return EngineSpec(OURS, precision, tuple(command), dialect=OpenAI(MODEL_NAME), ready_path="/readyz")
+
+
+def our_library(model: Path, precision: str, num_threads: int) -> EngineSpec:
+    """Return the driver of our scheduler and executor, with the replica's own thread settings."""
+    driver = (sys.executable, "-m", "benchmarks.runtime.drivers.millrace")
+    command = (*driver, str(model), precision, str(MAX_BATCHED_TOKENS))
+    wanted = thread_environment(os.environ, num_threads)
+    return EngineSpec(OURS, precision, command, wanted)
+
+
+def can_serve(precision: str) -> bool:
+    """Whether `millrace serve` has weights of this precision."""
+    return precision == "bf16" or has_weights_flag()
+
+
+@cache
+def has_weights_flag() -> bool:
+    """Whether `millrace serve` can quantise weights."""
+    shown = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, check=True, timeout=60)
+    return "--weights" in shown.stdout

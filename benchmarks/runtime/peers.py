@@ -1,0 +1,129 @@
+"""Other engines, where they lie in the folder that $PEERS names; docs/development.md shows its layout.
+
+Each runs at the best settings we know for it on a CPU, with the same number of threads as ours.
+"""
+
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.runtime.client import LlamaCpp, OpenAI
+from benchmarks.runtime.engines import PORT, EngineSpec
+from benchmarks.runtime.ours import MODEL_NAME
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine that may be installed."""
+
+    name: str
+    program: str
+    """What must be there for it to run, below $PEERS."""
+    models: Mapping[str, str]
+    """Its model by precision, below $PEERS."""
+    build: Callable[[Path, Path, str, int], EngineSpec]
+    """From $PEERS, the model's path, the precision and the number of threads."""
+    ask_version: tuple[str, ...] = ()
+    """A command, below $PEERS, whose first line with a digit is its version; a library's driver tells it."""
+
+    def find_missing(self, folder: Path, precision: str) -> str | None:
+        """Return what keeps it from running at a precision that it has, or None."""
+        missing = [path for path in (self.program, self.models[precision]) if not (folder / path).exists()]
+        return f"$PEERS/{missing[0]} is not there" if missing else None
+
+    def read_version(self, folder: Path) -> str | None:
+        """Return its version where the program tells it."""
+        if not self.ask_version:
+            return None
+        command = [str(folder / self.ask_version[0]), *self.ask_version[1:]]
+        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        lines = (said.stdout + said.stderr).splitlines()
+        return next((line.strip() for line in lines if any(map(str.isdigit, line))), None)
+
+
+def build_llama_cpp(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
+    """Return llama.cpp's server with 32 slots of 1152 tokens each."""
+    command = [str(folder / "bin/llama-server"), "-m", str(model), "--host", "127.0.0.1", "--port", PORT]
+    command += ["-t", str(num_threads), "-tb", str(num_threads), "-np", "32", "-c", str(32 * 1152)]
+    command += ["--no-webui", "-fa", "auto", "--cache-ram", "0", "-lv", "1"]
+    return EngineSpec("llama.cpp", precision, tuple(command), dialect=LlamaCpp())
+
+
+def build_vllm(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
+    """Return vLLM's server, bound to its cores and, as its manual says, with tcmalloc and Intel's OpenMP."""
+    command = [str(folder / "venvs/vllm/bin/vllm"), "serve", str(model), "--served-model-name", MODEL_NAME]
+    command += ["--host", "127.0.0.1", "--port", PORT, "--dtype", "bfloat16", "--max-model-len", "2048"]
+    command += ["--no-enable-prefix-caching", "--max-num-seqs", "64", "--disable-uvicorn-access-log"]
+    preloads = [*(folder / "build").rglob("libtcmalloc_minimal.so.4"), folder / "venvs/vllm/lib/libiomp5.so"]
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{num_threads - 1}",
+        "OMP_NUM_THREADS": str(num_threads),
+        "LD_PRELOAD": ":".join(str(path) for path in preloads if path.exists()),
+        "VLLM_CACHE_ROOT": str(folder / "cache/vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache/inductor"),
+    }
+    return EngineSpec("vllm", precision, tuple(command), OFFLINE | environment, OpenAI(MODEL_NAME))
+
+
+def build_transformers(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
+    """Return transformers' server; it takes no token ids, so only its start is measured."""
+    command = [str(folder / "bin/transformers"), "serve", str(model), "--continuous-batching"]
+    command += ["--attn-implementation", "sdpa", "--device", "cpu", "--dtype", "bfloat16"]
+    command += ["--host", "127.0.0.1", "--port", PORT]
+    environment = OFFLINE | {"OMP_NUM_THREADS": str(num_threads)}
+    return EngineSpec("transformers", precision, tuple(command), environment, OpenAI(str(model)))
+
+
+def build_library(name: str, folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
+    """Return the driver of a library in a virtual environment of the same name."""
+    python = str(folder / "venvs" / name / "bin/python")
+    command = (python, "-m", f"benchmarks.runtime.drivers.{name}", str(model), str(num_threads))
+    return EngineSpec(name, precision, command, OFFLINE)
+
+
+CHECKPOINT = "models/small-bf16"
+PEERS = (
+    Peer(
+        "llama.cpp",
+        "bin/llama-server",
+        {"bf16": "models/gguf/small-bf16.gguf"}
+        | {"int8": "models/gguf/small-Q8_0.gguf", "int4": "models/gguf/small-Q4_0.gguf"},
+        build_llama_cpp,
+        ("bin/llama-server", "--version"),
+    ),
+    Peer(
+        "vllm",
+        "venvs/vllm/bin/vllm",
+        {"bf16": CHECKPOINT},
+        build_vllm,
+        # its own --version loads torch and takes 20 s
+        ("venvs/vllm/bin/python", "-c", "import importlib.metadata as m; print(m.version('vllm-cpu'))"),
+    ),
+    Peer(
+        "openvino",
+        "venvs/openvino/bin/python",
+        # its bf16 is an fp16 file: it converts while it loads
+        {"bf16": "models/ov/small-fp16", "int8": "models/ov/small-int8", "int4": "models/ov/small-int4"},
+        partial(build_library, "openvino"),
+    ),
+    Peer(
+        "onnxruntime",
+        "venvs/onnxruntime/bin/python",
+        {"int8": "models/ort/small-int8", "int4": "models/ort/small-int4"},
+        partial(build_library, "onnxruntime"),
+    ),
+)
+START_ONLY = Peer(
+    "transformers",
+    "bin/transformers",
+    {"bf16": CHECKPOINT},
+    build_transformers,
+    ("bin/transformers", "version"),
+)
+PYTHON_PEERS = ("vllm", "transformers")
+"""Servers written in Python, whose starts ours is compared with."""

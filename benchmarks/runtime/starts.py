@@ -1,0 +1,52 @@
+"""From a server's start to its first streamed token, ours beside Python peers'."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.runtime import client
+from benchmarks.runtime.engines import EngineSpec, ServerEngine
+from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.figures import OURS, Comparison, ratios, spread
+from benchmarks.runtime.progress import tell
+
+PROMPT = "Once upon a time"
+MAX_ROUNDS = 3
+"""A start of some takes a minute."""
+
+
+def time_starts(specs: Sequence[EngineSpec], folder: Path, num_rounds: int) -> dict[str, list[float]]:
+    """Return each server's seconds, round by round; a first start that fills caches is not counted.
+
+    A peer that fails is told and left out. Raises EngineError when it is ours.
+    """
+    seconds: dict[str, list[float]] = {spec.name: [] for spec in specs}
+    for number in range(-1, min(num_rounds, MAX_ROUNDS)):
+        for spec in [spec for spec in specs if spec.name in seconds]:
+            try:
+                seconds[spec.name].append(time_start(spec, folder))
+            except EngineError as error:
+                if spec.name == OURS:
+                    raise
+                tell(f"{spec.name} failed: {error}")
+                del seconds[spec.name]
+                continue
+            tell(f"start {number + 1}: {spec.name} {seconds[spec.name][-1]:.1f} s")
+    return {name: found[1:] for name, found in seconds.items()}
+
+
+def time_start(spec: EngineSpec, folder: Path) -> float:
+    """Start a server for one token; return the seconds from its start to it. Raises EngineError."""
+    with spec.start(folder) as engine:
+        assert isinstance(engine, ServerEngine)
+        answer = client.complete(engine.base, engine.dialect, [PROMPT], 1)[0]
+        return answer.first_token - engine.group.began
+
+
+def compare_starts(seconds: Mapping[str, Sequence[float]]) -> Comparison | None:
+    """Return ours over the fastest peer's, or None without one."""
+    comparisons = [
+        Comparison(spread(ratios(seconds[OURS], theirs)), name)
+        for name, theirs in seconds.items()
+        if name != OURS
+    ]
+    return max(comparisons, key=lambda comparison: comparison.ratio.median, default=None)
