@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help up down status serve venv test test-fast test-e2e lint types format lock crds bench-path bench-runtime
 
 help:  ## list the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up:  ## a local cluster of real parts, with an example service that answers
 	@$(PYTHON) -m e2e.cluster.bootstrap

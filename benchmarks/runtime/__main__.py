@@ -10,9 +10,11 @@ from pathlib import Path
 
 from benchmarks.runtime.campaign import PRECISIONS, Campaign, Choice
 from benchmarks.runtime.errors import BenchmarkError, UsageError
+from benchmarks.runtime.peers import PEERS, START_ONLY
 from benchmarks.runtime.process import ended_by_signals
 from benchmarks.runtime.report import render_table
 
+ENGINES = ("ours", *(peer.name for peer in (*PEERS, START_ONLY)))
 PARTS = ("single", "prefill", "c8", "c32", "memory", "start")
 
 
@@ -21,8 +23,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each case (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one round of short answers: to try it out")
-    parser.add_argument("--only", type=_names, default=PARTS, help=f"parts of: {','.join(PARTS)}")
-    parser.add_argument("--engines", type=_names, help="engines, as in ours,vllm (default: all there are)")
+    parser.add_argument(
+        "--only", type=_names, default=PARTS, help=f"parts, of: {','.join(PARTS)} (default: all)"
+    )
+    parser.add_argument("--engines", type=_names, help=f"of: {','.join(ENGINES)} (default: all there are)")
     parser.add_argument(
         "--precisions", type=_names, default=PRECISIONS, help=f"of: {','.join(PRECISIONS)} (default: all)"
     )
@@ -37,6 +41,7 @@ def read_choice(arguments: argparse.Namespace) -> Choice:
     """Return what to run. Raises UsageError."""
     for flag, given, known in (
         ("--only", arguments.only, PARTS),
+        ("--engines", arguments.engines or (), ENGINES),
         ("--precisions", arguments.precisions, PRECISIONS),
     ):
         if unknown := set(given) - set(known):

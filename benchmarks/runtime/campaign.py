@@ -57,6 +57,7 @@ class Campaign:
         self._versions = read_our_versions()
         self._left_out: dict[str, str] = {}
         self._figures: dict[str, Any] = {}
+        self._starts: dict[str, Any] = {}
         self._bandwidths: list[float] = []
         self._busy_percents: list[float] = []
 
@@ -91,7 +92,9 @@ class Campaign:
             engines = [engine for spec in specs if (engine := self._start(spec, stack)) is not None]
             rounds = Rounds(engines, cases)
             self._rates |= rounds.run(self._choice.num_rounds)
-        self._left_out |= {f"{name} {precision}": reason for name, reason in rounds.failures.items()}
+        self._left_out |= {
+            f"{name} {precision}": f"failed: {reason}" for name, reason in rounds.failures.items()
+        }
 
     def _find_specs(self, precision: str) -> list[EngineSpec]:
         """Return the engines of a precision, ours first; none where ours is wanted and lacks it."""
@@ -144,9 +147,9 @@ class Campaign:
         peers = [peer for peer in (*PEERS, START_ONLY) if peer.name in PYTHON_PEERS]
         found = [self._find_peer(peer, "bf16") for peer in peers]
         specs = [our_server(self._model, "bf16"), *(spec for spec in found if spec is not None)]
-        seconds = time_starts(specs, self._folder, self._choice.num_rounds)
-        for name, values in seconds.items():
-            self._figures[f"start_seconds_{name.replace('.', '_')}"] = render_spread(spread(values), digits=2)
+        seconds, failures = time_starts(specs, self._folder, self._choice.num_rounds)
+        self._left_out |= {f"{name}, its start": f"failed: {reason}" for name, reason in failures.items()}
+        self._starts = {name: render_spread(spread(found), digits=2) for name, found in seconds.items()}
         if (comparison := compare_starts(seconds)) is not None:
             self._figures["start_seconds_over_python_peers"] = render_comparison(comparison)
 
@@ -167,6 +170,7 @@ class Campaign:
             "engines": self._versions,
             "left_out": self._left_out,
             "rows": render_rows(self._rates),
+            "start_seconds": self._starts,
             "figures": self._figures,
         }
 

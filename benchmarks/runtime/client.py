@@ -61,6 +61,16 @@ class OpenAI:
         return usage["completion_tokens"] if usage else None
 
 
+class PlainOpenAI(OpenAI):
+    """Without what is not OpenAI's own: it can't be asked for an exact number of tokens."""
+
+    def body(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+        """Return the request's JSON."""
+        body = super().body(prompt, num_tokens)
+        del body["ignore_eos"], body["stream_options"]
+        return body
+
+
 class LlamaCpp:
     """llama.cpp's own /completion: of its dialects the one that takes token ids and returns them."""
 

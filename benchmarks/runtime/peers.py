@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.runtime.client import LlamaCpp, OpenAI
+from benchmarks.runtime.client import LlamaCpp, OpenAI, PlainOpenAI
 from benchmarks.runtime.engines import PORT, EngineSpec
 from benchmarks.runtime.ours import MODEL_NAME
 
@@ -76,7 +76,7 @@ def build_transformers(folder: Path, model: Path, precision: str, num_threads: i
     command += ["--attn-implementation", "sdpa", "--device", "cpu", "--dtype", "bfloat16"]
     command += ["--host", "127.0.0.1", "--port", PORT]
     environment = OFFLINE | {"OMP_NUM_THREADS": str(num_threads)}
-    return EngineSpec("transformers", precision, tuple(command), environment, OpenAI(str(model)))
+    return EngineSpec("transformers", precision, tuple(command), environment, PlainOpenAI(str(model)))
 
 
 def build_library(name: str, folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:

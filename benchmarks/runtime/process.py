@@ -16,6 +16,8 @@ from typing import IO, Self
 from benchmarks.runtime.errors import EngineError
 
 STOP_SECONDS = 20.0
+_GUARD = 'read -r _ || kill -s KILL -- "-$1"'
+"""Kills a group when our end of the pipe closes without a word: were we killed, the stopped would stay."""
 _POLL_SECONDS = 0.02
 
 
@@ -40,6 +42,11 @@ class ProcessGroup:
                 stderr=said,
                 start_new_session=True,
             )
+        self._guard = subprocess.Popen(
+            ["sh", "-c", _GUARD, "guard", str(self._leader.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +104,7 @@ class ProcessGroup:
         while not self._has_ended() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self._signal(signal.SIGKILL)  # before the leader is reaped: so long nobody else can have its number
+        self._guard.communicate(b"ended\n")
         self._leader.wait()
         for pipe in (self._leader.stdin, self._leader.stdout):
             with contextlib.suppress(OSError):

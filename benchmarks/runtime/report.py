@@ -12,7 +12,7 @@ COMPARED = (
     ("c32", ("bf16", "int8", "int4")),
 )
 """Which cases are put over the best peer's, and at which precisions."""
-ALONE = "this run had no peers: rates without ratios"
+ALONE = "no ratio to a peer: ours and a peer were not both measured at one precision"
 
 
 def render_rows(rates: Rates) -> list[dict[str, Any]]:
@@ -58,6 +58,8 @@ def render_table(result: Mapping[str, Any]) -> Iterator[str]:
     for row in result["rows"]:
         label = f"{row['case']} {row['precision']} {row['engine']} {row['manner']}"
         yield f"  {label:<42}{render_range(row, digits=1):>24} tokens/s"
+    for name, found in result["start_seconds"].items():
+        yield f"  {name + ', start to first token':<42}{render_range(found, digits=1):>24} s"
     for name, figure in result["figures"].items():
         over = f" over {figure['over']}" if "over" in figure else ""
         yield f"  {name:<42}{render_range(figure):>24}{over}"

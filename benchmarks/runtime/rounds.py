@@ -5,7 +5,6 @@ compared lies seconds apart.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -14,9 +13,6 @@ from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS, Row
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.workload import WAKE, Case, Completion, compute_rate, find_fault
-
-SETTLE_SECONDS = 0.3
-"""A continued engine first does what fell due while it was stopped: timers, heartbeats."""
 
 
 class Engine(Protocol):
@@ -34,7 +30,7 @@ class Engine(Protocol):
         """Stop all its processes where they are."""
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Let them go on. Raises EngineError when it has ended."""
 
 
 class Turn(NamedTuple):
@@ -99,7 +95,6 @@ class Rounds:
 def running(engine: Engine) -> Iterator[None]:
     """Continue an engine, and stop it again."""
     engine.resume()
-    time.sleep(SETTLE_SECONDS)
     try:
         yield
     finally:

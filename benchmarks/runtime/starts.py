@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.runtime import client
 from benchmarks.runtime.engines import EngineSpec, ServerEngine
@@ -14,12 +15,22 @@ MAX_ROUNDS = 3
 """A start of some takes a minute."""
 
 
-def time_starts(specs: Sequence[EngineSpec], folder: Path, num_rounds: int) -> dict[str, list[float]]:
-    """Return each server's seconds, round by round; a first start that fills caches is not counted.
+class Starts(NamedTuple):
+    """What was found."""
 
-    A peer that fails is told and left out. Raises EngineError when it is ours.
+    seconds: dict[str, list[float]]
+    """Each server's, round by round."""
+    failures: dict[str, str]
+    """Why a peer was left out, by its name."""
+
+
+def time_starts(specs: Sequence[EngineSpec], folder: Path, num_rounds: int) -> Starts:
+    """Start the servers in turn; a first start that fills caches is not counted.
+
+    Raises EngineError when it is ours that fails.
     """
     seconds: dict[str, list[float]] = {spec.name: [] for spec in specs}
+    failures: dict[str, str] = {}
     for number in range(-1, min(num_rounds, MAX_ROUNDS)):
         for spec in [spec for spec in specs if spec.name in seconds]:
             try:
@@ -28,10 +39,11 @@ def time_starts(specs: Sequence[EngineSpec], folder: Path, num_rounds: int) -> d
                 if spec.name == OURS:
                     raise
                 tell(f"{spec.name} failed: {error}")
+                failures[spec.name] = str(error)
                 del seconds[spec.name]
                 continue
             tell(f"start {number + 1}: {spec.name} {seconds[spec.name][-1]:.1f} s")
-    return {name: found[1:] for name, found in seconds.items()}
+    return Starts({name: found[1:] for name, found in seconds.items()}, failures)
 
 
 def time_start(spec: EngineSpec, folder: Path) -> float:

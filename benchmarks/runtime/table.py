@@ -16,13 +16,13 @@ MEANINGS = {
     "decode_over_memory_limit": "a billion bf16 weights, one stream: share of the memory's bandwidth used",
     "http_over_engine_single": "one stream, over HTTP / in process",
     "http_over_engine_c32": "32 requests at once, over HTTP / in process",
-    "start_seconds_over_python_peers": "start of the server until its first token: seconds, lower is better",
+    "start_seconds_over_python_peers": "a server's start to its first token: seconds, ours / a Python peer's",
 }
 
 
 def render_markdown(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the table's lines."""
-    yield "| figure | what it is | ours / best peer (range of the rounds) | best peer |"
+    yield "| figure | what it is | median (range of the rounds) | over |"
     yield "|---|---|---|---|"
     for name, figure in result["figures"].items():
         over = figure.get("over", "")
