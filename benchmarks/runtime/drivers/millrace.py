@@ -10,11 +10,12 @@ from typing import Any
 
 from benchmarks.runtime.drivers.conversation import Complete, Progress, converse
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.execution.local import build_executor
+from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Executor
-from millrace_runtime.protocol.messages import Generate
+from millrace_runtime.protocol.messages import Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.tokens import pack_tokens
 
 WEIGHTS: dict[str, dict[str, Any]] = {"bf16": {}, "int8": {"weights": "Int8"}, "int4": {"weights": "Int4"}}
 
@@ -46,18 +47,17 @@ def complete(
     for number, prompt in enumerate(prompts):
         scheduler.add(
             Generate(
-                sequence_id=number,
-                prompt=prompt,
+                sequences=[NewSequence(number, Sampling(temperature=0.0))],
+                prompt=pack_tokens(prompt),
                 max_tokens=num_tokens,
                 stop_token_ids=[],
-                sampling=Sampling(temperature=0.0),
                 arrival=time.monotonic(),
             )
         )
     while scheduler.has_work:
         while (plan := scheduler.schedule()) is not None:
             executor.submit(plan)
-        for output in scheduler.commit(executor.collect()):
+        for output in scheduler.commit(executor.collect()).outputs:
             progress[output.sequence_id].note(len(output.tokens), time.perf_counter())
     return [each.to_list() for each in progress]
 
