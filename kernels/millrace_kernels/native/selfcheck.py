@@ -13,6 +13,7 @@ from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
 from millrace_kernels.paged_attention.tiled import TiledAttention
+from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
@@ -76,6 +77,7 @@ def check_library(library: Library) -> None:
         worst = ((found - expected).abs().max() / expected.std()).item()
         if not worst < (BOUND if dtype == torch.bfloat16 else 1e-4):
             raise NativeError(f"the native kernels are off by {worst:.2g} in a small {dtype} case")
+    check_sampler(library)
 
 
 COUNTS, SLOTS = [19, 1, 33], [2, 0, 1]

@@ -1,11 +1,15 @@
 import pytest
 import torch
 
-from millrace_runtime.execution.randomness import to_signed, uniform
+from millrace_kernels.native.selection import select_cpu_path
+from millrace_kernels.sampling.columns import to_signed
+from millrace_kernels.sampling.native import NativeSampler
+from millrace_kernels.sampling.randomness import uniform
 from millrace_runtime.execution.sampler import Draw, sample
 from millrace_runtime.protocol.sampling import Sampling
 
 KNOWN = torch.zeros((4, 64), dtype=torch.int64)
+LIBRARY = select_cpu_path().library
 
 
 def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: float) -> Draw:
@@ -13,7 +17,11 @@ def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: floa
 
 
 def tokens(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
+    """Draw by the reference, and natively the same."""
     found: list[int] = sample(logits, draws, KNOWN).tokens.tolist()
+    if LIBRARY is not None:
+        native = NativeSampler(LIBRARY, logits.shape[1])
+        assert sample(logits, draws, KNOWN, native=native).tokens.tolist() == found
     return found
 
 
@@ -78,6 +86,16 @@ def test_a_row_of_nan_is_marked_and_alone() -> None:
     drawn = sample(logits, [draw(), draw(temperature=0), draw()], KNOWN)
     assert drawn.is_finite.tolist() == [False, True, False]
     assert drawn.tokens.tolist()[1] == 1
+
+
+def test_a_mask_that_allows_nothing_is_told_apart() -> None:
+    masks = torch.tensor([[0], [4]], dtype=torch.int32)
+    sampling = Sampling(temperature=0)
+    bound = [Draw(sampling, 9, 0, 4, mask) for mask in (0, 1, None)]
+    drawn = sample(torch.arange(5.0).repeat(3, 1), bound, KNOWN, masks)
+    assert drawn.is_possible.tolist() == [False, True, True]
+    assert drawn.is_finite.all()
+    assert drawn.tokens.tolist()[1:] == [2, 4]
 
 
 def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
