@@ -58,6 +58,11 @@ class NativeProgram:
         weakref.finalize(self, library.free_pool, self._pool)
 
     @property
+    def pool(self) -> int:
+        """Its threads, for other work while no step runs."""
+        return self._pool
+
+    @property
     def progress(self) -> int:
         """Operations run so far: it grows during a step, so whoever watches sees that one move."""
         return int(self._program.progress)

@@ -64,7 +64,8 @@ class LocalExecutor:
         emits = [number for number, row in enumerate(plan.rows) if row.emit]
         draws = [self._draw(spans[number]) for number in emits]
         logits = self._runner.run(spans, emits, self._slots) if spans else None
-        drawn = None if logits is None else sample(logits, draws, self._slots.tokens)
+        native = self._runner.sampler
+        drawn = None if logits is None else sample(logits, draws, self._slots.tokens, native=native)
         if drawn is not None:
             self._store(draws, drawn.tokens)
         epochs = [self._slots[span.slot].epoch for span in spans]

@@ -9,6 +9,7 @@ from torch import Tensor
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
+from millrace_kernels.sampling.native import NativeSampler
 from millrace_runtime.execution.model_runner import Span
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Model
@@ -23,6 +24,7 @@ class NativeRunner:
         recorded = record(model.forward, model.logits, dtype)
         self._kv_caches = kv_caches
         self._program = NativeProgram(library, recorded, kv_caches, sizes)
+        self.sampler = NativeSampler(library, recorded.logits.width, sizes.num_threads, self._program.pool)
 
     @property
     def progress(self) -> int:
