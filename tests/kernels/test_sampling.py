@@ -215,6 +215,72 @@ def test_weights_are_the_softmax_in_integers() -> None:
         assert error.sum() / exact.sum() < 2.0**-20
 
 
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_the_kernel_weighs_to_the_bit(instruction_set: InstructionSet) -> None:
+    generator = torch.Generator().manual_seed(9)
+    z = torch.cat(
+        (torch.randn(300_001, generator=generator) * 5, torch.tensor([-torch.inf, -3e38, 0.0, -0.0]))
+    )
+    for temperature in (1e-6, 0.013, 0.7, 1.0, 3.0, 1e6):
+        packed = np.frombuffer(pack_parameters(**(PLAIN | {"temperature": temperature})), dtype=PARAMETERS)
+        inverse = torch.tensor(packed["inverse_temperature"].copy())
+        found = native.weigh_natively(load_library(instruction_set), z, inverse.item())
+        assert torch.equal(found, weigh(z[None], inverse)[0])
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_draw_at_the_edge_between_two_tokens(instruction_set: InstructionSet) -> None:
+    """Four equal tokens weigh 2^32 together, so the random bits are the target."""
+    edges = {
+        0: 0,
+        2**30 - 1: 0,
+        2**30: 1,
+        2**31 - 1: 1,
+        2**31: 2,
+        3 * 2**30 - 1: 2,
+        3 * 2**30: 3,
+        2**32 - 1: 3,
+    }
+    rows = [{"seed": seed_of(bits, 9)} for bits in edges]
+    draws = draws_of(rows, [(0, 0, 9, NO_MASK)] * len(rows))
+    logits = torch.tensor([[1.0, -80.0, 1.0, 1.0, -80.0, 1.0]]).repeat(len(rows), 1)
+    ids = [[0, 2, 3, 5][at] for at in edges.values()]
+    assert sample_reference(logits, draws, KNOWN).tokens.tolist() == ids
+    assert sampler(instruction_set, 6).sample(logits, draws, KNOWN).tokens.tolist() == ids
+
+
+def seed_of(bits: int, position: int) -> int:
+    """Return a seed whose random bits at a position are these: SplitMix64, backwards."""
+    golden = 0x9E3779B97F4A7C15
+    return unmix(unmix(bits << 32) - position * golden)
+
+
+def unmix(x: int) -> int:
+    whole = 2**64
+    x = unshift(x % whole, 31)
+    x = unshift(x * pow(0x94D049BB133111EB, -1, whole) % whole, 27)
+    x = unshift(x * pow(0xBF58476D1CE4E5B9, -1, whole) % whole, 30)
+    return (x - 0x9E3779B97F4A7C15) % whole
+
+
+def unshift(x: int, bits: int) -> int:
+    """Undo x ^ x >> bits."""
+    found = x
+    for _ in range(3):
+        found = x ^ found >> bits
+    return found
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_what_a_cpu_draws() -> None:
+    rows = [{"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "frequency": n % 2} for n in range(24)]
+    for kind in KINDS:
+        logits, draws, known, masks = batch(rows, kind, 4099, 4)
+        expected = sample_reference(logits, draws, known, masks)
+        found = sample_reference(logits.cuda(), draws, known.cuda(), masks.cuda())
+        assert found.tokens.tolist() == expected.tokens.tolist()
+
+
 def test_draws_pass_a_chi_square_test() -> None:
     vocabulary, count = 40, 40_000
     logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(5)) * 1.5

@@ -153,6 +153,8 @@ class Library:
         library.millrace_run.argtypes = (c_void_p, POINTER(Program), POINTER(Step), c_int32, c_int32)
         library.millrace_sample_bytes.restype = c_int64
         library.millrace_sample_bytes.argtypes = (c_int32,)
+        library.millrace_weigh.restype = None
+        library.millrace_weigh.argtypes = (c_void_p, c_int32, c_float, c_float, c_void_p)
         library.millrace_sample.restype = None
         library.millrace_sample.argtypes = (c_void_p, POINTER(Sampling))
 
@@ -178,3 +180,7 @@ class Library:
     def sample(self, pool: int | None, asked: Sampling) -> None:
         """Draw for every row, on the pool's threads; without a pool on the caller's alone."""
         self._library.millrace_sample(pool, asked)
+
+    def weigh(self, z: int, count: int, peak: float, inverse: float, weights: int) -> None:
+        """Write uint32 weights of float32 z, and up to 16 more; see sampling/README.md."""
+        self._library.millrace_weigh(z, count, peak, inverse, weights)

@@ -156,6 +156,11 @@ EXPORT int64_t millrace_sample_bytes(int32_t vocabulary) {
   return s.place(nullptr, vocabulary) - (char*)nullptr;
 }
 
+// The weights of a row, for checks: a draw hardly ever shows that one is off by a unit. Room for n + 16 is needed.
+EXPORT void millrace_weigh(const float* z, int32_t n, float peak, float inverse, uint32_t* weights) {
+  weigh_all(z, n, peak, inverse, weights);
+}
+
 // Draw a token for each row, on the pool's threads; on the caller's alone without a pool.
 EXPORT void millrace_sample(void* pool, Sampling* asked) {
   if (pool == nullptr) return sample(*asked, {0, 1, nullptr});

@@ -54,6 +54,13 @@ class NativeSampler:
         return num_rows > 1 and work >= WORTH_WAKING
 
 
+def weigh_natively(library: abi.Library, z: Tensor, inverse_temperature: float) -> Tensor:
+    """Return the int64 weights of one row, as the reference's `weigh`."""
+    weights = torch.empty(len(z) + 16, dtype=torch.int32)
+    library.weigh(z.data_ptr(), len(z), z.max().item(), inverse_temperature, weights.data_ptr())
+    return weights[: len(z)].long()
+
+
 def _check(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert tensor.shape == shape, f"{tuple(tensor.shape)} is not {tuple(shape)}"
     assert tensor.dtype == dtype, f"{tensor.dtype} is not {dtype}"

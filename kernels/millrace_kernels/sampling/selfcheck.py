@@ -6,14 +6,17 @@ import torch
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
-from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.sampling.native import NativeSampler, weigh_natively
+from millrace_kernels.sampling.reference import sample_reference, weigh
 
 VOCABULARY, NUM_ROWS = 601, 12
 
 
 def check_sampler(library: Library) -> None:
-    """Compare some draws of every kind, masked and not. Raises NativeError."""
+    """Compare weights, and draws of every kind, masked and not. Raises NativeError."""
+    z = torch.linspace(-20, 0, 2000)
+    if not torch.equal(weigh_natively(library, z, 1.25), weigh(z[None], torch.tensor([1.25]))[0]):
+        raise NativeError("the native kernels weigh tokens otherwise than the reference")
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(NUM_ROWS, VOCABULARY, generator=generator).bfloat16().float() * 3
     known = torch.randint(0, VOCABULARY, (NUM_ROWS, 20), generator=generator)
