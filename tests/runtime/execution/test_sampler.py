@@ -4,7 +4,7 @@ import torch
 from millrace_kernels.native.selection import select_cpu_path
 from millrace_kernels.sampling.columns import to_signed
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.randomness import uniform
+from millrace_kernels.sampling.randomness import random_bits, uniform
 from millrace_runtime.execution.sampler import Draw, sample
 from millrace_runtime.protocol.sampling import Sampling
 
@@ -47,6 +47,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(300, 4)
     assert set(tokens(logits, [draw(position=p, top_p=0.75) for p in range(300)])) == {0, 1}
     assert set(tokens(logits, [draw(position=p, top_p=1e-9) for p in range(300)])) == {0}
+
+
+def test_top_p_keeps_the_lowest_ids_of_a_tie() -> None:
+    logits = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]).expand(300, 5)
+    assert set(tokens(logits, [draw(position=p, top_p=0.6) for p in range(300)])) == {0, 1, 2}
 
 
 def test_a_tiny_temperature_is_greedy_not_nan() -> None:
@@ -107,6 +112,11 @@ def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
     assert abs(numbers.mean() - 0.5) < 0.01
     other = uniform(torch.full((20000,), 43), positions)
     assert abs(torch.corrcoef(torch.stack((numbers, other)))[0, 1]) < 0.03
+
+
+def test_the_random_numbers_are_fixed() -> None:
+    found = random_bits(torch.tensor([0, 42, -1]), torch.tensor([0, 7, 2**40]))
+    assert found.tolist() == [2802244911, 3155600340, 2336479983]
 
 
 def test_seeds_of_64_bits_are_taken() -> None:
