@@ -102,7 +102,29 @@ class Program(Structure):
     )
 
 
-_STRUCTURES = (Matrix, Op, Step, Program)
+class Sampling(Structure):
+    """What a step's draws are asked; sampling/sampling.h says more."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("logits_stride", c_int64),
+        ("parameters", c_void_p),
+        ("places", c_void_p),
+        ("tokens", c_void_p),
+        ("tokens_stride", c_int64),
+        ("masks", c_void_p),
+        ("masks_stride", c_int64),
+        ("scratch", c_void_p),
+        ("scratch_bytes", c_int64),
+        ("drawn", c_void_p),
+        ("faults", c_void_p),
+        ("num_rows", c_int32),
+        ("vocabulary", c_int32),
+        ("next_row", c_int32),
+    )
+
+
+_STRUCTURES = (Matrix, Op, Step, Program, Sampling)
 
 
 class Library:
@@ -129,6 +151,12 @@ class Library:
         library.millrace_pool_free.argtypes = (c_void_p,)
         library.millrace_run.restype = None
         library.millrace_run.argtypes = (c_void_p, POINTER(Program), POINTER(Step), c_int32, c_int32)
+        library.millrace_sample_bytes.restype = c_int64
+        library.millrace_sample_bytes.argtypes = (c_int32,)
+        library.millrace_weigh.restype = None
+        library.millrace_weigh.argtypes = (c_void_p, c_int32, c_float, c_float, c_void_p)
+        library.millrace_sample.restype = None
+        library.millrace_sample.argtypes = (c_void_p, POINTER(Sampling))
 
     def new_pool(self, num_threads: int, scratch_bytes: int) -> int:
         """Return a handle of so many threads, the caller of `run` included. Raises NativeError."""
@@ -144,3 +172,15 @@ class Library:
     def run(self, pool: int, program: Program, step: Step, first_op: int, last_op: int) -> None:
         """Run operations first_op … last_op - 1 on the pool's threads; one call at a time for each pool."""
         self._library.millrace_run(pool, program, step, first_op, last_op)
+
+    def sample_bytes(self, vocabulary: int) -> int:
+        """Return the scratch memory that each thread needs to sample, zeros at first."""
+        return int(self._library.millrace_sample_bytes(vocabulary))
+
+    def sample(self, pool: int | None, asked: Sampling) -> None:
+        """Draw for every row, on the pool's threads; without a pool on the caller's alone."""
+        self._library.millrace_sample(pool, asked)
+
+    def weigh(self, z: int, count: int, peak: float, inverse: float, weights: int) -> None:
+        """Write uint32 weights of float32 z, and up to 16 more; see sampling/README.md."""
+        self._library.millrace_weigh(z, count, peak, inverse, weights)

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../sampling/sampling.h"
 #include "program.h"
 
 namespace MILLRACE_ISA {
@@ -93,6 +94,7 @@ static void run_op(const Program& p, const Step& step, const Op& op, const Worke
     case ROTARY_KV_WRITE: return rotary_kv_write(p, step, op, w);
     case ATTENTION: return attention(p, step, op, w);
     case SELECT: return select(p, step, op, w);
+    case SAMPLE: return sample(*(Sampling*)op.weight, w);
   }
 }
 
@@ -131,6 +133,7 @@ using namespace MILLRACE_ISA;
 // The sizes of what abi.py describes, in its order.
 EXPORT void millrace_sizes(int32_t* sizes) {
   sizes[0] = sizeof(Matrix), sizes[1] = sizeof(Op), sizes[2] = sizeof(Step), sizes[3] = sizeof(Program);
+  sizes[4] = sizeof(Sampling);
 }
 
 // End the first `count` threads, and give back all memory.

@@ -18,6 +18,7 @@ enum Kind : int32_t {
   ROTARY_KV_WRITE = 5,
   ATTENTION = 6,
   SELECT = 7,
+  SAMPLE = 64,  // in no record: `millrace_sample` makes it
 };
 
 // Rows in the workspace: row r begins at `offset + r * stride` bytes.
@@ -45,6 +46,7 @@ struct Op {
   Rows x, y;
   const Matrix* matrix;
   const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2]
+                       // SAMPLE: its Sampling
   float number;        // RMS_NORM: epsilon. ATTENTION: scale
   int32_t weight_type;
   int32_t heads, kv_heads, head_dim;
@@ -100,5 +102,7 @@ void linear(const Program&, const Op&, int num_rows, const Worker&);
 void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&);
 void attention(const Program&, const Step&, const Op&, const Worker&);
 void select(const Program&, const Step&, const Op&, const Worker&);
+struct Sampling;
+void sample(Sampling&, const Worker&);
 
 }  // namespace MILLRACE_ISA

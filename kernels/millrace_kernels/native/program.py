@@ -61,6 +61,11 @@ class NativeProgram:
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
     @property
+    def pool(self) -> int:
+        """Its threads, for other work while no step runs."""
+        return self._pool
+
+    @property
     def progress(self) -> int:
         """Operations run so far: it grows during a step, so whoever watches sees that one move."""
         return int(self._program.progress)

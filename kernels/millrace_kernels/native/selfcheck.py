@@ -13,6 +13,7 @@ from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
 from millrace_kernels.paged_attention.tiled import TiledAttention
+from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
@@ -94,6 +95,7 @@ def check_library(library: Library) -> None:
         worst = measure_error(Case(), library, dtype)
         if not worst < bound:
             raise NativeError(f"the native kernels are off by {worst:.2g} in a small {dtype} case")
+    check_sampler(library)
 
 
 def measure_error(case: Case, library: Library, dtype: torch.dtype) -> float:

@@ -36,8 +36,6 @@ class Launched:
 
     batch: Batch
     drawn: Drawn | None
-    has_choice: Tensor | None
-    """bool [emits]: False where a mask allows nothing; None without masks."""
     stopwatch: Stopwatch
 
 
@@ -148,14 +146,14 @@ class LocalExecutor:
         done = forwarded.result()  # the lane ran it before us
         batch, logits, stopwatch = done.batch, done.logits, done.stopwatch
         if logits is None:
-            return Launched(batch, None, None, stopwatch)
+            return Launched(batch, None, stopwatch)
         stopwatch.mark()
-        allowed = None if words is None else _unpack_masks(words, batch, logits)
-        drawn = sample(logits, batch.draws, self._slots.tokens, allowed)
+        masks = None if words is None else words.to(self._device, non_blocking=True)
+        drawn = sample(logits, batch.draws, self._slots.tokens, masks, self._runner.sampler)
         self._store(batch, drawn.tokens)
         stopwatch.mark()
         self._num_draws += 1
-        return Launched(batch, drawn, None if allowed is None else allowed.any(dim=-1), stopwatch)
+        return Launched(batch, drawn, stopwatch)
 
     def _store(self, batch: Batch, tokens: Tensor) -> None:
         """Make the drawn tokens known to the next step, without their leaving the device."""
@@ -173,13 +171,14 @@ def _read_outcomes(launched: Launched) -> list[Outcome]:
     drawn = launched.drawn
     if drawn is None:
         return []
-    tokens, is_finite = drawn.tokens.tolist(), drawn.is_finite.tolist()
-    has_choice = [True] * len(tokens) if launched.has_choice is None else launched.has_choice.tolist()
+    tokens, is_finite, is_possible = (
+        column.tolist() for column in (drawn.tokens, drawn.is_finite, drawn.is_possible)
+    )
     outcomes = []
     for place, draw in enumerate(launched.batch.draws):
         if not is_finite[place]:
             outcomes.append(Outcome([], [], FAULT_NOT_FINITE))
-        elif not has_choice[place]:
+        elif not is_possible[place]:
             outcomes.append(Outcome([], [], FAULT_NOTHING_ALLOWED))
         else:
             outcomes.append(Outcome([tokens[place]], _read_logprobs(drawn, place, tokens[place], draw)))
@@ -193,14 +192,6 @@ def _require_masks(flight: _Flight) -> Future[Launched]:
             f"step {flight.plan.step} has no masks: provide them for its {flight.num_masked} rows"
         )
     return flight.launched
-
-
-def _unpack_masks(words: Tensor, batch: Batch, logits: Tensor) -> Tensor:
-    """Return bool [emits, vocabulary]: what each draw may take, all without a mask."""
-    allowed = torch.ones(logits.shape, dtype=torch.bool)
-    bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
-    allowed[batch.masked] = bits.flatten(1)[:, : logits.shape[1]].bool()
-    return allowed.to(logits.device, non_blocking=True)
 
 
 def _read_logprobs(drawn: Drawn, place: int, token: int, draw: Draw) -> list[TokenLogprobs]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
+from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.select import select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
@@ -27,6 +28,10 @@ class Runner(Protocol):
     def set_caches(self, kv_caches: list[Tensor]) -> None:
         """Use these KV tensors, a layer's each, and let go of the former; none: no step follows."""
 
+    @property
+    def sampler(self) -> NativeSampler | None:
+        """Draws from its logits natively; None: torch draws."""
+
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Compute the spans; return float32 logits [emits, vocabulary] after those that `emits` numbers.
 
@@ -36,6 +41,8 @@ class Runner(Protocol):
 
 class TensorRunner:
     """Computes a step operation by operation, on whole tensors."""
+
+    sampler = None
 
     def __init__(self, model: Model, device: torch.device) -> None:
         self._model, self._device = model, device

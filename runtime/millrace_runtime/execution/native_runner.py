@@ -9,6 +9,7 @@ from torch import Tensor
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
+from millrace_kernels.sampling.native import NativeSampler
 from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
 
@@ -17,8 +18,10 @@ class NativeRunner:
     """One native call for a forward, one for the logits."""
 
     def __init__(self, library: Library, model: Model, dtype: torch.dtype, sizes: Sizes) -> None:
+        recorded = record(model.forward, model.logits, dtype)
         self.kv_caches: list[Tensor] = []
-        self._program = NativeProgram(library, record(model.forward, model.logits, dtype), sizes)
+        self._program = NativeProgram(library, recorded, sizes)
+        self.sampler = NativeSampler(library, recorded.logits.width, sizes.num_threads, self._program.pool)
 
     @property
     def progress(self) -> int:

@@ -1,13 +1,23 @@
-"""From logits to tokens. A row's outcome depends on its own logits, parameters and position only."""
+"""From logits to tokens. A row's outcome depends on its own logits, parameters, position and mask only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from millrace_runtime.execution.randomness import to_signed, uniform
+from millrace_kernels.sampling.columns import (
+    NO_MASK,
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    PARAMETERS,
+    Draws,
+    pack_parameters,
+)
+from millrace_kernels.sampling.native import NativeSampler
+from millrace_kernels.sampling.reference import sample_reference
 from millrace_runtime.protocol.sampling import Sampling
 
 
@@ -19,6 +29,8 @@ class Draw(NamedTuple):
     """Index in the sequence that the drawn token gets."""
     slot: int
     num_prompt: int
+    mask: int | None = None
+    """Which of the step's masks binds it; None: every token is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,83 +43,49 @@ class Drawn:
     """bool [rows]: False where the logits were not finite and the token means nothing."""
     logprobs: Tensor | None
     """float32 [rows, vocabulary], before penalties and temperature; None where no row asked."""
+    is_possible: Tensor
+    """bool [rows]: False where the mask allowed nothing and the token means nothing."""
 
 
 def sample(
-    logits: Tensor, draws: Sequence[Draw], known_tokens: Tensor, allowed: Tensor | None = None
+    logits: Tensor,
+    draws: Sequence[Draw],
+    known_tokens: Tensor,
+    masks: Tensor | None = None,
+    native: NativeSampler | None = None,
 ) -> Drawn:
-    """Draw a token for each row of float32 logits [rows, vocabulary].
+    """Draw a token for each row of float32 logits [rows, vocabulary], natively where there is a sampler.
 
-    known_tokens [slots, length] holds each slot's tokens, which the penalties count. allowed, bool [rows,
-    vocabulary], is what may be drawn; the token of a row that allows nothing means nothing.
+    known_tokens int64 [slots, length] holds each slot's tokens, which the penalties count. masks int32
+    [masks, ceil(vocabulary / 32)]: bit i of word w allows token 32 w + i.
     """
-    is_finite = torch.isfinite(logits).all(dim=-1)
-    logits = torch.where(is_finite[:, None], logits, 0.0)
-    wants_logprobs = any(draw.sampling.num_logprobs is not None for draw in draws)
-    logprobs = logits.log_softmax(dim=-1) if wants_logprobs else None
-    _penalise(logits, draws, known_tokens)
-    if allowed is not None:
-        logits.masked_fill_(~allowed & allowed.any(dim=-1, keepdim=True), float("-inf"))
-    tokens = logits.argmax(dim=-1)  # documented: the first of equal maxima
-    for rows, is_cut in _random_rows(draws):
-        chosen = [draws[row] for row in rows]
-        draw = _draw_cut if is_cut else _draw_plain
-        tokens[rows] = draw(_scale(logits[rows], chosen), chosen)
-    return Drawn(tokens, is_finite, logprobs)
+    columns = _columns(draws)
+    draw = sample_reference if native is None else native.sample
+    tokens, faults = draw(logits, columns, known_tokens, masks)
+    is_finite = faults != NOT_FINITE
+    return Drawn(tokens, is_finite, _logprobs(logits, draws, is_finite), faults != NOTHING_ALLOWED)
 
 
-def _random_rows(draws: Sequence[Draw]) -> list[tuple[list[int], bool]]:
-    """Group the rows that are not greedy by whether top_k or top_p cuts them."""
-    groups: dict[bool, list[int]] = {}
-    for row, draw in enumerate(draws):
-        sampling = draw.sampling
-        if sampling.temperature > 0:
-            is_cut = sampling.top_k > 0 or sampling.top_p < 1
-            groups.setdefault(is_cut, []).append(row)
-    return [(rows, is_cut) for is_cut, rows in groups.items()]
+def _logprobs(logits: Tensor, draws: Sequence[Draw], is_finite: Tensor) -> Tensor | None:
+    if all(draw.sampling.num_logprobs is None for draw in draws):
+        return None
+    return logits.where(is_finite[:, None], 0.0).log_softmax(dim=-1)
 
 
-def _penalise(logits: Tensor, draws: Sequence[Draw], known_tokens: Tensor) -> None:
-    """Lower what a sequence generated before, by its count and by its presence; in place."""
-    for row, draw in enumerate(draws):
-        frequency, presence = draw.sampling.frequency_penalty, draw.sampling.presence_penalty
-        if not (frequency or presence) or draw.position <= draw.num_prompt:
-            continue
-        generated = known_tokens[draw.slot, draw.num_prompt : draw.position]
-        tokens, counts = torch.unique(generated, return_counts=True)
-        logits[row, tokens] -= frequency * counts + presence
+def _columns(draws: Sequence[Draw]) -> Draws:
+    packed = b"".join([_pack(draw.sampling) for draw in draws])
+    places = [(d.slot, d.num_prompt, d.position, NO_MASK if d.mask is None else d.mask) for d in draws]
+    return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64))
 
 
-def _scale(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Divide by the temperature; from the maximum down, so that a tiny one gives -inf, not NaN."""
-    temperatures = torch.tensor([draw.sampling.temperature for draw in draws], dtype=torch.float32)
-    below = logits - logits.amax(dim=-1, keepdim=True)
-    return below / temperatures.clamp(min=1e-6).to(logits.device)[:, None]
-
-
-def _draw_plain(scaled: Tensor, draws: Sequence[Draw]) -> Tensor:
-    return _invert(scaled.softmax(dim=-1), draws)
-
-
-def _draw_cut(scaled: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Draw from the top_k most likely, of these from the smallest set that reaches top_p."""
-    vocabulary = scaled.shape[-1]
-    ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
-    limits = torch.tensor([draw.sampling.top_k or vocabulary for draw in draws], device=scaled.device)
-    ranks = torch.arange(vocabulary, device=scaled.device)
-    ordered = ordered.masked_fill(ranks >= limits[:, None], float("-inf"))
-    probabilities = ordered.softmax(dim=-1)
-    shares = torch.tensor([draw.sampling.top_p for draw in draws], dtype=torch.float64).to(scaled.device)
-    before = probabilities.double().cumsum(dim=-1) - probabilities
-    is_kept = (before < shares[:, None]) | (ranks == 0)
-    place = _invert(probabilities * is_kept, draws)
-    return ids.gather(1, place[:, None])[:, 0]
-
-
-def _invert(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Return for each row the first column whose cumulative weight exceeds uniform * total."""
-    seeds = torch.tensor([to_signed(draw.sampling.seed) for draw in draws])
-    positions = torch.tensor([draw.position for draw in draws])
-    cumulative = weights.double().cumsum(dim=-1)
-    target = uniform(seeds, positions).to(weights.device)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weights.shape[-1] - 1)
+@lru_cache(maxsize=4096)
+def _pack(sampling: Sampling) -> bytes:
+    """Return a sequence's parameters as the kernels read them: the same at each of its steps."""
+    return pack_parameters(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        frequency=sampling.frequency_penalty,
+        presence=sampling.presence_penalty,
+    )

@@ -58,7 +58,7 @@ class Batch:
     draws: list[Draw]
     """By place in `emits`, as is what follows."""
     masked: list[int]
-    """Places of the masked ones."""
+    """Numbers of the masked rows."""
 
     def answer(self, outcomes: list[Outcome]) -> list[RowResult]:
         """Return each row's result, given what came of those that draw."""
@@ -122,10 +122,11 @@ class SlotTable:
         batch.epochs.append(slot.epoch)
         if row.emit:
             self._emit(row, slot)
-            if row.is_masked:
-                batch.masked.append(len(batch.emits))
             batch.emits.append(number)
-            batch.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt))
+            mask = len(batch.masked) if row.is_masked else None
+            batch.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt, mask))
+            if row.is_masked:
+                batch.masked.append(number)
         elif row.is_masked:
             raise PlanError(f"slot {row.slot} has a mask and draws nothing")
 

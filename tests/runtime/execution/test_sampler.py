@@ -1,11 +1,15 @@
 import pytest
 import torch
 
-from millrace_runtime.execution.randomness import to_signed, uniform
+from millrace_kernels.native.selection import select_cpu_path
+from millrace_kernels.sampling.columns import to_signed
+from millrace_kernels.sampling.native import NativeSampler
+from millrace_kernels.sampling.randomness import random_bits, uniform
 from millrace_runtime.execution.sampler import Draw, sample
 from millrace_runtime.protocol.sampling import Sampling
 
 KNOWN = torch.zeros((4, 64), dtype=torch.int64)
+LIBRARY = select_cpu_path().library
 
 
 def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: float) -> Draw:
@@ -13,7 +17,11 @@ def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: floa
 
 
 def tokens(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
+    """Draw by the reference, and natively the same."""
     found: list[int] = sample(logits, draws, KNOWN).tokens.tolist()
+    if LIBRARY is not None:
+        native = NativeSampler(LIBRARY, logits.shape[1])
+        assert sample(logits, draws, KNOWN, native=native).tokens.tolist() == found
     return found
 
 
@@ -39,6 +47,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(300, 4)
     assert set(tokens(logits, [draw(position=p, top_p=0.75) for p in range(300)])) == {0, 1}
     assert set(tokens(logits, [draw(position=p, top_p=1e-9) for p in range(300)])) == {0}
+
+
+def test_top_p_keeps_the_lowest_ids_of_a_tie() -> None:
+    logits = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]).expand(300, 5)
+    assert set(tokens(logits, [draw(position=p, top_p=0.6) for p in range(300)])) == {0, 1, 2}
 
 
 def test_a_tiny_temperature_is_greedy_not_nan() -> None:
@@ -80,6 +93,16 @@ def test_a_row_of_nan_is_marked_and_alone() -> None:
     assert drawn.tokens.tolist()[1] == 1
 
 
+def test_a_mask_that_allows_nothing_is_told_apart() -> None:
+    masks = torch.tensor([[0], [4]], dtype=torch.int32)
+    sampling = Sampling(temperature=0)
+    bound = [Draw(sampling, 9, 0, 4, mask) for mask in (0, 1, None)]
+    drawn = sample(torch.arange(5.0).repeat(3, 1), bound, KNOWN, masks)
+    assert drawn.is_possible.tolist() == [False, True, True]
+    assert drawn.is_finite.all()
+    assert drawn.tokens.tolist()[1:] == [2, 4]
+
+
 def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
     positions = torch.arange(20000)
     numbers = uniform(torch.full((20000,), 42), positions)
@@ -89,6 +112,11 @@ def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
     assert abs(numbers.mean() - 0.5) < 0.01
     other = uniform(torch.full((20000,), 43), positions)
     assert abs(torch.corrcoef(torch.stack((numbers, other)))[0, 1]) < 0.03
+
+
+def test_the_random_numbers_are_fixed() -> None:
+    found = random_bits(torch.tensor([0, 42, -1]), torch.tensor([0, 7, 2**40]))
+    assert found.tolist() == [2802244911, 3155600340, 2336479983]
 
 
 def test_seeds_of_64_bits_are_taken() -> None:

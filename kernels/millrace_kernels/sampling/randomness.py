@@ -2,25 +2,25 @@
 
 from torch import Tensor
 
+from millrace_kernels.sampling.columns import to_signed
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
 
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """Return float64 in [0, 1) with 32 random bits for int64 seeds and positions of one shape.
+    """Return float64 in [0, 1) for int64 seeds and positions of one shape."""
+    return random_bits(seeds, positions).double() * 2.0**-32
+
+
+def random_bits(seeds: Tensor, positions: Tensor) -> Tensor:
+    """Return 32 random bits, as int64.
 
     SplitMix64's finaliser over the seed, then over the result with the position: neighbouring seeds or
-    positions give unrelated numbers. 32 bits keep u * total below total in float64.
+    positions give unrelated numbers.
     """
-    state = _mix(_mix(seeds) + positions * to_signed(_GOLDEN))
-    return _shift(state, 32).double() * 2.0**-32
-
-
-def to_signed(value: int) -> int:
-    """Return the int64 with the same low 64 bits."""
-    value &= 0xFFFFFFFFFFFFFFFF
-    return value - (1 << 64) if value >> 63 else value
+    return _shift(_mix(_mix(seeds) + positions * to_signed(_GOLDEN)), 32)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -1,0 +1,82 @@
+"""What a step's draws ask for, as columns: the reference and the native kernel read the same bytes."""
+
+import math
+import struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+NO_FAULT, NOT_FINITE, NOTHING_ALLOWED = 0, 1, 2
+NO_MASK = -1
+WHOLE = 1 << 32
+"""A share of all."""
+LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 1e-6, 1e6
+PARAMETERS = np.dtype(
+    [
+        ("inverse_temperature", "f4"),
+        ("frequency", "f4"),
+        ("presence", "f4"),
+        ("top_k", "i4"),
+        ("share", "i8"),
+        ("seed", "i8"),
+    ]
+)
+_LAYOUT = struct.Struct("=fffiqq")
+_SLOT, _NUM_PROMPT, _POSITION, _MASK = range(4)
+
+
+class Draws(NamedTuple):
+    """A step's rows, as in sampling.h."""
+
+    parameters: NDArray[np.void]
+    """PARAMETERS [rows]"""
+    places: NDArray[np.int64]
+    """[rows, 4]: slot, number of prompt tokens, position of the drawn token, row of its mask or NO_MASK."""
+
+    @property
+    def slot(self) -> NDArray[np.int64]:
+        """Whose known tokens the penalties count."""
+        return self.places[:, _SLOT]
+
+    @property
+    def num_prompt(self) -> NDArray[np.int64]:
+        """The first position that the penalties count."""
+        return self.places[:, _NUM_PROMPT]
+
+    @property
+    def position(self) -> NDArray[np.int64]:
+        """Where the drawn token comes to stand."""
+        return self.places[:, _POSITION]
+
+    @property
+    def mask(self) -> NDArray[np.int64]:
+        """Which of the masks binds the row."""
+        return self.places[:, _MASK]
+
+
+class Sampled(NamedTuple):
+    """Tokens, and which of them mean nothing."""
+
+    tokens: Tensor
+    """int64 [rows]; 0 where there is a fault"""
+    faults: Tensor
+    """uint8 [rows]: NO_FAULT, NOT_FINITE (the logits) or NOTHING_ALLOWED (by mask)."""
+
+
+def pack_parameters(
+    *, temperature: float, top_k: int, top_p: float, seed: int, frequency: float, presence: float
+) -> bytes:
+    """Return one row of PARAMETERS. A temperature below the least is greedy."""
+    inverse = 0.0
+    if temperature >= LEAST_TEMPERATURE:
+        inverse = math.log2(math.e) / min(temperature, GREATEST_TEMPERATURE)
+    share = round(min(max(top_p, 0.0), 1.0) * WHOLE)
+    return _LAYOUT.pack(inverse, frequency, presence, min(top_k, 2**31 - 1), share, to_signed(seed))
+
+
+def to_signed(value: int) -> int:
+    """Return the int64 with the same low 64 bits."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    return value - (1 << 64) if value >> 63 else value

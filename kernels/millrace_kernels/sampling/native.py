@@ -1,0 +1,77 @@
+"""Sampling by the native kernel: one call for all rows of a step, on CPUs."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millrace_kernels.native import abi
+from millrace_kernels.sampling.columns import PARAMETERS, Draws, Sampled
+
+WORTH_WAKING = 2_000_000
+"""Tokens looked at, below which other threads would come too late: about 160 µs of one thread."""
+TOKENS_PER_DRAWN = 10
+"""A token that may be drawn costs as many that are only compared."""
+
+
+class NativeSampler:
+    """Draws what `sample_reference` draws. One caller at a time."""
+
+    def __init__(
+        self, library: abi.Library, vocabulary: int, num_threads: int = 1, pool: int | None = None
+    ) -> None:
+        """`pool` has `num_threads` threads and outlives this; without one the caller's thread draws."""
+        self._library, self._vocabulary, self._pool = library, vocabulary, pool
+        each = library.sample_bytes(vocabulary)
+        self._scratch = torch.zeros(each * num_threads, dtype=torch.uint8)
+        self._asked = abi.Sampling(scratch=self._scratch.data_ptr(), scratch_bytes=each)
+        self._asked.vocabulary = vocabulary
+
+    def sample(
+        self, logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None
+    ) -> Sampled:
+        """See sample_reference; on CPU tensors whose rows are each contiguous."""
+        num_rows = len(draws.parameters)
+        _check(logits, (num_rows, self._vocabulary), torch.float32)
+        _check(known_tokens, known_tokens.shape, torch.int64)
+        tokens = torch.empty(num_rows, dtype=torch.int64)
+        faults = torch.empty(num_rows, dtype=torch.uint8)
+        asked = self._asked
+        asked.logits, asked.logits_stride = logits.data_ptr(), logits.stride(0)
+        asked.parameters, asked.places = _address(draws.parameters), _address(draws.places)
+        asked.tokens, asked.tokens_stride = known_tokens.data_ptr(), known_tokens.stride(0)
+        if masks is not None:
+            _check(masks, (masks.shape[0], -(-self._vocabulary // 32)), torch.int32)
+            asked.masks, asked.masks_stride = masks.data_ptr(), masks.stride(0)
+        asked.drawn, asked.faults = tokens.data_ptr(), faults.data_ptr()
+        asked.num_rows, asked.next_row = num_rows, 0
+        self._library.sample(self._pool if self._is_long(draws) else None, asked)
+        return Sampled(tokens, faults)
+
+    def _is_long(self, draws: Draws) -> bool:
+        num_rows = len(draws.parameters)
+        num_drawn = np.count_nonzero(draws.parameters["inverse_temperature"])
+        work = (num_rows + (TOKENS_PER_DRAWN - 1) * int(num_drawn)) * self._vocabulary
+        return num_rows > 1 and work >= WORTH_WAKING
+
+
+def weigh_natively(library: abi.Library, z: Tensor, inverse_temperature: float) -> Tensor:
+    """Return the int64 weights of one row, as the reference's `weigh`."""
+    weights = torch.empty(len(z) + 16, dtype=torch.int32)
+    library.weigh(z.data_ptr(), len(z), z.max().item(), inverse_temperature, weights.data_ptr())
+    return weights[: len(z)].long()
+
+
+def _check(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    assert tensor.shape == shape, f"{tuple(tensor.shape)} is not {tuple(shape)}"
+    assert tensor.dtype == dtype, f"{tensor.dtype} is not {dtype}"
+    assert tensor.stride(1) == 1, "a row must be contiguous"
+    assert tensor.device.type == "cpu", f"{tensor.device} is not the CPU"
+
+
+def _address(columns: np.ndarray) -> int:
+    assert columns.flags.c_contiguous, "columns must be contiguous"
+    address: int = columns.ctypes.data
+    return address
+
+
+assert PARAMETERS.itemsize == 32, "as in sampling.h"

@@ -1,0 +1,138 @@
+"""Sampling in plain torch: the definition, and the path on GPUs. README.md has the maths.
+
+Every operation on floats is one that IEEE 754 rounds, alone in its own torch call, so that nothing is fused;
+the rest is on integers. So every device and the native kernel draw the same token.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millrace_kernels.sampling.columns import (
+    NO_MASK,
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    PARAMETERS,
+    WHOLE,
+    Draws,
+    Sampled,
+)
+from millrace_kernels.sampling.randomness import random_bits
+
+WEIGHT_BITS = 30
+"""The most likely token weighs 2^30, so 2^31 tokens sum within int64."""
+_SERIES = tuple(
+    float.fromhex(term)
+    for term in (
+        "0x1.44138ap-13",
+        "0x1.5f0890p-10",
+        "0x1.3b2a54p-7",
+        "0x1.c6af6cp-5",
+        "0x1.ebfbe0p-3",
+        "0x1.62e430p-1",
+    )
+)
+"""2^f = 1 + f · …, from the highest power down: fitted at Chebyshev nodes of [-1/2, 1/2], off by 1e-8."""
+
+
+def sample_reference(
+    logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None
+) -> Sampled:
+    """Draw a token for each row of float32 logits [rows, vocabulary], which stay as they are.
+
+    known_tokens int64 [slots, length]; masks int32 [masks, words], of which bit i of word w allows token
+    32 w + i.
+    """
+    is_finite = torch.isfinite(logits).all(dim=-1)
+    z = torch.where(is_finite[:, None], logits, 0.0)
+    _penalise(z, draws, known_tokens)
+    if masks is not None:
+        _forbid(z, draws, masks)
+    peak = z.amax(dim=-1)
+    faults = torch.where(peak == -torch.inf, NOTHING_ALLOWED, 0).to(torch.uint8)
+    faults[~is_finite | (peak == torch.inf)] = NOT_FINITE
+    z = torch.where((faults == 0)[:, None], z, 0.0)
+    tokens = z.argmax(dim=-1)  # documented: the first of equal maxima
+    for rows, is_cut in _random_rows(draws, logits.shape[-1]):
+        chosen = draws.parameters[rows]
+        drawn = _draw(z[rows], chosen, draws.position[rows], is_cut=is_cut)
+        tokens[rows] = torch.where(faults[rows] == 0, drawn, 0)
+    return Sampled(tokens, faults)
+
+
+def weigh(z: Tensor, inverse_temperatures: Tensor) -> Tensor:
+    """Return int64 weights [rows, vocabulary]: e^((z - max) / temperature) in units of 2^-30."""
+    below = z - z.amax(dim=-1, keepdim=True)
+    y = (below * inverse_temperatures[:, None]).clamp(min=-32.0)
+    n = y.round()
+    f = y - n
+    p = f * _SERIES[0]
+    for term in _SERIES[1:]:
+        p = (p + term) * f
+    p = p + 1.0
+    scale = ((n.int() + (127 + WEIGHT_BITS)) << 23).view(torch.float32)
+    return (p * scale).round().long()
+
+
+def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[list[int], bool]]:
+    """Group the rows that are not greedy by whether top_k or top_p cuts them."""
+    parameters = draws.parameters
+    is_random = parameters["inverse_temperature"] > 0
+    is_cut = (parameters["share"] < WHOLE) | (parameters["top_k"] > 0) & (parameters["top_k"] < vocabulary)
+    groups = [(np.flatnonzero(is_random & (is_cut == cut)).tolist(), cut) for cut in (False, True)]
+    return [(rows, cut) for rows, cut in groups if rows]
+
+
+def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
+    """Lower what a sequence generated before, by its count and by its presence; in place."""
+    for row, (wanted, place) in enumerate(zip(draws.parameters, draws.places.tolist(), strict=True)):
+        frequency, presence = float(wanted["frequency"]), float(wanted["presence"])
+        slot, num_prompt, position, _ = place
+        if not (frequency or presence) or position <= num_prompt:
+            continue
+        tokens, counts = torch.unique(known_tokens[slot, num_prompt:position], return_counts=True)
+        z[row, tokens] -= counts.float() * frequency + presence
+
+
+def _forbid(z: Tensor, draws: Draws, masks: Tensor) -> None:
+    """Set to -infinity what a row's mask does not allow; in place."""
+    rows = np.flatnonzero(draws.mask != NO_MASK)
+    if not len(rows):
+        return
+    chosen = masks[draws.mask[rows].tolist()].to(z.device)
+    bits = chosen[:, :, None] >> torch.arange(32, dtype=torch.int32, device=z.device) & 1
+    is_allowed = bits.flatten(1)[:, : z.shape[-1]] != 0
+    z[rows.tolist()] = z[rows.tolist()].masked_fill(~is_allowed, -torch.inf)
+
+
+def _draw(z: Tensor, parameters: np.ndarray, positions: np.ndarray, *, is_cut: bool) -> Tensor:
+    column = {name: _tensor(parameters[name], z.device) for name in PARAMETERS.names or ()}
+    weights = weigh(z, column["inverse_temperature"])
+    if is_cut:
+        weights = _cut(z, weights, column["top_k"], column["share"])
+    cumulative = weights.cumsum(dim=-1)
+    bits = random_bits(column["seed"], _tensor(positions, z.device))
+    target = _fraction(cumulative[:, -1], bits)
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+
+
+def _cut(z: Tensor, weights: Tensor, top_k: Tensor, share: Tensor) -> Tensor:
+    """Keep the weights of the top_k most likely, of these of the smallest set that reaches top_p."""
+    vocabulary = z.shape[-1]
+    ids = (z + 0.0).sort(dim=-1, descending=True, stable=True).indices  # -0.0 + 0.0 = 0.0: the zeros tie
+    limits = torch.where(top_k > 0, top_k, vocabulary)
+    is_within = torch.arange(vocabulary, device=z.device) < limits[:, None]
+    ordered = weights.gather(1, ids) * is_within
+    upto = ordered.cumsum(dim=-1)
+    need = _fraction(upto[:, -1], share).clamp(min=1)
+    kept = ordered * (upto - ordered < need[:, None])
+    return torch.zeros_like(weights).scatter(1, ids, kept)
+
+
+def _fraction(totals: Tensor, parts: Tensor) -> Tensor:
+    """Return floor(total · part / 2^32) for parts up to 2^32, without leaving int64."""
+    return ((totals >> 31) * parts + ((totals & 0x7FFFFFFF) * parts >> 31)) >> 1
+
+
+def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)

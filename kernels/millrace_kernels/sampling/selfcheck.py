@@ -1,0 +1,39 @@
+"""Draws that a library must make as the reference does before it serves."""
+
+import numpy as np
+import torch
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.errors import NativeError
+from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
+from millrace_kernels.sampling.native import NativeSampler, weigh_natively
+from millrace_kernels.sampling.reference import sample_reference, weigh
+
+VOCABULARY, NUM_ROWS = 601, 12
+
+
+def check_sampler(library: Library) -> None:
+    """Compare weights, and draws of every kind, masked and not. Raises NativeError."""
+    z = torch.linspace(-20, 0, 2000)
+    if not torch.equal(weigh_natively(library, z, 1.25), weigh(z[None], torch.tensor([1.25]))[0]):
+        raise NativeError("the native kernels weigh tokens otherwise than the reference")
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(NUM_ROWS, VOCABULARY, generator=generator).bfloat16().float() * 3
+    known = torch.randint(0, VOCABULARY, (NUM_ROWS, 20), generator=generator)
+    masks = torch.randint(-(2**31), 2**31, (1, -(-VOCABULARY // 32)), generator=generator, dtype=torch.int32)
+    expected = sample_reference(logits, _draws(), known, masks)
+    found = NativeSampler(library, VOCABULARY).sample(logits, _draws(), known, masks)
+    if not torch.equal(found.tokens, expected.tokens):
+        raise NativeError(f"the native kernels drew {found.tokens.tolist()}, not {expected.tokens.tolist()}")
+
+
+def _draws() -> Draws:
+    packed = b"".join(
+        pack_parameters(
+            temperature=row % 4 * 0.6, top_k=row % 3 * 20, top_p=1 - row % 2 / 4, seed=row, frequency=row / 8,
+            presence=0.0,
+        )
+        for row in range(NUM_ROWS)
+    )  # fmt: skip
+    places = [(row, 4, 4 + row, 0 if row % 5 == 0 else NO_MASK) for row in range(NUM_ROWS)]
+    return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64))

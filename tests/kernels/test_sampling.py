@@ -1,0 +1,299 @@
+"""The native kernel draws what the plain-torch reference draws, and the reference draws from the softmax."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.selection import load_library
+from millrace_kernels.sampling import native
+from millrace_kernels.sampling.columns import (
+    NO_MASK,
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    PARAMETERS,
+    Draws,
+    pack_parameters,
+)
+from millrace_kernels.sampling.native import NativeSampler
+from millrace_kernels.sampling.reference import _fraction, sample_reference, weigh
+
+SETS = usable_sets(read_cpu_flags())
+VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)
+PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0, "frequency": 0.0, "presence": 0.0}
+KNOWN = torch.zeros((1, 8), dtype=torch.int64)
+
+parameters = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 1e-30, 1e-6, 1e-3, 0.1, 0.7, 1.0, 1.9, 50.0, 1e9]),
+        "top_k": st.sampled_from([0, 1, 2, 5, 40, 300, 4098, 4099, 10**6, 2**40]),
+        "top_p": st.sampled_from([0.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 0.999999, 1.0]),
+        "seed": st.integers(0, 2**64 - 1),
+        "frequency": st.sampled_from([0.0, 0.3, -1.7]),
+        "presence": st.sampled_from([0.0, 0.0, 1.1]),
+    }
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch_keeps_to_one_thread() -> Iterator[None]:
+    """The reference on small rows is five times as slow on two busy threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def sampler(instruction_set: InstructionSet, vocabulary: int) -> NativeSampler:
+    return NativeSampler(load_library(instruction_set), vocabulary)
+
+
+def draws_of(rows: list[dict[str, Any]], places: list[tuple[int, int, int, int]]) -> Draws:
+    packed = b"".join(pack_parameters(**(PLAIN | row)) for row in rows)
+    return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64).reshape(-1, 4))
+
+
+def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    made = torch.randn(rows, vocabulary, generator=generator)
+    return {
+        "normal": made * 3,
+        "rounded": (made * 3).bfloat16().float(),
+        "tied": (made * 2).round(),
+        "equal": torch.full_like(made, -7.5),
+        "zeros": torch.where(made > 0, 0.0, -0.0),
+        "peaked": made.exp().exp(),
+        "wide": made * 1e4,
+        "huge": made * 1e37,
+        "tiny": made * 1e-40,
+    }[kind]
+
+
+KINDS = ("normal", "rounded", "tied", "equal", "zeros", "peaked", "wide", "huge", "tiny")
+
+
+def batch(
+    rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
+) -> tuple[torch.Tensor, Draws, torch.Tensor, torch.Tensor]:
+    """Logits in a wider table, histories, and masks of which some rows have one."""
+    generator = torch.Generator().manual_seed(seed)
+    count = len(rows)
+    table = torch.full((count, vocabulary + seed % 3), float("nan"))
+    table[:, :vocabulary] = logits_of(kind, count, vocabulary, seed)
+    known = torch.randint(0, vocabulary, (count, 40), generator=generator)
+    words = (count, -(-vocabulary // 32))
+    masks = torch.randint(-(2**31), 2**31, words, generator=generator, dtype=torch.int32)
+    places = [
+        (count - 1 - r, 5, 5 + (seed + 9 * r) % 36, r if (seed + r) % 3 == 0 else -1) for r in range(count)
+    ]
+    return table[:, :vocabulary], draws_of(rows, places), known, masks
+
+
+def check_every_set(rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int) -> None:
+    case = batch(rows, kind, vocabulary, seed)
+    before = case[0].clone()
+    expected = sample_reference(*case)
+    for instruction_set in SETS:
+        found = sampler(instruction_set, vocabulary).sample(*case)
+        assert found.faults.tolist() == expected.faults.tolist(), instruction_set
+        assert found.tokens.tolist() == expected.tokens.tolist(), instruction_set
+    assert torch.equal(before, case[0]), "the logits are not the sampler's to change"
+
+
+cases = given(
+    rows=st.lists(parameters, min_size=1, max_size=12),
+    kind=st.sampled_from(KINDS),
+    vocabulary=st.sampled_from(VOCABULARIES),
+    seed=st.integers(0, 10**6),
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@cases
+def test_every_instruction_set_draws_what_the_reference_draws(
+    rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
+) -> None:
+    check_every_set(rows, kind, vocabulary, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None)
+@cases
+def test_it_does_so_in_thousands_of_rows(
+    rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
+) -> None:
+    check_every_set(rows, kind, vocabulary, seed)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("kind", ["normal", "rounded", "equal", "peaked"])
+def test_a_whole_vocabulary(instruction_set: InstructionSet, kind: str) -> None:
+    rows = [
+        {"temperature": 0.0}, {"seed": 1}, {"top_k": 50, "seed": 2}, {"top_p": 0.95, "seed": 3},
+        {"top_k": 4000, "top_p": 0.9, "seed": 4}, {"temperature": 0.3, "top_p": 0.5, "frequency": 0.5},
+        {"temperature": 5.0, "top_k": 20000, "top_p": 0.99},
+    ]  # fmt: skip
+    for seed in range(3):
+        case = batch(rows, kind, 49152, seed)
+        found = sampler(instruction_set, 49152).sample(*case)
+        assert found.tokens.tolist() == sample_reference(*case).tokens.tolist()
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_row_draws_the_same_alone_and_in_a_crowd_by_any_number_of_threads(
+    instruction_set: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = load_library(instruction_set)
+    rows = [{"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "presence": n % 2} for n in range(23)]
+    logits, draws, known, masks = batch(rows, "rounded", 999, 4)
+    together = sampler(instruction_set, 999).sample(logits, draws, known, masks).tokens.tolist()
+    monkeypatch.setattr(native, "WORTH_WAKING", 0)
+    pool = library.new_pool(2, 64)
+    shared = NativeSampler(library, 999, 2, pool).sample(logits, draws, known, masks).tokens.tolist()
+    library.free_pool(pool)
+    alone = [
+        sampler(instruction_set, 999)
+        .sample(logits[r : r + 1], Draws(draws.parameters[r : r + 1], draws.places[r : r + 1]), known, masks)
+        .tokens.item()
+        for r in range(len(rows))
+    ]
+    assert together == shared == alone
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_that_is_not_finite_is_marked_wherever_it_lies(
+    instruction_set: InstructionSet, value: float
+) -> None:
+    for vocabulary in (1, 17, 300, 600):
+        for at in {0, vocabulary // 2, vocabulary - 1}:
+            logits = torch.randn(3, vocabulary)
+            logits[1, at] = value
+            draws = draws_of([{"top_p": 0.9}] * 3, [(0, 0, 0, NO_MASK)] * 3)
+            expected = sample_reference(logits, draws, KNOWN)
+            found = sampler(instruction_set, vocabulary).sample(logits, draws, KNOWN)
+            assert found.faults.tolist() == expected.faults.tolist() == [0, NOT_FINITE, 0]
+            assert found.tokens.tolist() == expected.tokens.tolist()
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_mask_binds_its_row_alone_and_one_that_allows_nothing_is_a_fault(
+    instruction_set: InstructionSet,
+) -> None:
+    logits = torch.arange(50.0).expand(4, 50).contiguous()
+    masks = torch.zeros((3, 2), dtype=torch.int32)
+    masks[0, 0], masks[2, 1] = 1 << 3 | 1 << 5, -1
+    draws = draws_of(
+        [{"temperature": t} for t in (0, 0.5, 0, 0)], [(0, 0, 9, at) for at in (0, 1, NO_MASK, 2)]
+    )
+    for found in (
+        sample_reference(logits, draws, KNOWN, masks),
+        sampler(instruction_set, 50).sample(logits, draws, KNOWN, masks),
+    ):
+        assert found.faults.tolist() == [0, NOTHING_ALLOWED, 0, 0]
+        assert found.tokens.tolist() == [5, 0, 49, 49]
+
+
+def test_weights_are_the_softmax_in_integers() -> None:
+    z = torch.cat((torch.linspace(-25, 3, 100_001), torch.tensor([3.0, -1e30, -torch.inf])))[None]
+    for temperature in (0.2, 1.0, 1.7):
+        packed = np.frombuffer(pack_parameters(**(PLAIN | {"temperature": temperature})), dtype=PARAMETERS)
+        weights = weigh(z, torch.tensor(packed["inverse_temperature"].copy()))[0]
+        exact = ((z[0].double() - 3) / temperature).exp() * 2.0**30
+        assert weights.max() == 2**30
+        assert weights[-2:].tolist() == [0, 0]
+        error = (weights - exact).abs()
+        assert (error <= 0.51 + exact * 2.0**-18).all()
+        assert error.sum() / exact.sum() < 2.0**-20
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_the_kernel_weighs_to_the_bit(instruction_set: InstructionSet) -> None:
+    generator = torch.Generator().manual_seed(9)
+    z = torch.cat(
+        (torch.randn(300_001, generator=generator) * 5, torch.tensor([-torch.inf, -3e38, 0.0, -0.0]))
+    )
+    for temperature in (1e-6, 0.013, 0.7, 1.0, 3.0, 1e6):
+        packed = np.frombuffer(pack_parameters(**(PLAIN | {"temperature": temperature})), dtype=PARAMETERS)
+        inverse = torch.tensor(packed["inverse_temperature"].copy())
+        library = load_library(instruction_set)
+        assert torch.equal(native.weigh_natively(library, z, inverse.item()), weigh(z[None], inverse)[0])
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_draw_at_the_edge_between_two_tokens(instruction_set: InstructionSet) -> None:
+    """Four equal tokens weigh 2^32 together, so the random bits are the target."""
+    edges = {
+        0: 0,
+        2**30 - 1: 0,
+        2**30: 1,
+        2**31 - 1: 1,
+        2**31: 2,
+        3 * 2**30 - 1: 2,
+        3 * 2**30: 3,
+        2**32 - 1: 3,
+    }
+    rows = [{"seed": seed_of(bits, 9)} for bits in edges]
+    draws = draws_of(rows, [(0, 0, 9, NO_MASK)] * len(rows))
+    logits = torch.tensor([[1.0, -80.0, 1.0, 1.0, -80.0, 1.0]]).repeat(len(rows), 1)
+    ids = [[0, 2, 3, 5][at] for at in edges.values()]
+    assert sample_reference(logits, draws, KNOWN).tokens.tolist() == ids
+    assert sampler(instruction_set, 6).sample(logits, draws, KNOWN).tokens.tolist() == ids
+
+
+def seed_of(bits: int, position: int) -> int:
+    """Return a seed whose random bits at a position are these: SplitMix64, backwards."""
+    golden = 0x9E3779B97F4A7C15
+    return unmix(unmix(bits << 32) - position * golden)
+
+
+def unmix(x: int) -> int:
+    whole = 2**64
+    x = unshift(x % whole, 31)
+    x = unshift(x * pow(0x94D049BB133111EB, -1, whole) % whole, 27)
+    x = unshift(x * pow(0xBF58476D1CE4E5B9, -1, whole) % whole, 30)
+    return (x - 0x9E3779B97F4A7C15) % whole
+
+
+def unshift(x: int, bits: int) -> int:
+    """Undo x ^ x >> bits."""
+    once = x ^ x >> bits
+    return x ^ (x ^ once >> bits) >> bits
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_what_a_cpu_draws() -> None:
+    rows = [{"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "frequency": n % 2} for n in range(24)]
+    for kind in KINDS:
+        logits, draws, known, masks = batch(rows, kind, 4099, 4)
+        expected = sample_reference(logits, draws, known, masks)
+        found = sample_reference(logits.cuda(), draws, known.cuda(), masks.cuda())
+        assert found.tokens.tolist() == expected.tokens.tolist()
+
+
+def test_draws_pass_a_chi_square_test() -> None:
+    vocabulary, count = 40, 40_000
+    logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(5)) * 1.5
+    draws = draws_of([{"temperature": 0.8, "seed": 11}] * count, [(0, 0, p, NO_MASK) for p in range(count)])
+    tokens = sample_reference(logits.expand(count, vocabulary), draws, KNOWN).tokens
+    expected = (logits.double() / 0.8).softmax(0) * count
+    is_common = expected > 5
+    seen = tokens.bincount(minlength=vocabulary).double()
+    observed = torch.cat((seen[is_common], seen[~is_common].sum()[None]))
+    wanted = torch.cat((expected[is_common], expected[~is_common].sum()[None]))
+    degrees = len(wanted) - 1
+    statistic = ((observed - wanted).square() / wanted.clamp(min=1)).sum()
+    assert abs(statistic - degrees) < 3.5 * (2 * degrees) ** 0.5
+
+
+@given(st.integers(0, 2**50), st.integers(0, 2**32))
+@settings(max_examples=300, deadline=None)
+def test_a_fraction_is_exact(total: int, part: int) -> None:
+    assert _fraction(torch.tensor([total]), torch.tensor([part])).item() == total * part >> 32
