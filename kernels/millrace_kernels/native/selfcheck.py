@@ -14,13 +14,19 @@ from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Angles, Heads, Matrix, Packer, Step
+from millrace_kernels.step import Angles, Format, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 WIDTH, MLP_WIDTH, VOCABULARY, LENGTH, BLOCK_SIZE = 48, 40, 50, 40, 16
 HEADS = Heads(num_heads=6, num_kv_heads=2, head_dim=8)
-BOUND = 3e-2
-"""Of the logits' spread, in bfloat16; a wrong lane or block is off by all of it."""
+BOUNDS = {
+    (torch.float32, Format.DENSE): 1e-4,
+    (torch.bfloat16, Format.DENSE): 3e-2,
+    (torch.float32, Format.INT8): 3e-2,
+    (torch.float32, Format.INT4): 3e-2,
+}
+"""Of the logits' spread. Whole numbers agree to 1e-6 until one is rounded another way; a wrong lane or block
+is off by all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ def build_layer(packer: Packer, seed: int = 0) -> Layer:
     query, kv = HEADS.num_heads * HEADS.head_dim, HEADS.num_kv_heads * HEADS.head_dim
     turns = torch.rand(LENGTH, HEADS.head_dim // 2, generator=generator) * 6
     return Layer(
-        table=packer.pack([random(VOCABULARY, WIDTH)], VOCABULARY, WIDTH, None),
+        table=packer.pack_table(random(VOCABULARY, WIDTH)),
         norm=random(1, WIDTH)[0] + 1,
         qkv=packer.pack([random(query, WIDTH), random(2 * kv, WIDTH)], query + 2 * kv, WIDTH, None),
         output=packer.pack([random(WIDTH, query)], WIDTH, query, torch.full((WIDTH,), 0.5)),
@@ -70,12 +76,14 @@ def build_layer(packer: Packer, seed: int = 0) -> Layer:
 
 
 def check_library(library: Library) -> None:
-    """Compare one step of three sequences, in both types. Raises NativeError."""
-    for dtype in (torch.float32, torch.bfloat16):
-        expected, found = _expected(dtype), _found(library, dtype)
+    """Compare one step of three sequences, in both types and every format. Raises NativeError."""
+    for (dtype, form), bound in BOUNDS.items():
+        expected, found = _expected(dtype, form), _found(library, dtype, form)
         worst = ((found - expected).abs().max() / expected.std()).item()
-        if not worst < (BOUND if dtype == torch.bfloat16 else 1e-4):
-            raise NativeError(f"the native kernels are off by {worst:.2g} in a small {dtype} case")
+        if not worst < bound:
+            raise NativeError(
+                f"the native kernels are off by {worst:.2g} in a small {form.value} {dtype} case"
+            )
 
 
 COUNTS, SLOTS = [19, 1, 33], [2, 0, 1]
@@ -92,8 +100,8 @@ def _caches(dtype: torch.dtype) -> list[Tensor]:
     return [flat[:-64].view(shape)]
 
 
-def _found(library: Library, dtype: torch.dtype) -> Tensor:
-    layer = build_layer(NativePacker(dtype))
+def _found(library: Library, dtype: torch.dtype, form: Format) -> Tensor:
+    layer = build_layer(NativePacker(dtype, form))
     sizes = Sizes(num_tokens=64, num_rows=4, num_threads=2)
     program = NativeProgram(library, record(layer.forward, layer.logits, dtype), _caches(dtype), sizes)
     rows = (np.array(values, dtype=np.int32) for values in (SLOTS, [0] * 3, COUNTS))
@@ -101,8 +109,8 @@ def _found(library: Library, dtype: torch.dtype) -> Tensor:
     return program.logits(step).clone()
 
 
-def _expected(dtype: torch.dtype) -> Tensor:
-    layer = build_layer(TensorPacker(dtype, torch.device("cpu")))
+def _expected(dtype: torch.dtype, form: Format) -> Tensor:
+    layer = build_layer(TensorPacker(dtype, torch.device("cpu"), form))
     owners = torch.tensor(SLOTS).repeat_interleave(torch.tensor(COUNTS))
     positions = torch.cat([torch.arange(count) for count in COUNTS])
     ends = torch.tensor(COUNTS).cumsum(0)
