@@ -16,6 +16,7 @@ from millrace_runtime.execution.loading import (
     Reader,
     choose_device,
     choose_dtype,
+    choose_format,
     find_model,
     read_config,
 )
@@ -35,8 +36,9 @@ def build_executor(settings: ExecutionSettings) -> LocalExecutor:
     architecture = find_model(settings.model_path, raw)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, raw, device)
+    form = choose_format(settings.weights, device)
     with torch.inference_mode():
-        weights = CheckpointWeights(Reader(settings.model_path), TensorPacker(dtype, device))
+        weights = CheckpointWeights(Reader(settings.model_path), TensorPacker(dtype, device, form))
         longest = min(architecture.max_length, settings.max_model_length or architecture.max_length)
         model = architecture.build(weights, longest)
         shape = _plan_cache(architecture, settings, dtype, device)

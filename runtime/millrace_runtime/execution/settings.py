@@ -14,6 +14,8 @@ class ExecutionSettings:
     """"cpu", "cuda", or "auto": CUDA where there is one."""
     dtype: str = "auto"
     """"float32", "bfloat16", or "auto": float32 on CPUs, the checkpoint's own on GPUs."""
+    weights: str = "FromCheckpoint"
+    """"FromCheckpoint", or "Int8" or "Int4": matrices are rounded while they are loaded."""
     max_model_length: int | None = None
     """Tokens of prompt and output together. None: the model's own, or what the KV cache holds."""
     max_sequences: int = 64

@@ -17,6 +17,7 @@ DEMO_NAME = "stories"
 DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
+WEIGHTS = ("FromCheckpoint", "Int8", "Int4")
 
 _BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _MAX_SEQUENCES = {"cpu": 32, "cuda": 256}
@@ -49,6 +50,8 @@ class ReplicaSettings:
     """One of DEVICES."""
     dtype: str
     """One of DTYPES; auto is what the model's files have and the device is good at."""
+    weights: str
+    """One of WEIGHTS: kept as the files have them, or rounded while they are loaded."""
     drain_seconds: float
     """How long streams in flight may go on after SIGTERM."""
     startup_deadline_seconds: float
@@ -102,6 +105,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         kv_cache_bytes=values.kv_cache_memory,
         device=values.device,
         dtype=values.dtype,
+        weights=values.weights,
         drain_seconds=values.drain_seconds,
         startup_deadline_seconds=values.startup_deadline_seconds,
         step_deadline_seconds=values.step_deadline_seconds,
@@ -236,6 +240,12 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--device", choices=DEVICES, default="auto", help="(default: a GPU where there is one)"
     )
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="of weights and KV (default: auto)")
+    parser.add_argument(
+        contract.FLAG_WEIGHTS,
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="round matrices to 8 or 4 bits while loading them, on CPUs (default: %(default)s)",
+    )
 
 
 def _add_life_flags(parser: argparse.ArgumentParser) -> None:
