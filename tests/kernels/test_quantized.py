@@ -168,6 +168,15 @@ def test_inputs_are_rounded_to_the_nearest_of_255_levels() -> None:
     assert pad_inputs(torch.ones(1, 33)).shape == (1, 64)
 
 
+def test_rounded_matrices_take_the_memory_that_the_docs_say() -> None:
+    sizes = {}
+    for form in Format:
+        matrix = NativePacker(torch.bfloat16, form).pack([torch.randn(256, 1024)], 256, 1024, None)
+        sizes[form] = matrix.data.nbytes
+    assert sizes[Format.INT8] == sizes[Format.DENSE] / 2
+    assert sizes[Format.INT4] == sizes[Format.DENSE] * 4.5 / 16
+
+
 PEAK = """
 import resource, sys, torch
 from millrace_kernels.native.packing import NativePacker

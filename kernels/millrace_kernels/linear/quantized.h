@@ -93,6 +93,13 @@ INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64
   }
 }
 
+// Ask for the same group of the next strips, which lie after these: one row waits for memory. README.md has figures.
+template <typename F, int STRIPS>
+INLINE void fetch_ahead(const char* w, int64_t strip) {
+  UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++)
+    UNROLL for (int i = 0; i < GROUP * F::BYTES_PER_INPUT; i += 64) __builtin_prefetch(w + s * strip + i, 0, 2);
+}
+
 // Rows and strips of a tile over all inputs; the tile keeps a row's sums every `width`.
 template <typename F, int ROWS, int STRIPS>
 static __attribute__((noinline)) void multiply_part(const char* x, int64_t x_stride, const char* w, int64_t strip,
@@ -100,8 +107,10 @@ static __attribute__((noinline)) void multiply_part(const char* x, int64_t x_str
   Floats part[ROWS][STRIPS];
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++) part[r][s] = acc[r * width + s];
-  for (int g = 0; g < num_groups(inputs); g++, x += sizeof(Group), w += GROUP * F::BYTES_PER_INPUT)
+  for (int g = 0; g < num_groups(inputs); g++, x += sizeof(Group), w += GROUP * F::BYTES_PER_INPUT) {
+    if constexpr (ROWS == 1) fetch_ahead<F, STRIPS>(w, strip);
     multiply_group<F, ROWS, STRIPS>(x, x_stride, w, strip, part);
+  }
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++) acc[r * width + s] = part[r][s];
 }

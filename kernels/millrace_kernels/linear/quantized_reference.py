@@ -40,8 +40,8 @@ def round_int4(weight: Tensor) -> Rounded:
     bfloat16.
     """
     groups = _split(weight)
-    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
-    scales = (largest / -8).bfloat16().float()
+    lowest, highest = torch.aminmax(groups, dim=2, keepdim=True)
+    scales = (torch.where(highest > -lowest, highest, lowest) / -8).bfloat16().float()
     values = _divide(groups, scales).round().clamp(-8, 7)
     return Rounded(values.to(torch.int8).flatten(1), scales[..., 0])
 
