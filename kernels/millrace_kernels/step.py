@@ -4,6 +4,7 @@
 and runs the record at every step. Knows tensors; not models, sequences or schedules.
 """
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +28,22 @@ class Angles:
 
     cos: Tensor
     sin: Tensor
+
+
+class Format(enum.Enum):
+    """How a matrix is kept; linear/README.md has the maths."""
+
+    DENSE = "dense"
+    """In the model's own type."""
+    INT8 = "int8"
+    """Whole numbers of 8 bits, with one scale for each output."""
+    INT4 = "int4"
+    """Whole numbers of 4 bits, with a scale for each output and 32 inputs."""
+
+    @property
+    def of_tables(self) -> "Format":
+        """What embeddings and heads are kept in where other matrices are kept in this."""
+        return Format.INT8 if self is Format.INT4 else self
 
 
 class Matrix(Protocol):
@@ -55,6 +72,9 @@ class Packer(Protocol):
 
     def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
         """Keep a gate's rows and then as many of its product's, for `Step.linear_silu_mul`."""
+
+    def pack_table(self, rows: Tensor) -> Matrix:
+        """Keep an embedding, a head or what is both: rows [tokens, inputs]."""
 
 
 class Step(Protocol):

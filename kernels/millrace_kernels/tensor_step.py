@@ -7,9 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from millrace_kernels.linear.quantized_reference import (
+    GROUP,
+    Rounded,
+    quantized_linear_reference,
+    round_int4,
+    round_int8,
+)
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.select import Attend, Kernels
-from millrace_kernels.step import Angles, Heads, Matrix
+from millrace_kernels.step import Angles, Format, Heads, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +38,64 @@ class DenseMatrix:
         return self.weight.shape[0]
 
 
+@dataclass(frozen=True, slots=True)
+class RoundedMatrix:
+    """A weight in whole numbers: exact, small and slow."""
+
+    weight: Rounded
+    bias: Tensor | None
+    inputs: int
+    dtype: torch.dtype
+    """What an embedding's rows are returned in."""
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+        return self.weight.values.shape[0]
+
+
 class TensorPacker:
-    """Keeps a matrix as one dense tensor."""
+    """Keeps a matrix as one tensor, or as whole numbers and scales."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self.device = dtype, device
+    def __init__(self, dtype: torch.dtype, device: torch.device, form: Format = Format.DENSE) -> None:
+        self.dtype, self.device, self.form = dtype, device, form
 
-    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> DenseMatrix:
+    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
         """See Packer."""
+        return self._pack(self.form, parts, outputs, inputs, bias)
+
+    def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
+        """See Packer."""
+        return self.pack(parts, outputs, inputs, bias)
+
+    def pack_table(self, rows: Tensor) -> Matrix:
+        """See Packer."""
+        return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
+
+    def _pack(
+        self, form: Format, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
+    ) -> Matrix:
+        own_bias = None if bias is None else bias.to(self.device, self.dtype)
+        if form is not Format.DENSE:
+            return RoundedMatrix(_round(form, parts, outputs, inputs), own_bias, inputs, self.dtype)
         weight = torch.empty((outputs, inputs), dtype=self.dtype, device=self.device)
         begin = 0
         for part in parts:
             weight[begin : begin + part.shape[0]] = part
             begin += part.shape[0]
-        return DenseMatrix(weight, None if bias is None else bias.to(self.device, self.dtype))
+        return DenseMatrix(weight, own_bias)
 
-    def pack_gated(
-        self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
-    ) -> DenseMatrix:
-        """See Packer."""
-        return self.pack(parts, outputs, inputs, bias)
+
+def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> Rounded:
+    groups = -(-inputs // GROUP)
+    values = torch.empty((outputs, groups * GROUP), dtype=torch.int8)
+    scales = torch.empty((outputs, groups) if form is Format.INT4 else (outputs,))
+    begin = 0
+    for part in parts:
+        rounded = round_int4(part) if form is Format.INT4 else round_int8(part)
+        end = begin + part.shape[0]
+        values[begin:end], scales[begin:end], begin = rounded.values, rounded.scales, end
+    return Rounded(values, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +118,10 @@ class TensorStep:
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
-        return functional.embedding(self.tokens, _dense(table).weight)
+        if not isinstance(table, RoundedMatrix):
+            return functional.embedding(self.tokens, _dense(table).weight)
+        values = table.weight.values[self.tokens, : table.inputs]
+        return (values * table.weight.scales[self.tokens, None]).to(table.dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """See Step."""
@@ -81,8 +129,7 @@ class TensorStep:
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """See Step."""
-        matrix = _dense(weight)
-        return linear_reference(x, matrix.weight, matrix.bias)
+        return _multiply(x, weight).to(x.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """See Step."""
@@ -110,7 +157,15 @@ class TensorStep:
 
     def logits(self, x: Tensor, weight: Matrix) -> Tensor:
         """See Step."""
-        return self.linear(x, weight).float()
+        return _multiply(x, weight).float()
+
+
+def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
+    """Return the product, in float32 where the weight is rounded."""
+    if isinstance(matrix, RoundedMatrix):
+        return quantized_linear_reference(x, matrix.weight, matrix.bias)
+    dense = _dense(matrix)
+    return linear_reference(x, dense.weight, dense.bias)
 
 
 def _dense(matrix: Matrix) -> DenseMatrix:

@@ -5,8 +5,16 @@ from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, and at each launch
 
+import numpy as np
 import pytest
 import torch
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.program import Batch, NativeProgram, Sizes
+from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.native.selection import load_library
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -59,3 +67,35 @@ class Paged:
 @pytest.fixture(scope="session")
 def paged() -> type[Paged]:
     return Paged
+
+
+class NativeRows:
+    """Runs a forward natively on chosen rows; memory that no row of the step owns is NaN."""
+
+    def __init__(self, library: Library, dtype: torch.dtype = torch.float32, threads: int = 2) -> None:
+        self.library, self.dtype, self.threads = library, dtype, threads
+
+    def run(self, forward: Callable[[Recorder, torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Return what the forward makes of float32 rows [rows, even width]."""
+        table = NativePacker(torch.float32).pack([x], *x.shape, None)
+        recorded = record(lambda step: forward(step, step.embed(table)), lambda hidden, _: hidden, self.dtype)
+        count = x.shape[0]
+        program = NativeProgram(self.library, recorded, Sizes(count + 3, count + 3, self.threads))
+        program._workspace.fill_(255)
+        ones, numbers = np.ones(count, dtype=np.int32), np.arange(count, dtype=np.int32)
+        tokens = torch.arange(count)[:, None].contiguous()
+        step = program.forward(Batch(numbers, ones * 0, ones), range(count), tokens, torch.zeros_like(tokens))
+        return program.logits(step).clone()
+
+
+@pytest.fixture(scope="session", params=InstructionSet)
+def library(request: pytest.FixtureRequest) -> Library:
+    """Each instruction set's library that this CPU can run."""
+    if request.param not in usable_sets(read_cpu_flags()):
+        pytest.skip(f"this CPU lacks {request.param.value}")
+    return load_library(request.param)
+
+
+@pytest.fixture(scope="session")
+def native_rows() -> type[NativeRows]:
+    return NativeRows

@@ -9,9 +9,7 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.build import find_library
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.selfcheck import BOUNDS, Case, check_library, measure_error, run_native
-from millrace_kernels.step import Heads
-
-DTYPES = [torch.float32, torch.bfloat16]
+from millrace_kernels.step import Format, Heads
 
 
 @pytest.fixture(params=list(InstructionSet), ids=lambda one: one.value, scope="module")
@@ -35,10 +33,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "form"), list(BOUNDS))
 @pytest.mark.parametrize("name", list(SHAPES))
-def test_a_layer_agrees_with_the_torch_path(library: Library, name: str, dtype: torch.dtype) -> None:
-    assert measure_error(SHAPES[name], library, dtype) < BOUNDS[dtype]
+def test_a_layer_agrees_with_the_torch_path(
+    library: Library, name: str, dtype: torch.dtype, form: Format
+) -> None:
+    assert measure_error(SHAPES[name], library, dtype, form) < BOUNDS[dtype, form]
 
 
 def in_steps(lengths: tuple[int, ...], chunk: int) -> tuple[tuple[int, ...], ...]:
@@ -48,18 +48,18 @@ def in_steps(lengths: tuple[int, ...], chunk: int) -> tuple[tuple[int, ...], ...
                  for number, size in enumerate(chunks))  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "form"), list(BOUNDS))
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_a_rows_bits_depend_on_nothing_but_the_row(
-    library: Library, dtype: torch.dtype, num_threads: int
+    library: Library, dtype: torch.dtype, form: Format, num_threads: int
 ) -> None:
     lengths = (530, 41, 7)
-    expected = run_native(Case(lengths=lengths, steps=(lengths,)), library, dtype, num_threads=2)[0]
+    expected = run_native(Case(lengths=lengths, steps=(lengths,)), library, dtype, 2, form)[0]
     for chunk in (530, 128, 33):
         case = Case(lengths=lengths, steps=in_steps(lengths, chunk))
-        assert torch.equal(run_native(case, library, dtype, num_threads)[0], expected), chunk
+        assert torch.equal(run_native(case, library, dtype, num_threads, form)[0], expected), chunk
     decoded = Case(lengths=lengths, steps=((500, 0, 0), *((1, 1, 0),) * 30))
-    assert torch.equal(run_native(decoded, library, dtype, num_threads)[0], expected)
+    assert torch.equal(run_native(decoded, library, dtype, num_threads, form)[0], expected)
 
 
 def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from millrace_kernels.native.selfcheck import BOUNDS, measure_error
 from tests.kernels.test_native import SHAPES
 library = Library(Path(sys.argv[1]))
 for name, case in SHAPES.items():
-    for dtype, bound in BOUNDS.items():
-        assert measure_error(case, library, dtype) < bound, (name, dtype)
+    for (dtype, form), bound in BOUNDS.items():
+        assert measure_error(case, library, dtype, form) < bound, (name, dtype, form)
 print("clean")
 """
 

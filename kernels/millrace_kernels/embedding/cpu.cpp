@@ -6,6 +6,13 @@ namespace MILLRACE_ISA {
 // Copy row `column` of W, which is a column of the packed strips, to float32.
 static void unpack(const Matrix& m, int64_t column, float* to) {
   int64_t strip = column / LANES, lane = column % LANES;
+  if (m.format == INT8) {
+    int inputs = (m.inputs + 31) / 32 * 32;
+    const uint8_t* from = (const uint8_t*)m.data + strip * inputs * LANES + lane * 4;
+    float scale = m.scales[column];
+    for (int k = 0; k < m.inputs; k++) to[k] = (from[k / 4 * 4 * LANES + k % 4] - 128) * scale;
+    return;
+  }
   if (m.format == DENSE_FLOAT32) {
     const float* from = (const float*)m.data + strip * m.inputs * LANES + lane;
     for (int k = 0; k < m.inputs; k++) to[k] = from[k * LANES];

@@ -1,5 +1,6 @@
 // y = x·Wᵀ + b on CPUs, for any number of rows. README.md has the layout and why a row's bits depend on nothing else.
 #include "../native/program.h"
+#include "quantized.h"
 
 namespace MILLRACE_ISA {
 
@@ -19,7 +20,7 @@ constexpr int BLOCK_INPUTS = 2048;
 
 // How a format's strip is read. Each has the strip's bytes for `inputs`, and multiplies one tile.
 struct Bfloat16 {
-  typedef bf16 Input;
+  struct Input { bf16 values[2]; };                // what a row has for STEP inputs
   static constexpr int STEP = 2;                   // inputs that one vector of a strip holds
   static constexpr int64_t BYTES_PER_INPUT = 32;   // 16 columns of 2 bytes
 };
@@ -55,6 +56,18 @@ INLINE void multiply(Float32, const char* x, int64_t x_stride, const char* w, in
   }
 }
 
+template <int ROWS, int STRIPS>
+INLINE void multiply(Int8, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+                     Floats acc[ROWS][STRIPS]) {
+  multiply_quantized<Int8, ROWS, STRIPS>(x, x_stride, w, strip, inputs, acc);
+}
+
+template <int ROWS, int STRIPS>
+INLINE void multiply(Int4, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+                     Floats acc[ROWS][STRIPS]) {
+  multiply_quantized<Int4, ROWS, STRIPS>(x, x_stride, w, strip, inputs, acc);
+}
+
 // Where a tile stands.
 struct Tile {
   const Program& program;
@@ -82,7 +95,7 @@ INLINE Floats gated(Floats gate, Floats up) {
 }
 
 template <int STRIPS>
-INLINE void finish_row(const Tile& t, int r, Floats* value) {
+static __attribute__((noinline)) void finish_row(const Tile& t, int r, Floats* value) {
   const Matrix& m = *t.op.matrix;
   char* to = row<char>(t.program, t.op.y, t.row + r);
   if (m.is_gated) {  // strips 2i and 2i + 1 are the gate and up columns of output strip i
@@ -111,13 +124,16 @@ static __attribute__((noinline)) void compute(const Tile& t) {
       acc[r][s] = t.is_first ? splat(0.0f) : load(sums + r * 64 + s * LANES);
   int64_t strip = (t.op.matrix->inputs + F::STEP - 1) / F::STEP * F::STEP * F::BYTES_PER_INPUT;
   const char* w = (const char*)t.op.matrix->data + t.strip * strip + t.first_input * F::BYTES_PER_INPUT;
-  const char* x = row<char>(t.program, t.op.x, t.row) + t.first_input * sizeof(typename F::Input);
+  const char* x = row<char>(t.program, t.op.x, t.row) + t.first_input / F::STEP * sizeof(typename F::Input);
   multiply<ROWS, STRIPS>(F(), x, t.op.x.stride, w, strip, t.num_inputs, acc);
   if (!t.is_last) {
     UNROLL for (int r = 0; r < ROWS; r++)
       UNROLL for (int s = 0; s < STRIPS; s++) store(sums + r * 64 + s * LANES, acc[r][s]);
     return;
   }
+  if (const float* scales = t.op.matrix->scales)
+    UNROLL for (int r = 0; r < ROWS; r++)
+      UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = mul(acc[r][s], load(scales + (t.strip + s) * LANES));
   UNROLL for (int r = 0; r < ROWS; r++) finish_row<STRIPS>(t, r, acc[r]);
 }
 
@@ -169,6 +185,8 @@ void linear(const Program& p, const Op& op, int num_rows, const Worker& w) {
   switch (op.matrix->format) {
     case DENSE_BFLOAT16: return linear_of<Bfloat16>(p, op, num_rows, w);
     case DENSE_FLOAT32: return linear_of<Float32>(p, op, num_rows, w);
+    case INT8: return linear_of<Int8>(p, op, num_rows, w);
+    case INT4: return linear_of<Int4>(p, op, num_rows, w);
   }
 }
 

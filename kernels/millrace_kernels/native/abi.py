@@ -13,6 +13,16 @@ class Type(enum.IntEnum):
 
     FLOAT32 = 0
     BFLOAT16 = 1
+    GROUPS = 2
+
+
+class Format(enum.IntEnum):
+    """How a matrix is kept."""
+
+    DENSE_FLOAT32 = 0
+    DENSE_BFLOAT16 = 1
+    INT8 = 2
+    INT4 = 3
 
 
 class Kind(enum.IntEnum):
@@ -26,6 +36,7 @@ class Kind(enum.IntEnum):
     ROTARY_KV_WRITE = 5
     ATTENTION = 6
     SELECT = 7
+    QUANTIZE = 8
 
 
 class Rows(Structure):

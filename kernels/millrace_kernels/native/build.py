@@ -76,7 +76,7 @@ def library_name(instruction_set: InstructionSet) -> str:
 
 def sources() -> list[Path]:
     """Return every C++ file of the library."""
-    return sorted([*PACKAGE.glob("*/cpu.cpp"), *PACKAGE.glob("native/*.cpp")])
+    return sorted([*PACKAGE.glob("*/cpu*.cpp"), *PACKAGE.glob("native/*.cpp")])
 
 
 def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:

@@ -1,15 +1,15 @@
 """Matrices as the native products read them, in huge pages. linear/README.md has the layout."""
 
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.strips import LANES, Strips, allocate_strips
+from millrace_kernels.step import Format
 
-LANES = 16
 CHUNK_BYTES = 64 << 20
 
 
@@ -44,11 +44,14 @@ class PackedMatrix:
     """A weight as strips of 16 outputs."""
 
     data: Tensor
-    """bfloat16 [strips, inputs / 2, 16, 2] or float32 [strips, inputs, 16]; outputs past the last are 0."""
+    """As native/strips.py lays out the format; outputs past the last are 0."""
+    scales: Tensor | None
+    """INT8: float32 [strips, 16]"""
     bias: Tensor | None
     """float32 [outputs]"""
     inputs: int
     outputs: int
+    form: Format
     is_gated: bool
     """Strips of the first half of the outputs and of the second take turns."""
 
@@ -56,58 +59,40 @@ class PackedMatrix:
 class NativePacker:
     """Keeps matrices for the native path."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype, self.device = dtype, torch.device("cpu")
+    def __init__(self, dtype: torch.dtype, form: Format = Format.DENSE) -> None:
+        self.dtype, self.device, self.form = dtype, torch.device("cpu"), form
         self._arena = Arena()
 
     def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> PackedMatrix:
         """See Packer. Raises RecordError for a width that no kernel takes."""
-        data = self._strips(-(-outputs // LANES), inputs)
-        begin = 0
-        for part in parts:
-            write_rows(data, begin, part)
-            begin += part.shape[0]
-        return PackedMatrix(data, _widen(bias), inputs, outputs, is_gated=False)
+        return self._pack(self.form, parts, outputs, inputs, bias)
 
     def pack_gated(
         self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
     ) -> PackedMatrix:
         """See Packer."""
-        data = self._strips(2 * -(-outputs // 2 // LANES), inputs)
+        strips = self._allocate(self.form, 2 * -(-outputs // 2 // LANES), inputs)
         for number, part in enumerate(parts):
-            write_rows(data[number::2], 0, part)
-        return PackedMatrix(data, _widen(bias), inputs, outputs, is_gated=True)
+            strips.every_other(number).write(0, part)
+        shape = (inputs, outputs, self.form)
+        return PackedMatrix(strips.data, strips.scales, _widen(bias), *shape, is_gated=True)
 
-    def _strips(self, count: int, inputs: int) -> Tensor:
-        if inputs % 2:
-            raise RecordError(f"a matrix of {inputs} inputs: the native products take even numbers")
-        memory = self._arena.allocate(count * inputs * LANES * self.dtype.itemsize).view(self.dtype)
-        if self.dtype == torch.bfloat16:
-            return memory.view(count, inputs // 2, LANES, 2)
-        return memory.view(count, inputs, LANES)
+    def pack_table(self, rows: Tensor) -> PackedMatrix:
+        """See Packer."""
+        return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
 
+    def _pack(
+        self, form: Format, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
+    ) -> PackedMatrix:
+        strips = self._allocate(form, -(-outputs // LANES), inputs)
+        begin = 0
+        for part in parts:
+            strips.write(begin, part)
+            begin += part.shape[0]
+        return PackedMatrix(strips.data, strips.scales, _widen(bias), inputs, outputs, form, is_gated=False)
 
-def write_rows(data: Tensor, begin: int, rows: Tensor) -> None:
-    """Write rows [count, inputs] as the outputs from `begin` on."""
-    pairs = 2 if data.dim() == 4 else 1
-    lanes = data.view(*data.shape[:3], pairs).permute(0, 2, 1, 3)
-    for strip, lane, first, count in _segments(begin, rows.shape[0]):
-        part = rows[first : first + count].reshape(count, -1, pairs)
-        if lane == 0 and count % LANES == 0:
-            lanes[strip : strip + count // LANES] = part.view(count // LANES, LANES, -1, pairs)
-        else:
-            lanes[strip, lane : lane + count] = part
-
-
-def _segments(begin: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut rows into (strip, lane, first row, rows): whole strips at once, and what is left at the ends."""
-    row = 0
-    while row < count:
-        strip, lane = divmod(begin + row, LANES)
-        left = count - row
-        size = left // LANES * LANES if lane == 0 and left >= LANES else min(LANES - lane, left)
-        yield strip, lane, row, size
-        row += size
+    def _allocate(self, form: Format, count: int, inputs: int) -> Strips:
+        return allocate_strips(self._arena.allocate, form, self.dtype, count, inputs)
 
 
 def _widen(bias: Tensor | None) -> Tensor | None:

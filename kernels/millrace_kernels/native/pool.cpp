@@ -94,6 +94,7 @@ static void run_op(const Program& p, const Step& step, const Op& op, const Worke
     case ROTARY_KV_WRITE: return rotary_kv_write(p, step, op, w);
     case ATTENTION: return attention(p, step, op, w);
     case SELECT: return select(p, step, op, w);
+    case QUANTIZE: return quantize(p, op, num_rows, w);
     case SAMPLE: return sample(*(Sampling*)op.weight, w);
   }
 }

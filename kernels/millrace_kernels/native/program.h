@@ -5,9 +5,9 @@
 
 namespace MILLRACE_ISA {
 
-enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
+enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, GROUPS = 2 };  // GROUPS: as linear/quantized.h says
 
-enum Format : int32_t { DENSE_FLOAT32 = 0, DENSE_BFLOAT16 = 1 };
+enum Format : int32_t { DENSE_FLOAT32 = 0, DENSE_BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 
 enum Kind : int32_t {
   EMBED = 0,
@@ -18,6 +18,7 @@ enum Kind : int32_t {
   ROTARY_KV_WRITE = 5,
   ATTENTION = 6,
   SELECT = 7,
+  QUANTIZE = 8,
   SAMPLE = 64,  // in no record: `millrace_sample` makes it
 };
 
@@ -32,7 +33,7 @@ struct Rows {
 // A matrix [outputs, inputs], packed as linear/README.md says.
 struct Matrix {
   const void* data;
-  const float* scales;
+  const float* scales;  // INT8: of each packed column. Else null
   const float* bias;  // null without one
   int32_t format;
   int32_t inputs;
@@ -99,6 +100,7 @@ INLINE Share share(int total, const Worker& w) {
 void embed(const Program&, const Step&, const Op&, const Worker&);
 void rms_norm(const Program&, const Op&, int num_rows, const Worker&);
 void linear(const Program&, const Op&, int num_rows, const Worker&);
+void quantize(const Program&, const Op&, int num_rows, const Worker&);
 void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&);
 void attention(const Program&, const Step&, const Op&, const Worker&);
 void select(const Program&, const Step&, const Op&, const Worker&);

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.native import abi
+from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.recorder import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import Place, place_registers
+from millrace_kernels.step import Format
 
 TASK_ROWS = 48
 TILE_KEYS = 64
 """As in paged_attention/cpu.cpp."""
 SUMS = 64
 """Columns whose sums a product keeps between two blocks of inputs, as in linear/cpu.cpp."""
-DENSE = {torch.float32: 0, torch.bfloat16: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,9 @@ class NativeProgram:
         op = abi.Op(operation.kind, operation.layer, _rows(operation.x or operation.y, places), y)
         if (matrix := operation.matrix) is not None:
             bias = None if matrix.bias is None else matrix.bias.data_ptr()
-            shape = (DENSE[matrix.data.dtype], matrix.inputs, matrix.outputs, int(matrix.is_gated))
-            structure = abi.Matrix(matrix.data.data_ptr(), None, bias, *shape)
+            scales = None if matrix.scales is None else matrix.scales.data_ptr()
+            shape = (_format(matrix), matrix.inputs, matrix.outputs, int(matrix.is_gated))
+            structure = abi.Matrix(matrix.data.data_ptr(), scales, bias, *shape)
             self._kept.append(structure)
             op.matrix = ctypes.pointer(structure)
         if operation.weight is not None:
@@ -132,6 +134,13 @@ class NativeProgram:
 def _rows(register: Register, places: dict[Register, Place]) -> abi.Rows:
     place = places[register]
     return abi.Rows(place.offset, place.stride, register.width, TYPES[register.dtype])
+
+
+def _format(matrix: PackedMatrix) -> abi.Format:
+    if matrix.form is Format.DENSE:
+        is_float = matrix.data.dtype == torch.float32
+        return abi.Format.DENSE_FLOAT32 if is_float else abi.Format.DENSE_BFLOAT16
+    return abi.Format[matrix.form.name]
 
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:

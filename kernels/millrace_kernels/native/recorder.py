@@ -6,12 +6,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, Heads, Matrix
+from millrace_kernels.step import Angles, Format, Heads, Matrix
 
-TYPES = {torch.float32: abi.Type.FLOAT32, torch.bfloat16: abi.Type.BFLOAT16}
+TYPES = {
+    torch.float32: abi.Type.FLOAT32,
+    torch.bfloat16: abi.Type.BFLOAT16,
+    torch.int8: abi.Type.GROUPS,
+}
+GROUP_BYTES = GROUP + 4 + 4
+"""Whole numbers, their scale and their sum, as linear/quantized.h has them."""
 META = torch.device("meta")
 
 
@@ -64,10 +71,14 @@ class Recorder:
     _registers: dict[int, Register] = field(default_factory=dict)
     _tensors: list[Tensor] = field(default_factory=list)
     """Kept, so that no id is used twice."""
+    _rounded: dict[Register, Tensor] = field(default_factory=dict)
+    """What a register holds, as quantised products take it."""
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
         packed = _packed(table)
+        if packed.form is Format.INT4:
+            raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
         return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -77,20 +88,21 @@ class Recorder:
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """See Step."""
-        return self._write(abi.Kind.LINEAR, x, weight.outputs, self.dtype, matrix=_packed(weight))
+        return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, self.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """See Step."""
         register = self._registers.pop(id(residual), None)
         if register is None:
             raise RecordError("a residual is used again, or no operation of the step made it")
-        self._append(Recorded(abi.Kind.LINEAR_ADD, self._find(x), register, _packed(weight)))
+        packed = _packed(weight)
+        self._append(Recorded(abi.Kind.LINEAR_ADD, self._find(self._fit(x, packed)), register, packed))
+        self._rounded.pop(register, None)
         return self._name(register)
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """See Step."""
-        packed = _packed(weight)
-        return self._write(abi.Kind.LINEAR_SILU_MUL, x, packed.outputs // 2, self.dtype, matrix=packed)
+        return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
         """See Step."""
@@ -110,7 +122,7 @@ class Recorder:
 
     def logits(self, x: Tensor, weight: Matrix) -> Tensor:
         """See Step."""
-        return self._write(abi.Kind.LINEAR, x, weight.outputs, torch.float32, matrix=_packed(weight))
+        return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
 
     def select(self, hidden: Tensor) -> Tensor:
         """End the forward: go on with the rows that draw."""
@@ -123,6 +135,20 @@ class Recorder:
     def output(self, tensor: Tensor) -> Register:
         """Return where a tensor will lie."""
         return self._find(tensor)
+
+    def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
+        packed = _packed(weight)
+        return self._write(kind, self._fit(x, packed), width, dtype, matrix=packed)
+
+    def _fit(self, x: Tensor, matrix: PackedMatrix) -> Tensor:
+        """Return x as a product with the matrix takes it, rounded once for all of them."""
+        if matrix.form is Format.DENSE:
+            return x
+        register = self._find(x)
+        if register not in self._rounded:
+            num_bytes = -(-register.width // GROUP) * GROUP_BYTES
+            self._rounded[register] = self._write(abi.Kind.QUANTIZE, x, num_bytes, torch.int8)
+        return self._rounded[register]
 
     def _write(  # noqa: PLR0917
         self,

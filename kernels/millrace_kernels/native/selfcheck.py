@@ -15,14 +15,20 @@ from millrace_kernels.native.recorder import record
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Angles, Heads, Matrix, Packer, Step
+from millrace_kernels.step import Angles, Format, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 BLOCK_SIZE = 16
 SLACK = 64
 """Numbers after a cache's last block: kernels read whole vectors."""
-BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
-"""Of the logits' spread; a wrong lane or block is off by all of it."""
+BOUNDS = {
+    (torch.float32, Format.DENSE): 1e-4,
+    (torch.bfloat16, Format.DENSE): 4e-2,
+    (torch.float32, Format.INT8): 4e-2,
+    (torch.float32, Format.INT4): 4e-2,
+}
+"""Of the logits' spread. Whole numbers agree to 1e-6 until one is rounded another way; a wrong lane or block
+is off by all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
     turns = torch.rand(max(case.lengths), heads.head_dim // 2, generator=generator) * 6
     return Layer(
         heads=heads,
-        table=packer.pack([random(case.vocabulary, width)], case.vocabulary, width, None),
+        table=packer.pack_table(random(case.vocabulary, width)),
         norm=random(1, width)[0] + 1,
         qkv=packer.pack([random(query, width), random(2 * kv, width)], query + 2 * kv, width, None),
         output=packer.pack([random(width, query)], width, query, random(1, width)[0]),
@@ -90,18 +96,20 @@ def build_layer(packer: Packer, case: Case) -> Layer:
 
 
 def check_library(library: Library) -> None:
-    """Compare one step of three sequences, in both types. Raises NativeError."""
-    for dtype, bound in BOUNDS.items():
-        worst = measure_error(Case(), library, dtype)
+    """Compare one step of three sequences, in both types and every format. Raises NativeError."""
+    for (dtype, form), bound in BOUNDS.items():
+        worst = measure_error(Case(), library, dtype, form)
         if not worst < bound:
-            raise NativeError(f"the native kernels are off by {worst:.2g} in a small {dtype} case")
+            raise NativeError(
+                f"the native kernels are off by {worst:.2g} in a small {form.value} {dtype} case"
+            )
     check_sampler(library)
 
 
-def measure_error(case: Case, library: Library, dtype: torch.dtype) -> float:
+def measure_error(case: Case, library: Library, dtype: torch.dtype, form: Format = Format.DENSE) -> float:
     """Return the largest difference of the last step's logits from the torch path, in their spread."""
-    expected = run_torch(case, dtype)
-    return ((run_native(case, library, dtype) - expected).abs().max() / expected.std()).item()
+    expected = run_torch(case, dtype, form)
+    return ((run_native(case, library, dtype, form=form) - expected).abs().max() / expected.std()).item()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +140,11 @@ def _caches(case: Case, dtype: torch.dtype) -> list[Tensor]:
     return [flat[:-SLACK].view(shape)]
 
 
-def run_native(case: Case, library: Library, dtype: torch.dtype, num_threads: int = 2) -> Tensor:
+def run_native(
+    case: Case, library: Library, dtype: torch.dtype, num_threads: int = 2, form: Format = Format.DENSE
+) -> Tensor:
     """Return the last step's logits, float32 [sequences, vocabulary]."""
-    layer = build_layer(NativePacker(dtype), case)
+    layer = build_layer(NativePacker(dtype, form), case)
     sizes = Sizes(max(sum(step) for step in case.steps), len(case.lengths), num_threads)
     recorded = record(layer.forward, layer.logits, dtype)
     program = NativeProgram(library, recorded, sizes)
@@ -149,9 +159,9 @@ def run_native(case: Case, library: Library, dtype: torch.dtype, num_threads: in
     return logits
 
 
-def run_torch(case: Case, dtype: torch.dtype) -> Tensor:
+def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Tensor:
     """Return the same by the torch path, the whole sequences in one step."""
-    layer = build_layer(TensorPacker(dtype, torch.device("cpu")), case)
+    layer = build_layer(TensorPacker(dtype, torch.device("cpu"), form), case)
     tables, counts = _tables(case), torch.tensor(case.lengths)
     owners = torch.tensor(tables.slots).repeat_interleave(counts)
     positions = torch.cat([torch.arange(count) for count in case.lengths])

@@ -39,6 +39,24 @@ class ObjectiveMetric(StrEnum):
     TIME_PER_OUTPUT_TOKEN = "TimePerOutputToken"  # noqa: S105  a latency, no secret
 
 
+class Weights(StrEnum):
+    """What a model's matrices are kept in."""
+
+    FROM_CHECKPOINT = "FromCheckpoint"
+    INT8 = "Int8"
+    INT4 = "Int4"
+
+
+class Quantization(Part):
+    """How a model's numbers are rounded: smaller and faster, and a little less exact."""
+
+    weights: Weights = Field(
+        default=Weights.FROM_CHECKPOINT,
+        description="FromCheckpoint: as the model's files have them. Int8, Int4: each replica rounds the "
+        "matrices to 8 or 4 bits while it loads them; on CPUs only.",
+    )
+
+
 class Model(Part):
     """Which model to serve, and under which name."""
 
@@ -54,6 +72,9 @@ class Model(Part):
         max_length=253,
         pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._:/]*[A-Za-z0-9])?$",
         description="The name clients write in a request's `model`. Default: metadata.name.",
+    )
+    quantization: Quantization = Field(
+        default_factory=Quantization, description="How the model's numbers are rounded while they are loaded."
     )
 
 

@@ -12,7 +12,7 @@ from millrace_kernels.native.errors import NativeError, RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
-from millrace_kernels.step import Packer
+from millrace_kernels.step import Format, Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.kv_cache import (
@@ -27,6 +27,7 @@ from millrace_runtime.execution.loading import (
     Reader,
     choose_device,
     choose_dtype,
+    choose_format,
     find_model,
     read_config,
 )
@@ -53,6 +54,23 @@ class Loaded:
     library: Library | None
 
 
+@dataclass(frozen=True, slots=True)
+class Packers:
+    """What matrices are kept in, and what keeps them so on each path."""
+
+    dtype: torch.dtype
+    device: torch.device
+    form: Format
+
+    def native(self) -> NativePacker:
+        """For the native kernels."""
+        return NativePacker(self.dtype, self.form)
+
+    def tensor(self) -> TensorPacker:
+        """For torch, and Triton."""
+        return TensorPacker(self.dtype, self.device, self.form)
+
+
 def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> LocalExecutor:
     """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
 
@@ -65,7 +83,8 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, raw)
     with torch.inference_mode():
-        loaded = _load(architecture, settings, dtype, device, tell or (lambda _: None))
+        packers = Packers(dtype, device, choose_format(settings.weights, device))
+        loaded = _load(architecture, settings, packers, tell or (lambda _: None))
         shape = _plan_cache(architecture, settings, dtype, device)
         slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
         runner = _runner(loaded, settings)
@@ -81,27 +100,22 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
     return LocalExecutor(runner, slots, limits, device, allocate)
 
 
-def _load(
-    architecture: Architecture,
-    settings: ExecutionSettings,
-    dtype: torch.dtype,
-    device: torch.device,
-    tell: Tell,
-) -> Loaded:
+def _load(architecture: Architecture, settings: ExecutionSettings, packers: Packers, tell: Tell) -> Loaded:
     """Pack the model for the path that the device, its instructions and the settings choose."""
-    path = GPU_PATH if device.type == "cuda" else _select(settings.kernels)
+    path = GPU_PATH if packers.device.type == "cuda" else _select(settings.kernels)
     if path.library is not None:
         try:
-            model = _build(architecture, settings, NativePacker(dtype))
+            model = _build(architecture, settings, packers.native())
         except RecordError as error:
             if settings.kernels != AUTO:
                 raise ModelError(f"--kernels {settings.kernels}: {error}") from error
             path = CpuPath(None, f"torch computes, slowly: {error}")
         else:
             tell(path.reason)
-            return Loaded(model, dtype, device, path.library)
+            return Loaded(model, packers.dtype, packers.device, path.library)
     tell(path.reason)
-    return Loaded(_build(architecture, settings, TensorPacker(dtype, device)), dtype, device, None)
+    model = _build(architecture, settings, packers.tensor())
+    return Loaded(model, packers.dtype, packers.device, None)
 
 
 def _select(choice: str) -> CpuPath:

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from millrace_kernels.step import Matrix, Packer
+from millrace_kernels.step import Format, Matrix, Packer
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
     ModelError,
@@ -21,6 +21,7 @@ from millrace_runtime.models.model import Architecture
 from millrace_runtime.models.registry import find_architecture
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.INT4}
 STORED_TYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 """Types whose numbers are the weights themselves."""
 INDEX = "model.safetensors.index.json"
@@ -63,6 +64,18 @@ def choose_dtype(name: str, raw: Mapping[str, Any]) -> torch.dtype:
     if name not in DTYPES:
         raise ModelError(f'dtype "{name}" is not known: use "auto", {" or ".join(map(repr, DTYPES))}')
     return DTYPES[name]
+
+
+def choose_format(weights: str, device: torch.device) -> Format:
+    """Return what matrices are kept in. Raises ModelError for what the device has no kernels for."""
+    if weights not in FORMATS:
+        raise ModelError(f'weights "{weights}" are not known: use {", ".join(map(repr, FORMATS))}')
+    if device.type == "cuda" and FORMATS[weights] is not Format.DENSE:
+        raise ModelError(
+            f"--weights {weights} has no kernels for GPUs yet: leave it out "
+            "(spec.model.quantization.weights: FromCheckpoint), or serve on CPUs with --device cpu"
+        )
+    return FORMATS[weights]
 
 
 class Reader:
@@ -109,6 +122,10 @@ class CheckpointWeights:
         """See Weights."""
         bias = self._bias(names) if has_bias else None
         return self._packer.pack(self._parts(names, inputs), sum(names.values()), inputs, bias)
+
+    def table(self, name: str, rows: int, inputs: int) -> Matrix:
+        """See Weights."""
+        return self._packer.pack_table(self._reader.read(f"{name}.weight", (rows, inputs)))
 
     def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
         """See Weights."""

@@ -16,6 +16,8 @@ class ExecutionSettings:
     """"float32", "bfloat16", or "auto": the checkpoint's own."""
     kernels: str = "auto"
     """What computes on a CPU: "torch", an instruction set's name, or "auto", the fastest there is."""
+    weights: str = "FromCheckpoint"
+    """"FromCheckpoint", or "Int8" or "Int4": matrices are rounded while they are loaded."""
     max_model_length: int | None = None
     """Tokens of prompt and output together. None: the model's own, or what the KV cache holds."""
     max_sequences: int = 64

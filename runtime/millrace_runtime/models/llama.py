@@ -75,13 +75,13 @@ class Llama:
     """Tokens to hidden states, and hidden states to logits."""
 
     def __init__(self, config: LlamaConfig, weights: Weights, length: int) -> None:
-        table = weights.matrix({"model.embed_tokens": config.vocabulary_size}, config.width)
+        table = weights.table("model.embed_tokens", config.vocabulary_size, config.width)
         angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
         self.embedding = Embedding(table)
         self.layers = [LlamaLayer(config, weights, layer, angles) for layer in range(config.num_layers)]
         self.norm = RMSNorm(weights.vector("model.norm.weight", config.width), config.epsilon)
-        head = {"lm_head": config.vocabulary_size}
-        self.head = Head(table if config.is_tied else weights.matrix(head, config.width))
+        head = table if config.is_tied else weights.table("lm_head", config.vocabulary_size, config.width)
+        self.head = Head(head)
 
     def forward(self, step: Step) -> Tensor:
         """Return the hidden states of the step's tokens, [tokens, width]."""

@@ -26,5 +26,8 @@ class Weights(Protocol):
         With `has_bias` each has a `name.bias` as well.
         """
 
+    def table(self, name: str, rows: int, inputs: int) -> Matrix:
+        """Return an embedding or a head, `name.weight`: a row for each token."""
+
     def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return a gate and what it multiplies, `rows` each, as one matrix."""

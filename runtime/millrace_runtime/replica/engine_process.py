@@ -93,6 +93,7 @@ def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
             model_path=settings.model_path,
             device=settings.device,
             dtype=settings.dtype,
+            weights=settings.weights,
             max_model_length=settings.max_model_length,
             max_sequences=settings.max_sequences,
             max_batched_tokens=settings.max_batched_tokens,

@@ -18,6 +18,7 @@ DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512", "avx2", "portable")
+WEIGHTS = ("FromCheckpoint", "Int8", "Int4")
 
 _MAX_SEQUENCES = {"cpu": 32, "cuda": 256}
 _MAX_BATCHED_TOKENS = {"cpu": 512, "cuda": 4096}
@@ -51,6 +52,8 @@ class ReplicaSettings:
     """One of DTYPES; auto is what the model's files have."""
     kernels: str
     """One of KERNELS: what computes on a CPU."""
+    weights: str
+    """One of WEIGHTS: kept as the files have them, or rounded while they are loaded."""
     drain_seconds: float
     """How long streams in flight may go on after SIGTERM."""
     request_head_seconds: float
@@ -115,6 +118,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         device=values.device,
         dtype=values.dtype,
         kernels=values.kernels,
+        weights=values.weights,
         drain_seconds=values.drain_seconds,
         request_head_seconds=values.request_head_seconds,
         body_memory=values.body_memory,
@@ -222,6 +226,12 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         choices=KERNELS,
         default="auto",
         help="what computes on a CPU (default: the fastest that it can run; the log says which)",
+    )
+    parser.add_argument(
+        contract.FLAG_WEIGHTS,
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="round matrices to 8 or 4 bits while loading them, on CPUs (default: %(default)s)",
     )
 
 

@@ -32,6 +32,16 @@ def test_every_engine_setting_reaches_the_replica() -> None:
     assert args[4] == "n"
 
 
+def test_rounded_weights_reach_the_replica_and_the_default_needs_no_flag() -> None:
+    def arguments(weights: str) -> list[str]:
+        model = {"uri": "file:///m", "servedName": "n", "quantization": {"weights": weights}}
+        rendered: list[str] = template(model=model)["spec"]["containers"][0]["args"]
+        return rendered
+
+    assert arguments("Int4")[5:] == ["--weights", "Int4"]
+    assert arguments("FromCheckpoint")[5:] == []
+
+
 def test_a_claim_is_mounted_read_only() -> None:
     spec = template(model={"uri": "pvc://weights/llama/8b"})["spec"]
     assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "weights", "readOnly": True}

@@ -19,6 +19,7 @@ def test_what_makes_a_pod_makes_a_revision() -> None:
         {"resources": {"limits": {"cpu": 1}}},
         {"pod": {"env": [{"name": "A", "value": "1"}]}},
         {"model": {"uri": "file:///other"}},
+        {"model": {"uri": "file:///m", "quantization": {"weights": "Int8"}}},
     )
     assert len({digest(), *(digest(**change) for change in changes)}) == 1 + len(changes)
 
@@ -29,6 +30,7 @@ def test_what_makes_no_pod_makes_none() -> None:
 
 def test_defaults_and_fields_of_other_versions_make_none() -> None:
     assert digest(engine={}, pod={"labels": {}}, workload="Bulk") == digest()
+    assert digest(model={"uri": "file:///m", "quantization": {"weights": "FromCheckpoint"}}) == digest()
 
 
 def test_an_amount_is_the_same_as_number_and_as_text() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from millrace_kernels.step import Format
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
@@ -15,6 +16,7 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from millrace_runtime.execution.loading import choose_format
 from millrace_runtime.execution.settings import ExecutionSettings
 
 Make = Callable[..., Path]
@@ -154,11 +156,18 @@ def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, 
         {"kernels": "sse"},
         {"max_sequences": 0},
         {"max_batched_tokens": 0},
+        {"weights": "int4"},
     ],
 )
 def test_bad_settings_are_refused(make_model: Make, settings: dict[str, Any]) -> None:
     with pytest.raises(ModelError):
         build(make_model(), **settings)
+
+
+def test_rounded_weights_on_a_gpu_are_refused_with_what_to_write() -> None:
+    with pytest.raises(ModelError, match=r"leave it out .* or serve on CPUs"):
+        choose_format("Int8", torch.device("cuda"))
+    assert choose_format("FromCheckpoint", torch.device("cuda")) is Format.DENSE
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -18,6 +18,13 @@ def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPa
     assert settings.max_model_length is None
 
 
+def test_weights_are_kept_as_the_files_have_them_unless_asked() -> None:
+    assert parse_settings(["--demo"]).weights == "FromCheckpoint"
+    assert parse_settings(["--demo", "--weights", "Int4"]).weights == "Int4"
+    with pytest.raises(SettingError, match="invalid choice: 'int4'"):
+        parse_settings(["--demo", "--weights", "int4"])
+
+
 def test_gpus_have_larger_defaults() -> None:
     settings = parse_settings(["--model", "m", "--device", "cuda"])
     assert (settings.max_sequences, settings.max_batched_tokens) == (256, 4096)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.metadata import account_name, replica_labels
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.resources.types import PodOptions, Spec
+from millrace_operator.resources.types import PodOptions, Spec, Weights
 from millrace_runtime import contract
 
 CLAIM_MOUNT = "/mnt/model"
@@ -96,6 +96,8 @@ def render_arguments(service: Obj, spec: Spec) -> list[str]:
     )
     arguments = ["serve", contract.FLAG_MODEL, model_path(spec.model.uri)]
     arguments += [contract.FLAG_SERVED_NAME, served_name(service, spec)]
+    if (weights := spec.model.quantization.weights) is not Weights.FROM_CHECKPOINT:
+        arguments += [contract.FLAG_WEIGHTS, weights.value]
     for flag, value in optional:
         if value is not None:
             arguments += [flag, str(value)]

@@ -1,0 +1,137 @@
+"""`python -m benchmarks.quality`: what rounding a model's weights costs; a table, then one JSON line.
+
+The shipped model reads held-out generated documents. Each format is compared with float32, token by token:
+the perplexity, the mean KL divergence of its distributions from float32's, and how often both think the same
+token the likeliest.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional
+
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.program import Sizes
+from millrace_kernels.native.selection import CHOICES, select_cpu_path
+from millrace_kernels.step import Format
+from millrace_kernels.tensor_step import TensorPacker
+from millrace_runtime.demo.evaluate import NUM_DOCUMENTS
+from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
+from millrace_runtime.demo.tokens import encode_document
+from millrace_runtime.demo.train import FOLDER
+from millrace_runtime.execution.kv_cache import BLOCK_SIZE, allocate_cache
+from millrace_runtime.execution.loading import CheckpointWeights, Reader, find_model, read_config
+from millrace_runtime.execution.model_runner import Runner, TensorRunner
+from millrace_runtime.execution.native_runner import NativeRunner
+from millrace_runtime.execution.slots import SlotTable, Span
+
+CPU = torch.device("cpu")
+KINDS = {
+    "float32": (torch.float32, Format.DENSE),
+    "bfloat16": (torch.bfloat16, Format.DENSE),
+    "Int8": (torch.float32, Format.INT8),
+    "Int4": (torch.float32, Format.INT4),
+}
+
+
+class Reading:
+    """The shipped model in one format; it reads documents side by side, a token of each in a step."""
+
+    def __init__(self, dtype: torch.dtype, form: Format, path: str, texts: list[list[int]]) -> None:
+        num_blocks = -(-max(map(len, texts)) // BLOCK_SIZE)
+        length, count = num_blocks * BLOCK_SIZE, len(texts)
+        architecture = find_model(FOLDER, read_config(FOLDER))
+        library = select_cpu_path(path).library
+        packer = NativePacker(dtype, form) if library else TensorPacker(dtype, CPU, form)
+        model = architecture.build(CheckpointWeights(Reader(FOLDER), packer), length)
+        caches = allocate_cache(architecture, count * num_blocks, dtype, CPU)
+        self.slots = SlotTable(count, length, count * num_blocks, CPU)
+        for slot, ids in enumerate(texts):
+            self.slots.tokens[slot, : len(ids)] = torch.tensor(ids)
+            blocks = torch.arange(slot * num_blocks, (slot + 1) * num_blocks)
+            self.slots.blocks[slot, :num_blocks] = blocks
+        sizes = Sizes(count, count, len(os.sched_getaffinity(0)))
+        self.runner: Runner = (
+            NativeRunner(library, model, dtype, sizes) if library else TensorRunner(model, CPU)
+        )
+        self.runner.set_caches(caches)
+
+    def read(self, position: int, chosen: list[int]) -> Tensor:
+        """Return the logits after the token at `position` of the chosen documents, until the next call."""
+        spans = [Span(slot, position, position + 1) for slot in chosen]
+        logits = self.runner.run(spans, range(len(spans)), self.slots)
+        assert logits is not None
+        return logits
+
+
+@dataclass
+class Score:
+    """Sums over tokens."""
+
+    count: int = 0
+    surprise: float = 0.0
+    divergence: float = 0.0
+    agreed: int = 0
+
+    def add(self, logits: Tensor, exact: Tensor, targets: Tensor) -> None:
+        """Count the logits before each target, beside float32's."""
+        mine, theirs = logits.log_softmax(-1), exact.log_softmax(-1)
+        self.count += targets.shape[0]
+        self.surprise += functional.nll_loss(mine, targets, reduction="sum").item()
+        self.divergence += functional.kl_div(mine, theirs, reduction="sum", log_target=True).item()
+        self.agreed += int((mine.argmax(-1) == theirs.argmax(-1)).sum())
+
+    def figures(self) -> dict[str, float]:
+        """Per token."""
+        return {
+            "perplexity": round(math.exp(self.surprise / self.count), 4),
+            "kl": round(self.divergence / self.count, 6),
+            "same_first": round(self.agreed / self.count, 4),
+        }
+
+
+def read_documents(count: int) -> list[list[int]]:
+    """Return the tokens of held-out documents."""
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + count)
+    return [encode_document(tokenizer, generate_document(seed)) for seed in seeds]
+
+
+@torch.inference_mode()
+def measure(texts: list[list[int]], path: str) -> dict[str, dict[str, float]]:
+    """Return every format's figures."""
+    readings = {name: Reading(dtype, form, path, texts) for name, (dtype, form) in KINDS.items()}
+    scores = {name: Score() for name in KINDS}
+    for position in range(max(map(len, texts)) - 1):
+        chosen = [slot for slot, ids in enumerate(texts) if len(ids) > position + 1]
+        targets = torch.tensor([texts[slot][position + 1] for slot in chosen])
+        logits = {name: reading.read(position, chosen) for name, reading in readings.items()}
+        for name, score in scores.items():
+            score.add(logits[name], logits["float32"], targets)
+    return {name: score.figures() for name, score in scores.items()}
+
+
+def main(argv: list[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
+    parser.add_argument("--documents", type=int, default=NUM_DOCUMENTS, help="(default: %(default)s)")
+    parser.add_argument("--path", choices=CHOICES, default="auto", help="what computes (default: auto)")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    figures = measure(read_documents(arguments.documents), arguments.path)
+    print(f"{'weights':10}{'perplexity':>12}{'KL':>12}{'same first':>12}")
+    for name, row in figures.items():
+        print(f"{name:10}{row['perplexity']:12.4f}{row['kl']:12.6f}{row['same_first']:12.4f}")
+    print(json.dumps({"documents": arguments.documents, **figures}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

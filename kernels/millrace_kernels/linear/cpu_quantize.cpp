@@ -1,0 +1,55 @@
+// Inputs to groups of int8, before a product with quantised weights: each group scaled by its largest.
+#include "quantized.h"
+
+namespace MILLRACE_ISA {
+
+constexpr float SMALLEST = 1e-30f;  // a group without larger is zeros: its scale's inverse may not be finite
+constexpr int32_t INFINITY_BITS = 0x7f800000;
+constexpr int VECTORS = GROUP / LANES;
+
+template <typename T>
+INLINE void load_group(const T* x, int n, Floats* values) {
+  UNROLL for (int i = 0; i < VECTORS; i++) values[i] = n > i * LANES ? load(x + i * LANES, n - i * LANES) : splat(0.0f);
+}
+
+INLINE int32_t largest_bits(const Floats* values) {
+  Ints most = magnitude_bits(values[0]);
+  UNROLL for (int i = 1; i < VECTORS; i++) most = max(most, magnitude_bits(values[i]));
+  return largest(most);
+}
+
+// A group that holds no number anywhere gets the scale NaN: its row's results are NaN, and no other's.
+template <typename T>
+INLINE void quantize_group(const T* x, int n, Group* to) {
+  Floats values[VECTORS];
+  load_group(x, n, values);
+  int32_t bits = largest_bits(values);
+  float most;
+  memcpy(&most, &bits, 4);
+  bool is_zero = bits >= INFINITY_BITS || most < SMALLEST;
+  Floats inverse = splat(is_zero ? 0.0f : 127.0f / most);
+  Ints sums = splat_int(0);
+  UNROLL for (int i = 0; i < VECTORS; i++) {
+    Ints whole = is_zero ? splat_int(0) : nearest(mul(values[i], inverse));
+    store_bytes(to->values + i * LANES, whole);
+    sums = add(sums, whole);
+  }
+  to->scale = bits >= INFINITY_BITS ? __builtin_nanf("") : is_zero ? 0.0f : most / 127.0f;
+  to->start = -128 * sum(sums);
+}
+
+template <typename T>
+static void quantize_row(const T* x, int width, Group* to) {
+  for (int g = 0; g < num_groups(width); g++) quantize_group(x + g * GROUP, width - g * GROUP, to + g);
+}
+
+void quantize(const Program& p, const Op& op, int num_rows, const Worker& w) {
+  Share mine = share(num_rows, w);
+  for (int r = mine.begin; r < mine.end; r++) {
+    Group* to = row<Group>(p, op.y, r);
+    if (op.x.type == FLOAT32) quantize_row(row<float>(p, op.x, r), op.x.width, to);
+    else quantize_row(row<bf16>(p, op.x, r), op.x.width, to);
+  }
+}
+
+}  // namespace MILLRACE_ISA

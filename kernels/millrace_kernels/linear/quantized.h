@@ -1,0 +1,140 @@
+// How weights of 8 and 4 bits and the inputs they meet are laid out and multiplied. README.md has the maths.
+#pragma once
+
+#include "../native/program.h"
+#include "integers.h"
+
+namespace MILLRACE_ISA {
+
+constexpr int GROUP = 32;  // inputs with one scale
+
+// Inputs as QUANTIZE leaves them: value i was about `scale * values[i]`.
+struct Group {
+  int8_t values[GROUP];
+  float scale;
+  int32_t start;  // -128 times the sum of the values
+};
+
+INLINE int num_groups(int inputs) { return (inputs + GROUP - 1) / GROUP; }
+
+// Rows and strips whose sums stay in registers, whole and floating ones at once.
+#if defined(__AVX512F__)
+constexpr int PART_ROWS = 6, PART_SUMS = 12;
+#elif defined(__AVX2__)
+constexpr int PART_ROWS = 2, PART_SUMS = 2;
+#else
+constexpr int PART_ROWS = 2, PART_SUMS = 2;
+#endif
+
+template <int ROWS, int STRIPS>
+INLINE void add_products(const Bytes* columns, const int8_t* x, int64_t x_stride, Ints (*sums)[STRIPS]) {
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    Bytes input = splat_bytes(x + r * x_stride);
+    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = dot(sums[r][s], columns[s], input);
+  }
+}
+
+// A byte is the weight and 128. A vector holds four inputs of 16 columns.
+struct Int8 {
+  typedef Group Input;
+  static constexpr int STEP = GROUP;
+  static constexpr int64_t BYTES_PER_INPUT = 16;
+
+  template <int ROWS, int STRIPS>
+  static INLINE_MEMBER void sum(const int8_t* x, int64_t x_stride, const char* w, int64_t strip, Ints (*sums)[STRIPS]) {
+    UNROLL for (int k = 0; k < GROUP; k += 4) {
+      Bytes columns[STRIPS];
+      UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = load_bytes(w + s * strip + k * 16);
+      add_products<ROWS, STRIPS>(columns, x + k, x_stride, sums);
+    }
+  }
+
+  static INLINE_MEMBER Floats scale(const char*, Floats sums) { return sums; }
+};
+
+// A nibble is the weight and 8; in the upper half of a byte it is 16 times the weight, and 128, and the scales are
+// for that. A group's 16 scales, then four vectors: eight inputs of 16 columns each, the first four in lower nibbles.
+struct Int4 {
+  typedef Group Input;
+  static constexpr int STEP = GROUP;
+  static constexpr int64_t BYTES_PER_INPUT = 9;
+
+  template <int ROWS, int STRIPS>
+  static INLINE_MEMBER void sum(const int8_t* x, int64_t x_stride, const char* w, int64_t strip, Ints (*sums)[STRIPS]) {
+    UNROLL for (int k = 0; k < GROUP; k += 8) {
+      Bytes low[STRIPS], high[STRIPS];
+      UNROLL for (int s = 0; s < STRIPS; s++) {
+        Bytes both = load_bytes(w + s * strip + 32 + k * 8);
+        low[s] = low_nibbles(both), high[s] = high_nibbles(both);
+      }
+      add_products<ROWS, STRIPS>(low, x + k, x_stride, sums);
+      add_products<ROWS, STRIPS>(high, x + k + 4, x_stride, sums);
+    }
+  }
+
+  static INLINE_MEMBER Floats scale(const char* w, Floats sums) { return mul(sums, load((const bf16*)w)); }
+};
+
+// One group of inputs: acc + scale · the exact sum, in this order and with these roundings everywhere.
+template <typename F, int ROWS, int STRIPS>
+INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64_t strip, Floats (*acc)[STRIPS]) {
+  Ints sums[ROWS][STRIPS];
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    Ints start = splat_int(((const Group*)(x + r * x_stride))->start);
+    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = start;
+  }
+  F::template sum<ROWS, STRIPS>((const int8_t*)x, x_stride, w, strip, sums);
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    Floats scale = splat(((const Group*)(x + r * x_stride))->scale);
+    UNROLL for (int s = 0; s < STRIPS; s++) {
+      Floats sum = F::scale(w + s * strip, to_floats(sums[r][s]));
+      acc[r][s] = add(acc[r][s], mul(sum, scale));
+    }
+  }
+}
+
+// Ask for the same group of the next strips, which lie after these: one row waits for memory. README.md has figures.
+template <typename F, int STRIPS>
+INLINE void fetch_ahead(const char* w, int64_t strip) {
+  UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++)
+    UNROLL for (int i = 0; i < GROUP * F::BYTES_PER_INPUT; i += 64) __builtin_prefetch(w + s * strip + i, 0, 2);
+}
+
+// Rows and strips of a tile over all inputs; the tile keeps a row's sums every `width`.
+template <typename F, int ROWS, int STRIPS>
+static __attribute__((noinline)) void multiply_part(const char* x, int64_t x_stride, const char* w, int64_t strip,
+                                                    int inputs, Floats* acc, int width) {
+  Floats part[ROWS][STRIPS];
+  UNROLL for (int r = 0; r < ROWS; r++)
+    UNROLL for (int s = 0; s < STRIPS; s++) part[r][s] = acc[r * width + s];
+  for (int g = 0; g < num_groups(inputs); g++, x += sizeof(Group), w += GROUP * F::BYTES_PER_INPUT) {
+    if constexpr (ROWS == 1) fetch_ahead<F, STRIPS>(w, strip);
+    multiply_group<F, ROWS, STRIPS>(x, x_stride, w, strip, part);
+  }
+  UNROLL for (int r = 0; r < ROWS; r++)
+    UNROLL for (int s = 0; s < STRIPS; s++) acc[r * width + s] = part[r][s];
+}
+
+// A tile's strips, as many at once as registers hold.
+template <typename F, int ROWS, int STRIPS>
+INLINE void multiply_strips(const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs, Floats* acc,
+                            int width) {
+  constexpr int AT_ONCE = PART_SUMS / ROWS < STRIPS ? PART_SUMS / ROWS : STRIPS, LEFT = STRIPS % AT_ONCE;
+  int s = 0;
+  for (; s + AT_ONCE <= STRIPS; s += AT_ONCE)
+    multiply_part<F, ROWS, AT_ONCE>(x, x_stride, w + s * strip, strip, inputs, acc + s, width);
+  if constexpr (LEFT != 0) multiply_part<F, ROWS, LEFT>(x, x_stride, w + s * strip, strip, inputs, acc + s, width);
+}
+
+template <typename F, int ROWS, int STRIPS>
+INLINE void multiply_quantized(const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+                               Floats (*acc)[STRIPS]) {
+  constexpr int AT_ONCE = ROWS < PART_ROWS ? ROWS : PART_ROWS, LEFT = ROWS % AT_ONCE;
+  int r = 0;
+  for (; r + AT_ONCE <= ROWS; r += AT_ONCE)
+    multiply_strips<F, AT_ONCE, STRIPS>(x + r * x_stride, x_stride, w, strip, inputs, acc[r], STRIPS);
+  if constexpr (LEFT != 0)
+    multiply_strips<F, LEFT, STRIPS>(x + r * x_stride, x_stride, w, strip, inputs, acc[r], STRIPS);
+}
+
+}  // namespace MILLRACE_ISA

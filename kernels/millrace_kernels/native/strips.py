@@ -1,0 +1,149 @@
+"""Strips of 16 outputs, as linear/README.md lays them out in each format: rows in, the kernels' bytes out."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.linear.quantized_reference import GROUP, round_int4, round_int8
+from millrace_kernels.native.errors import RecordError
+from millrace_kernels.step import Format
+
+LANES = 16
+SCALES_BYTES = 2 * LANES
+AT_ONCE = 1 << 18
+"""Numbers rounded at once: what that needs for a moment is a few megabytes."""
+
+Allocate = Callable[[int], Tensor]
+"""Returns so many bytes, zeros."""
+
+
+class Strips(Protocol):
+    """A matrix that is being written."""
+
+    @property
+    def data(self) -> Tensor:
+        """What the kernels read."""
+
+    @property
+    def scales(self) -> Tensor | None:
+        """What else they read."""
+
+    def every_other(self, first: int) -> Self:
+        """Return strips `first`, `first` + 2 and so on."""
+
+    def write(self, begin: int, rows: Tensor) -> None:
+        """Write rows [count, inputs] as the outputs from `begin` on."""
+
+
+def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count: int, inputs: int) -> Strips:
+    """Return strips of zeros. Raises RecordError for a width that no kernel takes."""
+    if form is Format.DENSE:
+        return DenseStrips(_allocate_dense(allocate, dtype, count, inputs))
+    groups = -(-inputs // GROUP)
+    if form is Format.INT4:
+        group_bytes = SCALES_BYTES + GROUP // 2 * LANES
+        return Int4Strips(allocate(count * groups * group_bytes).view(count, groups, group_bytes))
+    data = allocate(count * groups * GROUP * LANES).view(count, groups * GROUP // 4, LANES, 4)
+    return Int8Strips(data, allocate(count * LANES * 4).view(torch.float32).view(count, LANES))
+
+
+def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: int) -> Tensor:
+    if inputs % 2:
+        raise RecordError(f"a matrix of {inputs} inputs: the native products take even numbers")
+    memory = allocate(count * inputs * LANES * dtype.itemsize).view(dtype)
+    pairs = 2 if dtype == torch.bfloat16 else 1
+    return memory.view(count, inputs // pairs, LANES, pairs)
+
+
+@dataclass(slots=True)
+class DenseStrips:
+    """The numbers themselves."""
+
+    data: Tensor
+    """bfloat16 [strips, inputs / 2, 16, 2] or float32 [strips, inputs, 16, 1]"""
+    scales: None = None
+
+    def every_other(self, first: int) -> "DenseStrips":
+        """See Strips."""
+        return DenseStrips(self.data[first::2])
+
+    def write(self, begin: int, rows: Tensor) -> None:
+        """See Strips."""
+        _put(self.data.permute(0, 2, 1, 3), begin, rows.reshape(len(rows), -1, self.data.shape[3]))
+
+
+@dataclass(slots=True)
+class Int8Strips:
+    """Bytes of a whole number and 128."""
+
+    data: Tensor
+    """uint8 [strips, inputs / 4, 16, 4]"""
+    scales: Tensor
+    """float32 [strips, 16]"""
+
+    def every_other(self, first: int) -> "Int8Strips":
+        """See Strips."""
+        return Int8Strips(self.data[first::2], self.scales[first::2])
+
+    def write(self, begin: int, rows: Tensor) -> None:
+        """See Strips."""
+        for at, some in _cut(rows):
+            rounded = round_int8(some)
+            values = (rounded.values.view(torch.uint8) ^ 128).view(len(some), -1, 4)
+            _put(self.data.permute(0, 2, 1, 3), begin + at, values)
+            _put(self.scales, begin + at, rounded.scales)
+
+
+@dataclass(slots=True)
+class Int4Strips:
+    """Groups of 16 scales, then nibbles of a whole number and 8, two in a byte: input i and input i + 4."""
+
+    data: Tensor
+    """uint8 [strips, inputs / 32, 32 + 256]"""
+    scales: None = None
+
+    def every_other(self, first: int) -> "Int4Strips":
+        """See Strips."""
+        return Int4Strips(self.data[first::2])
+
+    def write(self, begin: int, rows: Tensor) -> None:
+        """See Strips."""
+        nibbles = self.data[..., SCALES_BYTES:].view(*self.data.shape[:2], GROUP // 8, LANES, 4)
+        nibbles = nibbles.permute(0, 3, 1, 2, 4)
+        scales = self.data[..., :SCALES_BYTES].view(torch.bfloat16).permute(0, 2, 1)
+        for at, some in _cut(rows):
+            rounded = round_int4(some)
+            values = (rounded.values + 8).view(torch.uint8).view(len(some), -1, GROUP // 8, 2, 4)
+            _put(nibbles, begin + at, values[..., 0, :] | values[..., 1, :] << 4)
+            # The kernels multiply nibbles in the upper half of a byte.
+            _put(scales, begin + at, rounded.scales / 16)
+
+
+def _cut(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+    count = max(AT_ONCE // rows.shape[1] // LANES, 1) * LANES
+    for at in range(0, rows.shape[0], count):
+        yield at, rows[at : at + count]
+
+
+def _put(lanes: Tensor, begin: int, rows: Tensor) -> None:
+    """Write rows [count, …] into lanes [strips, 16, …], from output `begin` on."""
+    for strip, lane, first, count in _segments(begin, rows.shape[0]):
+        part = rows[first : first + count]
+        if lane == 0 and count % LANES == 0:
+            lanes[strip : strip + count // LANES] = part.view(-1, LANES, *part.shape[1:])
+        else:
+            lanes[strip, lane : lane + count] = part
+
+
+def _segments(begin: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut rows into (strip, lane, first row, rows): whole strips at once, and what is left at the ends."""
+    row = 0
+    while row < count:
+        strip, lane = divmod(begin + row, LANES)
+        left = count - row
+        size = left // LANES * LANES if lane == 0 and left >= LANES else min(LANES - lane, left)
+        yield strip, lane, row, size
+        row += size
