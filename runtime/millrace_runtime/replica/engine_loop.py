@@ -48,15 +48,22 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Take what has come, run one step, and tell what it brought."""
+        """Take what has come, begin a step, tell what the one before brought, and await this one.
+
+        Telling comes after the submission: the device computes meanwhile.
+        """
         self._receive()
         self._submit()
-        self._collect()
         self._send()
+        self._collect()
         self._beat()
 
     def _receive(self) -> None:
-        self._take_messages(0 if self._scheduler.has_work else IDLE_SECONDS)
+        if self._scheduler.has_work:
+            self._take_messages(0)
+        else:
+            self._send()  # not after a rest
+            self._take_messages(IDLE_SECONDS)
 
     def _take_messages(self, timeout_seconds: float) -> None:
         """Take what has come, and tell at once who waits now: a step may take long."""

@@ -140,7 +140,9 @@ class Turn:
             ours.setblocking(False)
             ours.sendall(encode_frame(request(1, [1, 2], max_tokens=1)))
             self._beat()
-            EngineLoop(EngineChannel(theirs), scheduler, self._executor, self._beat).turn()
+            loop = EngineLoop(EngineChannel(theirs), scheduler, self._executor, self._beat)
+            loop.turn()
+            loop._send()  # as the next turn does, once it has submitted a step or before it rests
             self._listen(ours)
 
     def _beat(self) -> None:
@@ -174,6 +176,6 @@ def test_who_waits_and_runs_is_told_before_and_during_a_long_step() -> None:
     turn = Turn(SlowExecutor(seconds=60))
     turn.run((10.0, request(2, [3, 4])), (20.0, request(3, [1] * 100)))
     states = [(message.stats.num_waiting, message.stats.num_running) for message in turn.told]
-    assert states == [(1, 0), (1, 1), (1, 1), (1, 0)]
-    assert [message.timing is None for message in turn.told] == [True, True, True, False]
-    assert turn.told[2].outputs[0].finish_reason == "error"  # refused at once, too
+    assert states == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 0)]
+    assert [message.timing is None for message in turn.told] == [True] * 5 + [False]
+    assert turn.told[4].outputs[0].finish_reason == "error"  # refused at once, too
