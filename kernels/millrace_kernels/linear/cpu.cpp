@@ -36,6 +36,9 @@ INLINE void multiply(Bfloat16, const char* x, int64_t x_stride, const char* w, i
   for (int k = 0; k < inputs; k += 2) {
     Pairs columns[STRIPS];
     UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = load_pairs(w + s * strip + k * 32);
+    // One row waits for memory: the same inputs of the next strips are asked for early. README.md has figures.
+    if constexpr (ROWS == 1)
+      UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++) __builtin_prefetch(w + s * strip + k * 32, 0, 2);
     UNROLL for (int r = 0; r < ROWS; r++) {
       Pairs input = splat_pair((const bf16*)(x + r * x_stride) + k);
       UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = dot(acc[r][s], columns[s], input);
@@ -134,7 +137,11 @@ static __attribute__((noinline)) void compute(const Tile& t) {
   if (const float* scales = t.op.matrix->scales)
     UNROLL for (int r = 0; r < ROWS; r++)
       UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = mul(acc[r][s], load(scales + (t.strip + s) * LANES));
-  UNROLL for (int r = 0; r < ROWS; r++) finish_row<STRIPS>(t, r, acc[r]);
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    Floats value[STRIPS];  // a copy: sums whose address is given away would not stay in registers
+    UNROLL for (int s = 0; s < STRIPS; s++) value[s] = acc[r][s];
+    finish_row<STRIPS>(t, r, value);
+  }
 }
 
 template <typename F, int STRIPS>
