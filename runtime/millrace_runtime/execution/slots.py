@@ -102,6 +102,9 @@ class SlotTable:
             self._start(start)
         for append in plan.appends:
             self._append(append)
+        if len({row.slot for row in plan.rows}) != len(plan.rows):
+            # Native rows are written by several threads: two of one sequence would race in the KV cache.
+            raise PlanError(f"step {plan.step} has two rows of one slot")
         batch = Batch(plan.step, [], [], [], [], [])
         for number, row in enumerate(plan.rows):
             self._advance(row, number, batch)

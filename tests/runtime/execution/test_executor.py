@@ -71,6 +71,7 @@ def test_depth_is_a_bound(executor: Executor) -> None:
     [
         (plan(Row(3, 1, emit=False)), "holds no sequence"),
         (plan(released=[0]), "holds no sequence"),
+        (plan(Row(0, 2, emit=False), Row(0, 3, emit=True), starts=[start(0)]), "two rows of one slot"),
         (plan(starts=[start(99)]), "not free"),
         (plan(starts=[start(0), start(0)]), "not free"),
         (plan(starts=[start(0, num_computed=5)]), "5 of 5 tokens computed"),
