@@ -26,7 +26,7 @@ from millrace_kernels.sampling.reference import _fraction, sample_reference, wei
 
 SETS = usable_sets(read_cpu_flags())
 VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)
-PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0, "frequency": 0.0, "presence": 0.0}
+PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0, "frequency": 0.0, "presence": 0.0}
 KNOWN = torch.zeros((1, 8), dtype=torch.int64)
 
 parameters = st.fixed_dictionaries(
@@ -34,6 +34,7 @@ parameters = st.fixed_dictionaries(
         "temperature": st.sampled_from([0.0, 1e-30, 1e-6, 1e-3, 0.1, 0.7, 1.0, 1.9, 50.0, 1e9]),
         "top_k": st.sampled_from([0, 1, 2, 5, 40, 300, 4098, 4099, 10**6, 2**40]),
         "top_p": st.sampled_from([0.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 0.999999, 1.0]),
+        "min_p": st.sampled_from([0.0, 0.0, 1e-9, 0.02, 0.5, 1.0]),
         "seed": st.integers(0, 2**64 - 1),
         "frequency": st.sampled_from([0.0, 0.3, -1.7]),
         "presence": st.sampled_from([0.0, 0.0, 1.1]),
@@ -138,7 +139,8 @@ def test_a_whole_vocabulary(instruction_set: InstructionSet, kind: str) -> None:
     rows = [
         {"temperature": 0.0}, {"seed": 1}, {"top_k": 50, "seed": 2}, {"top_p": 0.95, "seed": 3},
         {"top_k": 4000, "top_p": 0.9, "seed": 4}, {"temperature": 0.3, "top_p": 0.5, "frequency": 0.5},
-        {"temperature": 5.0, "top_k": 20000, "top_p": 0.99},
+        {"temperature": 5.0, "top_k": 20000, "top_p": 0.99}, {"min_p": 0.02, "seed": 5},
+        {"top_k": 300, "top_p": 0.9, "min_p": 0.01, "seed": 6},
     ]  # fmt: skip
     for seed in range(3):
         case = batch(rows, kind, 49152, seed)

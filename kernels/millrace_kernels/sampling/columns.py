@@ -12,6 +12,8 @@ NO_FAULT, NOT_FINITE, NOTHING_ALLOWED = 0, 1, 2
 NO_MASK = -1
 WHOLE = 1 << 32
 """A share of all."""
+GREATEST_WEIGHT = 1 << 30
+"""What the most likely token weighs, so 2^31 tokens sum within int64."""
 LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 1e-6, 1e6
 PARAMETERS = np.dtype(
     [
@@ -21,9 +23,10 @@ PARAMETERS = np.dtype(
         ("top_k", "i4"),
         ("share", "i8"),
         ("seed", "i8"),
+        ("least", "i8"),
     ]
 )
-_LAYOUT = struct.Struct("=fffiqq")
+_LAYOUT = struct.Struct("=fffiqqq")
 _SLOT, _NUM_PROMPT, _POSITION, _MASK = range(4)
 
 
@@ -66,14 +69,22 @@ class Sampled(NamedTuple):
 
 
 def pack_parameters(
-    *, temperature: float, top_k: int, top_p: float, seed: int, frequency: float, presence: float
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    frequency: float,
+    presence: float,
 ) -> bytes:
     """Return one row of PARAMETERS. A temperature below the least is greedy."""
     inverse = 0.0
     if temperature >= LEAST_TEMPERATURE:
         inverse = math.log2(math.e) / min(temperature, GREATEST_TEMPERATURE)
     share = round(min(max(top_p, 0.0), 1.0) * WHOLE)
-    return _LAYOUT.pack(inverse, frequency, presence, min(top_k, 2**31 - 1), share, to_signed(seed))
+    least = round(min(max(min_p, 0.0), 1.0) * GREATEST_WEIGHT)
+    return _LAYOUT.pack(inverse, frequency, presence, min(top_k, 2**31 - 1), share, to_signed(seed), least)
 
 
 def to_signed(value: int) -> int:

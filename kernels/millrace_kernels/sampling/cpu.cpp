@@ -21,6 +21,10 @@ INLINE uint32_t random_bits(int64_t seed, int64_t position) {
   return (uint32_t)(mix(mix((uint64_t)seed) + (uint64_t)position * 0x9E3779B97F4A7C15ull) >> 32);
 }
 
+static void drop_below(uint32_t least, uint32_t* weights, int n) {
+  for (int i = 0; i < n; i++) weights[i] = weights[i] < least ? 0 : weights[i];
+}
+
 struct Row {
   const float* z;
   int vocabulary;
@@ -34,6 +38,7 @@ struct Row {
   }
   void weigh(const List& list, uint32_t* weights) const {
     weigh_all(list.z, list.count, peak, wanted->inverse_temperature, weights);
+    if (wanted->least > 0) drop_below((uint32_t)wanted->least, weights, list.count);
   }
 };
 

@@ -74,4 +74,4 @@ def _address(columns: np.ndarray) -> int:
     return address
 
 
-assert PARAMETERS.itemsize == 32, "as in sampling.h"
+assert PARAMETERS.itemsize == 40, "as in sampling.h"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import (
+    GREATEST_WEIGHT,
     NO_MASK,
     NOT_FINITE,
     NOTHING_ALLOWED,
@@ -19,8 +20,6 @@ from millrace_kernels.sampling.columns import (
 )
 from millrace_kernels.sampling.randomness import random_bits
 
-WEIGHT_BITS = 30
-"""The most likely token weighs 2^30, so 2^31 tokens sum within int64."""
 _SERIES = tuple(
     float.fromhex(term)
     for term in (
@@ -70,7 +69,7 @@ def weigh(z: Tensor, inverse_temperatures: Tensor) -> Tensor:
     for term in _SERIES[1:]:
         p = (p + term) * f
     p = p + 1.0
-    scale = ((n.int() + (127 + WEIGHT_BITS)) << 23).view(torch.float32)
+    scale = ((n.int() + (126 + GREATEST_WEIGHT.bit_length())) << 23).view(torch.float32)
     return (p * scale).round().long()
 
 
@@ -108,6 +107,7 @@ def _forbid(z: Tensor, draws: Draws, masks: Tensor) -> None:
 def _draw(z: Tensor, parameters: np.ndarray, positions: np.ndarray, *, is_cut: bool) -> Tensor:
     column = {name: _tensor(parameters[name], z.device) for name in PARAMETERS.names or ()}
     weights = weigh(z, column["inverse_temperature"])
+    weights *= weights >= column["least"][:, None]
     if is_cut:
         weights = _cut(z, weights, column["top_k"], column["share"])
     cumulative = weights.cumsum(dim=-1)

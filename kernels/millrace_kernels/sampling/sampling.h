@@ -11,6 +11,7 @@ struct Parameters {
   int32_t top_k;  // 0: no limit
   int64_t share;  // top_p in units of 2^-32
   int64_t seed;
+  int64_t least;  // min_p in units of 2^-30: what weighs less has no weight
 };
 
 struct Place {

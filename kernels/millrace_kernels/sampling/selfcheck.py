@@ -31,7 +31,7 @@ def _draws() -> Draws:
     packed = b"".join(
         pack_parameters(
             temperature=row % 4 * 0.6, top_k=row % 3 * 20, top_p=1 - row % 2 / 4, seed=row, frequency=row / 8,
-            presence=0.0,
+            presence=0.0, min_p=row % 7 / 20,
         )
         for row in range(NUM_ROWS)
     )  # fmt: skip

@@ -102,6 +102,7 @@ def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=body.top_p or 1.0,
         top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
         num_logprobs=num_logprobs,

@@ -32,7 +32,6 @@ _INERT: dict[str, _Inert] = {
     "documents": _is_one_of([]),
     "add_generation_prompt": lambda value: value is True,
     "continue_final_message": lambda value: value is False,
-    "min_p": _is_one_of(0),
     "min_tokens": _is_one_of(0),
     "repetition_penalty": _is_one_of(1),
     "use_beam_search": lambda value: value is False,

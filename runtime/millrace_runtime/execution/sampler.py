@@ -85,6 +85,7 @@ def _pack(sampling: Sampling) -> bytes:
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
+        min_p=sampling.min_p,
         seed=sampling.seed,
         frequency=sampling.frequency_penalty,
         presence=sampling.presence_penalty,

@@ -6,8 +6,9 @@ import msgspec
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Sampling parameters of one sequence, already validated and with its own seed.
 
-    Tokens are drawn from softmax(logits / temperature), cut to the `top_k` most likely and then to
-    the smallest set of total probability `top_p`. The draw at position p is `uniform(seed, p)`, a
+    Tokens are drawn from softmax(logits / temperature), cut to those at least `min_p` times as likely as
+    the most likely one, then to the `top_k` most likely, and then to the smallest set of total
+    probability `top_p`. The draw at position p is `uniform(seed, p)`, a
     counter-based random number, so a sequence's text depends on nothing but itself.
     """
 
@@ -15,6 +16,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """0 means greedy; ties go to the lowest token id."""
     top_p: float = 1.0
     top_k: int = 0
+    """0 means no limit."""
+    min_p: float = 0.0
     """0 means no limit."""
     seed: int = 0
     frequency_penalty: float = 0.0

@@ -179,7 +179,7 @@ async def test_inert_and_unknown_fields_are_accepted(served: Served) -> None:
         "response_format": {"type": "text"},
         "user": "u",
         "store": False,
-        "min_p": 0,
+        "min_tokens": 0,
         "n": None,
     }
     answer = await served.client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1} | extra)

@@ -68,13 +68,13 @@ async def test_a_stream_of_choices_is_complete_and_ends_with_done(served: Served
 async def test_absent_seeds_differ_and_given_parameters_reach_the_engine(served: Served) -> None:
     await served.openai.completions.create(
         model="tiny", prompt="a", n=2, max_tokens=1, temperature=0.5, top_p=0.9, presence_penalty=1,
-        extra_body={"top_k": 5, "ignore_eos": True, "stop_token_ids": [9]},
+        extra_body={"top_k": 5, "min_p": 0.1, "ignore_eos": True, "stop_token_ids": [9]},
     )  # fmt: skip
     [sent] = served.engine.seen
     first, second = sent.sequences
     assert first.sampling.seed != second.sampling.seed
     sampling = first.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 5)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 5, 0.1)
     assert (sampling.presence_penalty, sampling.num_logprobs) == (1.0, None)
     assert sent.stop_token_ids == [9]
 

@@ -29,7 +29,7 @@ def test_greedy_ties_go_to_the_lowest_id() -> None:
     assert tokens(torch.tensor([[0.0, 3.0, 1.0, 3.0]]), [draw(temperature=0)]) == [1]
 
 
-@pytest.mark.parametrize("cut", [{}, {"top_k": 5}, {"top_p": 0.999999}])
+@pytest.mark.parametrize("cut", [{}, {"top_k": 5}, {"top_p": 0.999999}, {"min_p": 0.04}])
 def test_draws_follow_the_distribution(cut: dict[str, float]) -> None:
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
     logits = (probabilities**0.7).log().expand(4000, 4)
@@ -41,6 +41,20 @@ def test_draws_follow_the_distribution(cut: dict[str, float]) -> None:
 def test_top_k_keeps_the_k_most_likely() -> None:
     logits = torch.tensor([1.0, 3.0, 2.0, 3.0, 0.0]).expand(200, 5)
     assert set(tokens(logits, [draw(position=p, top_k=2) for p in range(200)])) == {1, 3}
+
+
+def test_min_p_keeps_what_is_so_many_times_as_likely_as_the_most_likely() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(300, 4)
+    assert set(tokens(logits, [draw(position=p, min_p=0.29) for p in range(300)])) == {0, 1, 2}
+    assert set(tokens(logits, [draw(position=p, min_p=0.31) for p in range(300)])) == {0, 1}
+    assert set(tokens(logits, [draw(position=p, min_p=1.0) for p in range(300)])) == {0}
+
+
+def test_top_p_is_of_what_min_p_leaves() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(300, 4)
+    both = {"top_p": 0.85, "min_p": 0.29}  # of 0.95 that are left, 0.8 do not reach 0.8075
+    assert set(tokens(logits, [draw(position=p, **both) for p in range(300)])) == {0, 1, 2}
+    assert set(tokens(logits, [draw(position=p, top_p=0.84, min_p=0.29) for p in range(300)])) == {0, 1}
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
