@@ -84,8 +84,8 @@ class NativeRows:
         program._workspace.fill_(255)
         ones, numbers = np.ones(count, dtype=np.int32), np.arange(count, dtype=np.int32)
         tokens = torch.arange(count)[:, None].contiguous()
-        step = program.forward(Batch(numbers, ones * 0, ones), range(count), tokens, torch.zeros_like(tokens))
-        return program.logits(step).clone()
+        batch = Batch(numbers, ones * 0, ones)
+        return program.run(batch, range(count), tokens, torch.zeros_like(tokens)).clone()
 
 
 @pytest.fixture(scope="session", params=InstructionSet)

@@ -161,7 +161,7 @@ class Library:
         library.millrace_pool_free.restype = None
         library.millrace_pool_free.argtypes = (c_void_p,)
         library.millrace_run.restype = None
-        library.millrace_run.argtypes = (c_void_p, POINTER(Program), POINTER(Step), c_int32, c_int32)
+        library.millrace_run.argtypes = (c_void_p, POINTER(Program), POINTER(Step))
         library.millrace_sample_bytes.restype = c_int64
         library.millrace_sample_bytes.argtypes = (c_int32,)
         library.millrace_weigh.restype = None
@@ -180,9 +180,9 @@ class Library:
         """End the pool's threads; none of them may be running."""
         self._library.millrace_pool_free(handle)
 
-    def run(self, pool: int, program: Program, step: Step, first_op: int, last_op: int) -> None:
-        """Run operations first_op … last_op - 1 on the pool's threads; one call at a time for each pool."""
-        self._library.millrace_run(pool, program, step, first_op, last_op)
+    def run(self, pool: int, program: Program, step: Step) -> None:
+        """Run a step on the pool's threads, its logits too if any are wanted; one call at a time a pool."""
+        self._library.millrace_run(pool, program, step)
 
     def sample_bytes(self, vocabulary: int) -> int:
         """Return the scratch memory that each thread needs to sample, zeros at first."""

@@ -1,7 +1,9 @@
 // Threads of our own, and the one call that runs a step.
 //
 // A thread that waits spins for 50 microseconds at most and then sleeps: a step has some hundred barriers, so sleeping
-// at each costs milliseconds (a futex wake is 10 to 50 µs), and spinning for longer takes the core from others.
+// at each costs milliseconds (a futex wake is 10 to 50 µs). While it spins it offers its core to whoever waits for one,
+// every microsecond: what it waits for may be just that. Without the offer two replicas on the same cores were
+// together 0.6 times as fast as one alone.
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +18,7 @@
 namespace MILLRACE_ISA {
 
 constexpr int64_t SPIN_NANOSECONDS = 50000;
+constexpr int PAUSES_BETWEEN_OFFERS = 64;
 
 INLINE int64_t now() {
   timespec t;
@@ -43,9 +46,10 @@ struct Signal {
 
   void wait_past(uint32_t old) {
     int64_t until = 0;
-    for (int turn = 0; read() == old; turn++) {
+    for (int turn = 1; read() == old; turn++) {
       pause();
-      if (turn % 64 != 63) continue;
+      if (turn % PAUSES_BETWEEN_OFFERS) continue;
+      sched_yield();
       if (until == 0) until = now() + SPIN_NANOSECONDS;
       else if (now() > until) break;
     }
@@ -58,7 +62,6 @@ struct Signal {
 struct Job {
   Program* program;
   const Step* step;
-  int first_op, last_op;
 };
 
 struct alignas(64) Pool {
@@ -100,11 +103,13 @@ static void run_op(const Program& p, const Step& step, const Op& op, const Worke
 }
 
 static void run_job(Pool& pool, const Worker& w) {
-  Job job = pool.job;
-  for (int i = job.first_op; i < job.last_op; i++) {
-    run_op(*job.program, *job.step, job.program->ops[i], w, i < job.program->num_forward_ops);
+  Program& program = *pool.job.program;
+  const Step& step = *pool.job.step;
+  int num_ops = step.num_emits ? program.num_ops : program.num_forward_ops;
+  for (int i = 0; i < num_ops; i++) {
+    run_op(program, step, program.ops[i], w, i < program.num_forward_ops);
     barrier(pool);
-    if (w.index == 0) job.program->progress = job.program->progress + 1;
+    if (w.index == 0) program.progress = program.progress + 1;
   }
 }
 
@@ -171,10 +176,10 @@ EXPORT void millrace_pool_free(void* handle) {
   end_threads(pool, pool->count);
 }
 
-// Run operations first_op … last_op - 1 of a program on all threads; the caller is one of them.
-EXPORT void millrace_run(void* handle, Program* program, const Step* step, int first_op, int last_op) {
+// Run a program's step on all threads; the caller is one of them.
+EXPORT void millrace_run(void* handle, Program* program, const Step* step) {
   Pool& pool = *(Pool*)handle;
-  pool.job = {program, step, first_op, last_op};
+  pool.job = {program, step};
   pool.begun.change();
   run_job(pool, {0, pool.count, pool.scratch[0]});
 }

@@ -71,7 +71,7 @@ struct Step {
 
 struct Program {
   const Op* ops;
-  int32_t num_ops, num_forward_ops;  // the rest computes logits
+  int32_t num_ops, num_forward_ops;  // the rest computes logits, where a step emits any
   char* workspace;
   char* const* kv_caches;  // by layer
   int32_t kv_type;

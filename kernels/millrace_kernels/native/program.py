@@ -71,22 +71,15 @@ class NativeProgram:
         """Operations run so far: it grows during a step, so whoever watches sees that one move."""
         return int(self._program.progress)
 
-    def forward(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
-        """Compute the rows' tokens; return what `logits` needs.
+    def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> Tensor:
+        """Compute the rows' tokens; return float32 logits [emits, vocabulary], which hold until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
         `emits` are the rows whose logits are wanted.
         """
         step = self._describe(batch, emits, tokens, blocks)
-        self._library.run(self._pool, self._program, step, 0, self._program.num_forward_ops)
-        return step
-
-    def logits(self, step: abi.Step) -> Tensor:
-        """Return float32 [emits, vocabulary], which holds until the next call."""
-        self._library.run(
-            self._pool, self._program, step, self._program.num_forward_ops, self._program.num_ops
-        )
-        return self._logits[: step.num_emits]
+        self._library.run(self._pool, self._program, step)
+        return self._logits[: len(emits)]
 
     def _describe(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
         ends = np.cumsum(batch.count, dtype=np.int32)

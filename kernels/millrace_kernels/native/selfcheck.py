@@ -154,7 +154,7 @@ def run_native(
     for counts in case.steps:
         batch = Batch(slots, begin.copy(), np.array(counts, dtype=np.int32))
         emits = range(len(counts))
-        logits = program.logits(program.forward(batch, emits, tables.tokens, tables.blocks)).clone()
+        logits = program.run(batch, emits, tables.tokens, tables.blocks).clone()
         begin += batch.count
     return logits
 

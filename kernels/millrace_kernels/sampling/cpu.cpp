@@ -153,7 +153,7 @@ using namespace MILLRACE_ISA;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT void millrace_run(void* pool, Program* program, const Step* step, int first_op, int last_op);
+EXPORT void millrace_run(void* pool, Program* program, const Step* step);
 
 // The scratch memory of one thread.
 EXPORT int64_t millrace_sample_bytes(int32_t vocabulary) {
@@ -171,7 +171,7 @@ EXPORT void millrace_sample(void* pool, Sampling* asked) {
   if (pool == nullptr) return sample(*asked, {0, 1, nullptr});
   Op op = {};
   op.kind = SAMPLE, op.weight = asked;
-  Program program = {&op, 1, 0, nullptr, nullptr, 0, 0};
+  Program program = {&op, 1, 1, nullptr, nullptr, 0, 0};
   Step step = {};
-  millrace_run(pool, &program, &step, 0, 1);
+  millrace_run(pool, &program, &step);
 }

@@ -15,7 +15,7 @@ from millrace_runtime.models.model import Model
 
 
 class NativeRunner:
-    """One native call for a forward, one for the logits."""
+    """One native call a step."""
 
     def __init__(self, library: Library, model: Model, dtype: torch.dtype, sizes: Sizes) -> None:
         recorded = record(model.forward, model.logits, dtype)
@@ -37,5 +37,5 @@ class NativeRunner:
         """See Runner."""
         rows = np.array([(span.slot, span.begin, span.end - span.begin) for span in spans], dtype=np.int32)
         slot, begin, count = np.ascontiguousarray(rows.T)
-        step = self._program.forward(Batch(slot, begin, count), emits, slots.tokens, slots.blocks)
-        return self._program.logits(step) if emits else None
+        logits = self._program.run(Batch(slot, begin, count), emits, slots.tokens, slots.blocks)
+        return logits if emits else None
