@@ -15,7 +15,7 @@ from benchmarks.runtime.process import ended_by_signals
 from benchmarks.runtime.report import render_table
 
 ENGINES = ("ours", *(peer.name for peer in (*PEERS, START_ONLY)))
-PARTS = ("single", "prefill", "c8", "c32", "memory", "start")
+PARTS = ("single", "prefill", "c8", "c32", "memory", "replicas", "start")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""A whole run: precision by precision all engines side by side, then our limit, then the starts."""
+"""A whole run: precision by precision all engines side by side, then our limit, two of ours, and the starts."""
 
 import contextlib
 import datetime as dt
@@ -19,6 +19,7 @@ from benchmarks.runtime.models import SMALL, write_model
 from benchmarks.runtime.ours import can_serve, our_server, our_specs
 from benchmarks.runtime.peers import CHECKPOINT, PEERS, PYTHON_PEERS, START_ONLY, Peer
 from benchmarks.runtime.progress import tell
+from benchmarks.runtime.replicas import SHARED_CASES, measure_replicas
 from benchmarks.runtime.report import render_comparison, render_ratios, render_rows, render_spread
 from benchmarks.runtime.rounds import Rounds
 from benchmarks.runtime.starts import compare_starts, time_starts
@@ -69,6 +70,8 @@ class Campaign:
         self._figures |= render_ratios(self._rates)
         if "memory" in self._choice.parts and self._choice.has_engine(OURS):
             self._measure_memory_limit()
+        if "replicas" in self._choice.parts and self._choice.has_engine(OURS):
+            self._measure_replicas()
         if "start" in self._choice.parts and self._choice.has_engine(OURS):
             self._time_starts()
         return self._render()
@@ -141,6 +144,13 @@ class Campaign:
         self._figures["decode_over_memory_limit"] = render_spread(found.share) | {
             "tokens_per_second": render_spread(found.tokens_per_second, digits=2),
             "bytes_per_token": found.bytes_per_token,
+        }
+
+    def _measure_replicas(self) -> None:
+        cases = [case.shorten() if self._choice.is_quick else case for case in SHARED_CASES]
+        found = measure_replicas(self._model, self._folder, self._choice.num_rounds, self._num_threads, cases)
+        self._figures |= {
+            f"two_replicas_over_one_{name}": render_spread(share) for name, share in found.items()
         }
 
     def _time_starts(self) -> None:

@@ -16,6 +16,8 @@ MEANINGS = {
     "decode_over_memory_limit": "a billion bf16 weights, one stream: share of the memory's bandwidth used",
     "http_over_engine_single": "one stream, over HTTP / in process",
     "http_over_engine_c32": "32 requests at once, over HTTP / in process",
+    "two_replicas_over_one_single": "two replicas on the same cores, one stream each: together / one alone",
+    "two_replicas_over_one_c8": "two replicas on the same cores, 8 requests each: together / one alone",
     "start_seconds_over_python_peers": "a server's start to its first token: seconds, ours / a Python peer's",
 }
 

@@ -26,7 +26,15 @@ from millrace_kernels.sampling.reference import _fraction, sample_reference, wei
 
 SETS = usable_sets(read_cpu_flags())
 VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)
-PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0, "frequency": 0.0, "presence": 0.0}
+PLAIN = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": 0,
+    "frequency": 0.0,
+    "presence": 0.0,
+}
 KNOWN = torch.zeros((1, 8), dtype=torch.int64)
 
 parameters = st.fixed_dictionaries(
