@@ -1,4 +1,4 @@
-"""A whole run: precision by precision all engines side by side, then our limit, two of ours, and the starts."""
+"""A whole run: precision by precision all engines side by side, then our limit, two of ours, the starts."""
 
 import contextlib
 import datetime as dt

@@ -72,7 +72,7 @@ class NativeProgram:
         return int(self._program.progress)
 
     def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> Tensor:
-        """Compute the rows' tokens; return float32 logits [emits, vocabulary], which hold until the next call.
+        """Compute the rows' tokens; return float32 logits [emits, vocabulary], good until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
         `emits` are the rows whose logits are wanted.
