@@ -1,9 +1,12 @@
 // Threads of our own, and the one call that runs a step.
 //
-// A thread that waits spins for 50 microseconds at most and then sleeps: a step has some hundred barriers, so sleeping
-// at each costs milliseconds (a futex wake is 10 to 50 µs). While it spins it offers its core to whoever waits for one,
-// every microsecond: what it waits for may be just that. Without the offer two replicas on the same cores were
-// together 0.6 times as fast as one alone.
+// An operation is cut into units, and a thread takes one after the other. When the last unit of an operation is done,
+// whoever did it opens the next operation. So nobody waits for a thread as such, only for a unit that one has begun: a
+// thread that another process keeps from its core is not missed.
+//
+// A thread that finds no unit spins for 50 microseconds at most and then sleeps: a step has some 250 operations, so
+// sleeping at each would cost milliseconds (a futex wake is 10 to 50 µs). While it spins it offers its core to whoever
+// waits for one, every microsecond: what it waits for may be just that.
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +22,8 @@ namespace MILLRACE_ISA {
 
 constexpr int64_t SPIN_NANOSECONDS = 50000;
 constexpr int PAUSES_BETWEEN_OFFERS = 64;
+constexpr int UNITS_PER_THREAD = 2;
+constexpr int NUMBERS_PER_UNIT = 4096;
 
 INLINE int64_t now() {
   timespec t;
@@ -62,31 +67,44 @@ struct Signal {
 struct Job {
   Program* program;
   const Step* step;
+  uint32_t begin, end;  // numbers of its first operation, and of the first after it
+};
+
+// The operation that is open: its number among all that the pool ever ran, its units, and the next of them to take.
+// It says all that taking a unit needs, so that nobody looks at a job of which no unit is his.
+struct Ticket {
+  uint32_t operation;
+  uint16_t num_units, next_unit;
 };
 
 struct alignas(64) Pool {
   int count;
   bool is_ending;
+  pid_t owner;
   Job job;
-  alignas(64) Signal begun;
-  alignas(64) Signal passed;
-  alignas(64) uint32_t num_arrived;
+  alignas(64) uint64_t ticket;
+  alignas(64) uint32_t num_done;  // units of the open operation
+  alignas(64) Signal opened;      // after each change of the ticket
   pthread_t* threads;
   char** scratch;
 };
 
-static void barrier(Pool& pool) {
-  if (pool.count == 1) return;
-  uint32_t old = pool.passed.read();
-  if (__atomic_add_fetch(&pool.num_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)pool.count) {
-    __atomic_store_n(&pool.num_arrived, 0, __ATOMIC_RELAXED);
-    pool.passed.change();
-  } else {
-    pool.passed.wait_past(old);
-  }
+INLINE Ticket read_ticket(Pool& pool, uint64_t* word) {
+  *word = __atomic_load_n(&pool.ticket, __ATOMIC_ACQUIRE);
+  Ticket ticket;
+  memcpy(&ticket, word, sizeof(ticket));
+  return ticket;
 }
 
-static void run_op(const Program& p, const Step& step, const Op& op, const Worker& w, bool is_forward) {
+// Take the unit that the ticket names, unless somebody else was faster or the operation is over.
+INLINE bool take_unit(Pool& pool, Ticket ticket, uint64_t word) {
+  uint64_t taken;
+  ticket.next_unit++;
+  memcpy(&taken, &ticket, sizeof(taken));
+  return __atomic_compare_exchange_n(&pool.ticket, &word, taken, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static void run_unit(const Program& p, const Step& step, const Op& op, const Worker& w, bool is_forward) {
   int num_rows = is_forward ? step.num_tokens : step.num_emits;
   switch (op.kind) {
     case EMBED: return embed(p, step, op, w);
@@ -102,14 +120,58 @@ static void run_op(const Program& p, const Step& step, const Op& op, const Worke
   }
 }
 
-static void run_job(Pool& pool, const Worker& w) {
+// Units of what is computed row by row: none so small that taking it costs more than it.
+INLINE int64_t count_row_units(const Op& op, int num_rows, int num_threads) {
+  int64_t numbers = (int64_t)num_rows * (op.x.width > op.y.width ? op.x.width : op.y.width);
+  int64_t most = num_rows < num_threads ? num_rows : num_threads;
+  return numbers / NUMBERS_PER_UNIT < most ? numbers / NUMBERS_PER_UNIT : most;
+}
+
+static uint16_t count_units(const Job& job, uint32_t operation, int num_threads) {
+  const Op& op = job.program->ops[operation - job.begin];
+  bool is_forward = operation - job.begin < (uint32_t)job.program->num_forward_ops;
+  int64_t units = num_threads;
+  switch (op.kind) {
+    case LINEAR:
+    case LINEAR_ADD:
+    case LINEAR_SILU_MUL:
+    case ATTENTION: units = num_threads == 1 ? 1 : num_threads * UNITS_PER_THREAD; break;
+    case SAMPLE: break;  // its scratch memory is by unit
+    default: units = count_row_units(op, is_forward ? job.step->num_tokens : job.step->num_emits, num_threads);
+  }
+  return units < 1 ? 1 : units > UINT16_MAX ? UINT16_MAX : units;
+}
+
+// Let units of an operation be taken; of none where the job is over.
+static void open_operation(Pool& pool, uint32_t operation) {
+  bool is_over = operation == pool.job.end;
+  Ticket ticket = {operation, is_over ? (uint16_t)0 : count_units(pool.job, operation, pool.count), 0};
+  uint64_t word;
+  memcpy(&word, &ticket, sizeof(word));
+  __atomic_store_n(&pool.num_done, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&pool.ticket, word, __ATOMIC_RELEASE);
+  pool.opened.change();
+}
+
+static void do_unit(Pool& pool, Ticket ticket, char* scratch) {
   Program& program = *pool.job.program;
-  const Step& step = *pool.job.step;
-  int num_ops = step.num_emits ? program.num_ops : program.num_forward_ops;
-  for (int i = 0; i < num_ops; i++) {
-    run_op(program, step, program.ops[i], w, i < program.num_forward_ops);
-    barrier(pool);
-    if (w.index == 0) program.progress = program.progress + 1;
+  uint32_t place = ticket.operation - pool.job.begin;
+  Worker worker = {ticket.next_unit, ticket.num_units, scratch};
+  run_unit(program, *pool.job.step, program.ops[place], worker, place < (uint32_t)program.num_forward_ops);
+  if (__atomic_add_fetch(&pool.num_done, 1, __ATOMIC_ACQ_REL) < ticket.num_units) return;
+  program.progress = program.progress + 1;
+  open_operation(pool, ticket.operation + 1);
+}
+
+// Do units until the operation `end` is open, which is never for a pool's own threads: they stay until it ends.
+static void work(Pool& pool, char* scratch, const uint32_t* end) {
+  for (;;) {
+    uint32_t seen = pool.opened.read();
+    uint64_t word;
+    Ticket ticket = read_ticket(pool, &word);
+    if (end != nullptr ? ticket.operation == *end : __atomic_load_n(&pool.is_ending, __ATOMIC_ACQUIRE)) return;
+    if (ticket.next_unit == ticket.num_units) pool.opened.wait_past(seen);
+    else if (take_unit(pool, ticket, word)) do_unit(pool, ticket, scratch);
   }
 }
 
@@ -121,13 +183,8 @@ struct Start {
 static void* serve(void* argument) {
   Start start = *(Start*)argument;
   free(argument);
-  Pool& pool = *start.pool;
-  Worker w = {start.index, pool.count, pool.scratch[start.index]};
-  for (uint32_t seen = 0;; seen++) {
-    pool.begun.wait_past(seen);
-    if (pool.is_ending) return nullptr;
-    run_job(pool, w);
-  }
+  work(*start.pool, start.pool->scratch[start.index], nullptr);
+  return nullptr;
 }
 
 }  // namespace MILLRACE_ISA
@@ -144,42 +201,61 @@ EXPORT void millrace_sizes(int32_t* sizes) {
 
 // End the first `count` threads, and give back all memory.
 static void end_threads(Pool* pool, int count) {
-  pool->is_ending = true;
-  pool->begun.change();
+  __atomic_store_n(&pool->is_ending, true, __ATOMIC_RELEASE);
+  pool->opened.change();
   for (int i = 1; i < count; i++) pthread_join(pool->threads[i], nullptr);
   for (int i = 0; i < pool->count; i++) free(pool->scratch[i]);
   free(pool->scratch), free(pool->threads), free(pool);
 }
 
+static bool start_thread(Pool* pool, int index) {
+  Start* start = (Start*)malloc(sizeof(Start));
+  if (start == nullptr) return false;
+  *start = {pool, index};
+  if (pthread_create(&pool->threads[index], nullptr, serve, start) == 0) return true;
+  free(start);
+  return false;
+}
+
 // Return a pool of `count` threads, the caller's included, with so much scratch memory for each; null without room.
 EXPORT void* millrace_pool_new(int count, int64_t scratch_bytes) {
   Pool* pool = (Pool*)aligned_alloc(64, sizeof(Pool));
+  char** scratch = (char**)calloc(count, sizeof(char*));
+  pthread_t* threads = (pthread_t*)calloc(count, sizeof(pthread_t));
+  bool has_room = pool != nullptr && scratch != nullptr && threads != nullptr;
+  for (int i = 0; has_room && i < count; i++) {
+    scratch[i] = (char*)aligned_alloc(64, (scratch_bytes + 63) / 64 * 64);
+    has_room = scratch[i] != nullptr;
+  }
+  if (!has_room) {
+    for (int i = 0; scratch != nullptr && i < count; i++) free(scratch[i]);
+    free(pool), free(scratch), free(threads);
+    return nullptr;
+  }
   memset((void*)pool, 0, sizeof(Pool));
-  pool->count = count;
-  pool->scratch = (char**)calloc(count, sizeof(char*));
-  pool->threads = (pthread_t*)calloc(count, sizeof(pthread_t));
-  for (int i = 0; i < count; i++) pool->scratch[i] = (char*)aligned_alloc(64, (scratch_bytes + 63) / 64 * 64);
-  for (int i = 1; i < count; i++) {
-    Start* start = (Start*)malloc(sizeof(Start));
-    *start = {pool, i};
-    if (pthread_create(&pool->threads[i], nullptr, serve, start) != 0) {
-      free(start);
+  pool->count = count, pool->owner = getpid(), pool->scratch = scratch, pool->threads = threads;
+  for (int i = 1; i < count; i++)
+    if (!start_thread(pool, i)) {
       end_threads(pool, i);
       return nullptr;
     }
-  }
   return pool;
 }
 
+// Nothing to do in a process that was forked from the pool's: its threads are not there.
 EXPORT void millrace_pool_free(void* handle) {
   Pool* pool = (Pool*)handle;
-  end_threads(pool, pool->count);
+  if (pool->owner == getpid()) end_threads(pool, pool->count);
 }
 
 // Run a program's step on all threads; the caller is one of them.
 EXPORT void millrace_run(void* handle, Program* program, const Step* step) {
   Pool& pool = *(Pool*)handle;
-  pool.job = {program, step};
-  pool.begun.change();
-  run_job(pool, {0, pool.count, pool.scratch[0]});
+  uint64_t word;
+  uint32_t begin = read_ticket(pool, &word).operation;
+  uint32_t end = begin + (step->num_emits ? program->num_ops : program->num_forward_ops);
+  pool.job = {program, step, begin, end};
+  if (begin == end) return;
+  open_operation(pool, begin);
+  work(pool, pool.scratch[0], &end);
 }

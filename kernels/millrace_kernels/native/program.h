@@ -78,7 +78,7 @@ struct Program {
   volatile int64_t progress;  // counts operations: who watches sees a long step move
 };
 
-// What a thread needs: which of the step's threads it is, and memory of its own.
+// One of an operation's units, and memory of the thread that does it.
 struct Worker {
   int index, count;
   char* scratch;
@@ -89,7 +89,7 @@ INLINE T* row(const Program& p, const Rows& rows, int64_t r) {
   return (T*)(p.workspace + rows.offset + r * rows.stride);
 }
 
-// The part of `total` that a worker takes, in whole units.
+// The part of `total` that a unit is.
 struct Share {
   int begin, end;
 };
