@@ -14,7 +14,7 @@ from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
 from millrace_kernels.step import Format, Packer
 from millrace_kernels.tensor_step import TensorPacker
-from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
 from millrace_runtime.execution.kv_cache import (
     BLOCK_SIZE,
     CacheShape,
@@ -80,6 +80,7 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
     raw = read_config(settings.model_path)
     architecture = find_model(settings.model_path, raw)
+    _check_length(architecture, settings)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, raw)
     with torch.inference_mode():
@@ -98,6 +99,21 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
     )
     allocate = partial(allocate_cache, architecture, shape.num_blocks, dtype, device)
     return LocalExecutor(runner, slots, limits, device, allocate)
+
+
+def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
+    """Refuse sequences longer than the model's own length, or than the window of its attention."""
+    length, window = settings.max_model_length or architecture.max_length, architecture.window
+    if length > architecture.max_length:
+        raise CapacityError(
+            f"--max-model-length {length} is more than the model's own {architecture.max_length}: lower it"
+        )
+    if window is not None and length > window:
+        raise UnsupportedModelError(
+            f"{settings.model_path}: config.json has sliding_window {window}, which is not supported yet; "
+            f"shorter sequences do without: serve it with --max-model-length {window} "
+            "(spec.engine.maxModelLength)"
+        )
 
 
 def _load(architecture: Architecture, settings: ExecutionSettings, packers: Packers, tell: Tell) -> Loaded:
@@ -128,7 +144,7 @@ def _select(choice: str) -> CpuPath:
 
 
 def _build(architecture: Architecture, settings: ExecutionSettings, packer: Packer) -> Model:
-    longest = min(architecture.max_length, settings.max_model_length or architecture.max_length)
+    longest = settings.max_model_length or architecture.max_length
     return architecture.build(CheckpointWeights(Reader(settings.model_path), packer), longest)
 
 

@@ -43,10 +43,6 @@ def plan_cache(model: Architecture, dtype: torch.dtype, length: int | None, cach
 
     Without a length it is the model's own, or what fits.
     """
-    if length is not None and length > model.max_length:
-        raise CapacityError(
-            f"--max-model-length {length} is more than the model's own {model.max_length}: lower it"
-        )
     num_blocks = cache_bytes // block_bytes(model, dtype)
     room = num_blocks * BLOCK_SIZE
     if room < (length or BLOCK_SIZE):

@@ -1,6 +1,6 @@
 """Llama: a decoder of pre-normalised attention and gated MLP blocks (Touvron et al., 2023).
 
-Mistral (without a sliding window) and Qwen 2 (biases on queries, keys and values) are the same model.
+Mistral (within its sliding window) and Qwen 2 (biases on queries, keys and values) are the same model.
 Weight names are the Hugging Face checkpoints'.
 """
 
@@ -16,7 +16,7 @@ from millrace_runtime.layers.embedding import Embedding, Head
 from millrace_runtime.layers.linear import GatedLinear, Linear
 from millrace_runtime.layers.norm import RMSNorm
 from millrace_runtime.layers.rotary import rotary_angles
-from millrace_runtime.models.config import LlamaConfig, parse_llama_config
+from millrace_runtime.models.config import Family, LlamaConfig, parse_llama_config
 from millrace_runtime.models.model import Architecture, KvShape
 from millrace_runtime.models.weights import Weights
 
@@ -95,12 +95,13 @@ class Llama:
         return self.head(self.norm(hidden, step), step)
 
 
-def llama_architecture(raw: Mapping[str, Any]) -> Architecture:
+def llama_architecture(family: Family, raw: Mapping[str, Any]) -> Architecture:
     """Read a Llama-family config.json. Raises ArchitectureError naming the field."""
-    config = parse_llama_config(raw)
+    config = parse_llama_config(raw, family)
     return Architecture(
         vocabulary_size=config.vocabulary_size,
         max_length=config.max_length,
+        window=config.window,
         kv_shapes=(KvShape(config.num_kv_heads, config.head_dim),) * config.num_layers,
         build=partial(Llama, config),
     )

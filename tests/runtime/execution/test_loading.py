@@ -148,6 +148,14 @@ def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, 
         build(make_model(), **settings)
 
 
+def test_a_window_is_refused_where_sequences_are_longer_with_the_length_that_works(make_model: Make) -> None:
+    path = make_model(architectures=["MistralForCausalLM"], max_position_embeddings=8192)
+    for settings in ({}, {"max_model_length": 4097}):
+        with pytest.raises(UnsupportedModelError, match=r"sliding_window 4096.*--max-model-length 4096 "):
+            build(path, **settings)
+    assert build(path, max_model_length=4096).limits.max_model_length == 4096
+
+
 @pytest.mark.parametrize(
     "settings",
     [
