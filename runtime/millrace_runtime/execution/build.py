@@ -85,10 +85,12 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
     dtype = choose_dtype(settings.dtype, raw)
     with torch.inference_mode():
         packers = Packers(dtype, device, choose_format(settings.weights, device))
-        loaded = _load(architecture, settings, packers, tell or (lambda _: None))
-        shape = _plan_cache(architecture, settings, dtype, device)
-        slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
+        # Before the weights more is free than after: no sequence will be longer than this.
+        longest = _plan_cache(architecture, settings, packers, architecture.max_length).max_model_length
+        loaded = _load(architecture, settings, packers, longest, tell or (lambda _: None))
         runner = _runner(loaded, settings)
+        shape = _plan_cache(architecture, settings, packers, longest)
+        slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
     limits = Limits(
         groups=(KvGroup(shape.num_blocks),),
         block_size=BLOCK_SIZE,
@@ -116,12 +118,14 @@ def _check_length(architecture: Architecture, settings: ExecutionSettings) -> No
         )
 
 
-def _load(architecture: Architecture, settings: ExecutionSettings, packers: Packers, tell: Tell) -> Loaded:
+def _load(
+    architecture: Architecture, settings: ExecutionSettings, packers: Packers, longest: int, tell: Tell
+) -> Loaded:
     """Pack the model for the path that the device, its instructions and the settings choose."""
     path = GPU_PATH if packers.device.type == "cuda" else _select(settings.kernels)
     if path.library is not None:
         try:
-            model = _build(architecture, settings, packers.native())
+            model = _build(architecture, settings, packers.native(), longest)
         except RecordError as error:
             if settings.kernels != AUTO:
                 raise ModelError(f"--kernels {settings.kernels}: {error}") from error
@@ -130,7 +134,7 @@ def _load(architecture: Architecture, settings: ExecutionSettings, packers: Pack
             tell(path.reason)
             return Loaded(model, packers.dtype, packers.device, path.library)
     tell(path.reason)
-    model = _build(architecture, settings, packers.tensor())
+    model = _build(architecture, settings, packers.tensor(), longest)
     return Loaded(model, packers.dtype, packers.device, None)
 
 
@@ -143,8 +147,7 @@ def _select(choice: str) -> CpuPath:
         raise ModelError(f"--kernels {choice}: {error}") from error
 
 
-def _build(architecture: Architecture, settings: ExecutionSettings, packer: Packer) -> Model:
-    longest = settings.max_model_length or architecture.max_length
+def _build(architecture: Architecture, settings: ExecutionSettings, packer: Packer, longest: int) -> Model:
     return architecture.build(CheckpointWeights(Reader(settings.model_path), packer), longest)
 
 
@@ -156,14 +159,14 @@ def _runner(loaded: Loaded, settings: ExecutionSettings) -> Runner:
 
 
 def _plan_cache(
-    architecture: Architecture, settings: ExecutionSettings, dtype: torch.dtype, device: torch.device
+    architecture: Architecture, settings: ExecutionSettings, packers: Packers, longest: int
 ) -> CacheShape:
-    length, cache_bytes = settings.max_model_length, settings.kv_cache_bytes
+    """Fit the cache into what is free now, for sequences of at most `longest` tokens."""
+    length, cache_bytes, dtype = settings.max_model_length, settings.kv_cache_bytes, packers.dtype
     if cache_bytes is None:
-        is_gpu = device.type == "cuda"
-        free = torch.cuda.mem_get_info(device)[0] if is_gpu else usable_bytes()
-        needed = length or architecture.max_length
+        is_gpu = packers.device.type == "cuda"
+        free = torch.cuda.mem_get_info(packers.device)[0] if is_gpu else usable_bytes()
         cache_bytes = default_cache_bytes(
-            architecture, dtype, settings.max_sequences, needed, free, is_gpu=is_gpu
+            architecture, dtype, settings.max_sequences, length or longest, free, is_gpu=is_gpu
         )
-    return plan_cache(architecture, dtype, length, cache_bytes)
+    return plan_cache(architecture, dtype, length, longest, cache_bytes)

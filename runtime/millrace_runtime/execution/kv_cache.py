@@ -38,10 +38,12 @@ def default_cache_bytes(
     return min(max_sequences * _blocks_of(length) * block_bytes(model, dtype), free)
 
 
-def plan_cache(model: Architecture, dtype: torch.dtype, length: int | None, cache_bytes: int) -> CacheShape:
+def plan_cache(
+    model: Architecture, dtype: torch.dtype, length: int | None, longest: int, cache_bytes: int
+) -> CacheShape:
     """Fit the cache into the memory. Raises CapacityError if a sequence of `length` has no room.
 
-    Without a length it is the model's own, or what fits.
+    Without a length it is `longest`, or what fits.
     """
     num_blocks = cache_bytes // block_bytes(model, dtype)
     room = num_blocks * BLOCK_SIZE
@@ -50,7 +52,7 @@ def plan_cache(model: Architecture, dtype: torch.dtype, length: int | None, cach
             f"a KV cache of {cache_bytes} bytes holds {room} tokens, fewer than one sequence of "
             f"{length or BLOCK_SIZE}: lower --max-model-length or give the cache more memory"
         )
-    return CacheShape(num_blocks, length or min(model.max_length, room))
+    return CacheShape(num_blocks, length or min(longest, room))
 
 
 def allocate_cache(

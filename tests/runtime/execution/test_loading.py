@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from millrace_kernels.native.abi import Kind
 from millrace_kernels.step import Format
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import (
@@ -126,6 +127,19 @@ def test_limits_follow_the_settings(make_model: Make) -> None:
     limits = build(make_model(), max_sequences=3, max_model_length=100).limits
     assert (limits.num_slots, limits.max_model_length, limits.groups[0].num_blocks) == (3, 100, 3 * 7)
     assert (limits.block_size, limits.depth, limits.vocabulary_size) == (16, 1, 199)
+
+
+def test_every_layer_reads_one_rotary_table_of_the_served_length(make_model: Make) -> None:
+    path = make_model(num_hidden_layers=3)
+    block = 3 * 2 * 2 * 8 * 16 * 4
+    for settings in ({"max_model_length": 96}, {"kv_cache_bytes": 6 * block}):
+        executor = build(path, **settings)
+        operations = [
+            op for op in executor._runner._program._record.operations if op.kind is Kind.ROTARY_KV_WRITE
+        ]
+        assert executor.limits.max_model_length == 96
+        assert [op.length for op in operations] == [96] * 3
+        assert len({op.weight.data_ptr() for op in operations}) == 1
 
 
 def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
