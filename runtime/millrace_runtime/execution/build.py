@@ -17,9 +17,10 @@ from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
 from millrace_runtime.execution.kv_cache import (
     BLOCK_SIZE,
+    CacheDemand,
     CacheShape,
     allocate_cache,
-    default_cache_bytes,
+    block_bytes,
     plan_cache,
 )
 from millrace_runtime.execution.loading import (
@@ -32,7 +33,7 @@ from millrace_runtime.execution.loading import (
     read_config,
 )
 from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.memory import usable_bytes
+from millrace_runtime.execution.memory import Budget, usable_memory
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
@@ -41,6 +42,8 @@ from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.protocol.step import KvGroup, Limits
 
 Tell = Callable[[str], None]
+GPU_SHARE_OF_FREE = 0.9
+"""Of a GPU's memory, for the KV cache: the rest is for activations and what else lives there."""
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
 
@@ -162,11 +165,19 @@ def _plan_cache(
     architecture: Architecture, settings: ExecutionSettings, packers: Packers, longest: int
 ) -> CacheShape:
     """Fit the cache into what is free now, for sequences of at most `longest` tokens."""
-    length, cache_bytes, dtype = settings.max_model_length, settings.kv_cache_bytes, packers.dtype
-    if cache_bytes is None:
-        is_gpu = packers.device.type == "cuda"
-        free = torch.cuda.mem_get_info(packers.device)[0] if is_gpu else usable_bytes()
-        cache_bytes = default_cache_bytes(
-            architecture, dtype, settings.max_sequences, length or longest, free, is_gpu=is_gpu
-        )
-    return plan_cache(architecture, dtype, length, longest, cache_bytes)
+    demand = CacheDemand(
+        block_bytes=block_bytes(architecture, packers.dtype),
+        max_sequences=settings.max_sequences,
+        longest=settings.max_model_length or longest,
+        is_firm=settings.max_model_length is not None,
+    )
+    return plan_cache(demand, _cache_budget(settings, packers.device))
+
+
+def _cache_budget(settings: ExecutionSettings, device: torch.device) -> Budget:
+    if settings.kv_cache_bytes is not None:
+        return Budget(settings.kv_cache_bytes, "--kv-cache-memory")
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        return Budget(int(free * GPU_SHARE_OF_FREE), f"{GPU_SHARE_OF_FREE} of what the GPU has free")
+    return usable_memory()

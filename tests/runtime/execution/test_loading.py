@@ -17,8 +17,11 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import choose_format
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.models.registry import find_architecture
+from tests.runtime.execution.conftest import TINY
 
 Make = Callable[..., Path]
 
@@ -142,6 +145,17 @@ def test_every_layer_reads_one_rotary_table_of_the_served_length(make_model: Mak
         assert len({op.weight.data_ptr() for op in operations}) == 1
 
 
+def test_the_cache_takes_no_more_than_all_sequences_can_fill(make_model: Make) -> None:
+    limits = build(make_model(), max_sequences=3, max_model_length=100, kv_cache_bytes=1 << 30).limits
+    assert limits.groups[0].num_blocks == 3 * 7
+
+
+def test_a_cache_that_no_machine_has_room_for_is_refused() -> None:
+    architecture = find_architecture(TINY)
+    with pytest.raises(CapacityError, match="lower --kv-cache-memory"):
+        allocate_cache(architecture, 1 << 40, torch.float32, torch.device("cpu"))
+
+
 def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     path = make_model()
     assert build(path).limits.max_model_length == 1024
@@ -153,7 +167,7 @@ def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     ("settings", "message"),
     [
         ({"max_model_length": 2000}, "more than the model's own 1024"),
-        ({"max_model_length": 512, "kv_cache_bytes": 100_000}, "lower --max-model-length"),
+        ({"max_model_length": 512, "kv_cache_bytes": 100_000}, r"\(--kv-cache-memory\) .* lower --max-mod"),
         ({"kv_cache_bytes": 10}, "give the cache more memory"),
     ],
 )
