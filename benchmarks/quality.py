@@ -26,8 +26,9 @@ from millrace_runtime.demo.evaluate import NUM_DOCUMENTS
 from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
 from millrace_runtime.demo.tokens import encode_document
 from millrace_runtime.demo.train import FOLDER
+from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE, allocate_cache
-from millrace_runtime.execution.loading import CheckpointWeights, Reader, find_model, read_config
+from millrace_runtime.execution.loading import find_model, read_config
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.slots import SlotTable, Span

@@ -61,6 +61,11 @@ class LlamaConfig:
     has_output_bias: bool
     has_mlp_bias: bool
 
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Of the embedding and the head."""
+        return self.vocabulary_size, self.width
+
 
 def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
     """Read a Hugging Face config. Raises ArchitectureError naming the field."""

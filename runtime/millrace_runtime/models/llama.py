@@ -75,13 +75,13 @@ class Llama:
     """Tokens to hidden states, and hidden states to logits."""
 
     def __init__(self, config: LlamaConfig, weights: Weights, length: int) -> None:
-        table = weights.table("model.embed_tokens", config.vocabulary_size, config.width)
+        table = weights.table("model.embed_tokens", *config.table_shape)
         angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
         self.embedding = Embedding(table)
         self.layers = [LlamaLayer(config, weights, layer, angles) for layer in range(config.num_layers)]
         self.norm = RMSNorm(weights.vector("model.norm.weight", config.width), config.epsilon)
-        head = table if config.is_tied else weights.table("lm_head", config.vocabulary_size, config.width)
-        self.head = Head(head)
+        self.head = Head(table if config.is_tied else weights.table("lm_head", *config.table_shape))
+        _skip_unneeded(config, weights)
 
     def forward(self, step: Step) -> Tensor:
         """Return the hidden states of the step's tokens, [tokens, width]."""
@@ -93,6 +93,15 @@ class Llama:
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
         """Chosen rows of the hidden states, [rows, width], to float32 logits [rows, vocabulary]."""
         return self.head(self.norm(hidden, step), step)
+
+
+def _skip_unneeded(config: LlamaConfig, weights: Weights) -> None:
+    """Skip what checkpoints hold twice: a tied head, and old ones' rotary frequencies."""
+    if config.is_tied:
+        weights.skip("lm_head.weight")
+    weights.skip("model.rotary_emb.inv_freq")
+    for layer in range(config.num_layers):
+        weights.skip(f"model.layers.{layer}.self_attn.rotary_emb.inv_freq")
 
 
 def llama_architecture(family: Family, raw: Mapping[str, Any]) -> Architecture:

@@ -8,7 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from millrace_kernels.native.abi import Kind
+from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
 from millrace_kernels.step import Format
+from millrace_runtime.execution import native_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
@@ -18,7 +21,7 @@ from millrace_runtime.execution.errors import (
     UnsupportedModelError,
 )
 from millrace_runtime.execution.kv_cache import allocate_cache
-from millrace_runtime.execution.loading import choose_format
+from millrace_runtime.execution.loading import choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.registry import find_architecture
 from tests.runtime.execution.conftest import TINY
@@ -116,6 +119,98 @@ def test_a_sharded_index_is_followed(make_model: Make, make_driver: Callable[...
     (parts / "part-1.safetensors").unlink()
     with pytest.raises(BadCheckpointError, match=r"part-1\.safetensors, which is not there"):
         build(parts)
+
+
+def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    """Change a checkpoint's tensors."""
+    weights = load_file(path / "model.safetensors")
+    change(weights)
+    save_file(weights, path / "model.safetensors")
+
+
+@pytest.mark.parametrize("part", ["0.self_attn.q_proj.bias", "2.mlp.up_proj.weight"])
+def test_a_tensor_that_nobody_reads_is_another_models(make_model: Make, part: str) -> None:
+    path, name = make_model(), f"model.layers.{part}"
+    rewrite(path, lambda weights: weights.update({name: torch.ones(48)}))
+    with pytest.raises(BadCheckpointError, match=f"model without the tensor {name}, one of 1 that"):
+        build(path)
+
+
+def test_a_tied_head_and_old_rotary_frequencies_may_lie_beside(make_model: Make) -> None:
+    path = make_model(tie_word_embeddings=True)
+    names = ("lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq")
+    rewrite(path, lambda weights: weights.update({name: torch.ones(4) for name in names}))
+    assert build(path)
+
+
+def test_a_name_in_two_files_is_refused_and_the_usual_file_comes_first(make_model: Make) -> None:
+    path = make_model()
+    weights = load_file(path / "model.safetensors")
+    save_file({name: torch.zeros_like(value) for name, value in weights.items()}, path / "ema.safetensors")
+    assert build(path)
+    (path / "model.safetensors").rename(path / "weights.safetensors")
+    with pytest.raises(BadCheckpointError, match=r"weights\.safetensors holds the tensor lm_head\.weight"):
+        build(path)
+
+
+@pytest.mark.parametrize("places", [["model.safetensors"], None, {"a": 5}])
+def test_an_index_without_a_map_is_refused(make_model: Make, places: Any) -> None:
+    path = make_model()
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(BadCheckpointError, match="has no weight_map"):
+        build(path)
+
+
+def test_a_type_that_torch_does_not_have_is_named(make_model: Make) -> None:
+    path = make_model()
+    tensor = {"dtype": "F6_E2M3", "shape": [16], "data_offsets": [0, 12]}
+    header = json.dumps({"model.embed_tokens.weight": tensor})
+    content = len(header).to_bytes(8, "little") + header.encode() + bytes(12)
+    (path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UnsupportedModelError, match=r"embed_tokens\.weight is stored as F6_E2M3"):
+        build(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stored", "served"),
+    [
+        ({"dtype": None}, torch.bfloat16, torch.bfloat16),
+        ({"dtype": None}, torch.float32, torch.float32),
+        ({"dtype": None, "torch_dtype": "bfloat16"}, torch.bfloat16, torch.bfloat16),
+        ({"dtype": "bfloat16"}, torch.float32, torch.bfloat16),
+        ({"dtype": "float16"}, torch.float16, torch.bfloat16),
+    ],
+)
+def test_auto_is_the_type_that_the_config_says_or_else_the_stored_one(
+    make_model: Make, changes: dict[str, Any], stored: torch.dtype, served: torch.dtype
+) -> None:
+    path, told = make_model(**changes), list[str]()
+    rewrite(path, lambda weights: weights.update({name: value.to(stored) for name, value in weights.items()}))
+    executor = build_executor(ExecutionSettings(model_path=path, device="cpu"), told.append)
+    assert executor._runner.kv_caches[0].dtype is served
+    lines = [f"the weights are stored as {type_name(stored)} and served as {type_name(served)}"]
+    assert told[:-1] == (lines if stored is not served else [])
+
+
+def test_a_type_that_is_not_known_is_named(make_model: Make) -> None:
+    with pytest.raises(UnsupportedModelError, match="dtype 'banana'; supported are bfloat16, float16"):
+        build(make_model(dtype="banana"))
+
+
+def test_a_model_that_the_native_kernels_cannot_run_runs_with_torch(
+    make_model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise NativeError("no thread can be started")
+
+    monkeypatch.setattr(native_runner, "NativeProgram", refuse)
+    told: list[str] = []
+    path = make_model()
+    build_executor(ExecutionSettings(model_path=path, device="cpu"), told.append)
+    assert told == ["torch computes, slowly: no thread can be started"]
+    choice = usable_sets(read_cpu_flags())[0].value
+    with pytest.raises(ModelError, match=f"--kernels {choice}: no thread"):
+        build(path, kernels=choice)
 
 
 def test_an_index_may_not_leave_its_folder(make_model: Make) -> None:
