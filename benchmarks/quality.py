@@ -32,6 +32,7 @@ from millrace_runtime.execution.loading import find_model, read_config
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.slots import SlotTable, Span
+from millrace_runtime.protocol.step import KvGroup, Limits
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -53,7 +54,9 @@ class Reading:
         packer = NativePacker(dtype, form) if library else TensorPacker(dtype, CPU, form)
         model = architecture.build(CheckpointWeights(Reader(FOLDER), packer), length)
         caches = allocate_cache(architecture, count * num_blocks, dtype, CPU)
-        self.slots = SlotTable(count, length, count * num_blocks, CPU)
+        group = KvGroup(count * num_blocks)
+        limits = Limits((group,), BLOCK_SIZE, count, 1, length, architecture.vocabulary_size, count)
+        self.slots = SlotTable(limits, CPU)
         for slot, ids in enumerate(texts):
             self.slots.tokens[slot, : len(ids)] = torch.tensor(ids)
             blocks = torch.arange(slot * num_blocks, (slot + 1) * num_blocks)

@@ -38,8 +38,7 @@ class NoModel:
     """The local executor's bookkeeping of slots, tables and results; every draw is the same token."""
 
     def __init__(self, limits: Limits) -> None:
-        num_blocks = limits.groups[0].num_blocks
-        self._slots = SlotTable(limits.num_slots, LENGTH, num_blocks, torch.device("cpu"))
+        self._slots = SlotTable(limits, torch.device("cpu"))
 
     def run(self, plan: StepPlan) -> StepResult:
         """Return the plan's result."""
@@ -49,8 +48,10 @@ class NoModel:
 
 def measure(num_sequences: int, num_steps: int) -> Cost:
     """Decode so many sequences for so many steps."""
-    limits = Limits((KvGroup(num_sequences * LENGTH // 16),), 16, num_sequences, 1, LENGTH, 1000)
-    scheduler, executor = Scheduler(limits, max_batched_tokens=16 * num_sequences), NoModel(limits)
+    limits = Limits(
+        (KvGroup(num_sequences * LENGTH // 16),), 16, num_sequences, 1, LENGTH, 1000, 16 * num_sequences
+    )
+    scheduler, executor = Scheduler(limits), NoModel(limits)
     for number in range(num_sequences):
         scheduler.add(_request(number))
     samples = [_time_step(scheduler, executor) for _ in range(num_steps)]

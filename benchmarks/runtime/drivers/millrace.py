@@ -35,7 +35,7 @@ def load() -> tuple[str, Complete]:
             **WEIGHTS[precision],
         )
     )
-    scheduler = Scheduler(executor.limits, int(max_batched_tokens))
+    scheduler = Scheduler(executor.limits)
     return "", lambda prompts, num_tokens: complete(scheduler, executor, prompts, num_tokens)
 
 

@@ -40,11 +40,11 @@ class Committed(NamedTuple):
 class Scheduler:
     """Decides each step of one executor. `schedule`, submit, collect, `commit`, in the steps' order."""
 
-    def __init__(self, limits: Limits, max_batched_tokens: int) -> None:
-        """`max_batched_tokens`: the most tokens that one step computes, at least 1."""
-        assert max_batched_tokens >= 1
+    def __init__(self, limits: Limits) -> None:
+        """`limits` are the executor's."""
+        assert limits.max_batched_tokens >= 1
         self._limits = limits
-        self._max_batched_tokens = max_batched_tokens
+        self._max_batched_tokens = limits.max_batched_tokens
         self._residency = Residency(limits)
         self._sequences: dict[int, Sequence] = {}
         self._waiting = AgeQueue()

@@ -53,6 +53,7 @@ class SimulatedExecutor:
         assert plan.step == self._next_step
         assert len(self._plans) < self.limits.depth
         assert self._cells, "a step in its sleep"
+        assert _num_tokens(plan) <= self.limits.max_batched_tokens, "a step has too many tokens"
         self._next_step += 1
         self._plans.append(plan)
 
@@ -201,6 +202,10 @@ class SimulatedExecutor:
     def _read(self, slot: _Slot, group: int, first: int, end: int) -> list[int]:
         size, cells, table = self.limits.block_size, self._cells[group], slot.tables[group]
         return [cells[table[at // size]][at % size] for at in range(first, end)]
+
+
+def _num_tokens(plan: StepPlan) -> int:
+    return sum(row.num_tokens + row.max_draft for row in plan.rows)
 
 
 def _first_seen(group: KvGroup, slot: _Slot) -> int:

@@ -89,17 +89,22 @@ def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> Loc
         longest = _plan_cache(order, order.architecture.max_length).max_model_length
         runner = _load(order, longest, tell or _ignore)
         shape = _plan_cache(order, longest)
-        slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, order.device)
-    limits = Limits(
+        limits = _limits(order, shape)
+        slots = SlotTable(limits, order.device)
+    allocate = partial(allocate_cache, order.architecture, shape.num_blocks, order.dtype, order.device)
+    return LocalExecutor(runner, slots, limits, order.device, allocate)
+
+
+def _limits(order: Order, shape: CacheShape) -> Limits:
+    return Limits(
         groups=(KvGroup(shape.num_blocks),),
         block_size=BLOCK_SIZE,
-        num_slots=settings.max_sequences,
+        num_slots=order.settings.max_sequences,
         depth=1 if order.device.type == "cpu" else 2,
         max_model_length=shape.max_model_length,
         vocabulary_size=order.architecture.vocabulary_size,
+        max_batched_tokens=order.settings.max_batched_tokens,
     )
-    allocate = partial(allocate_cache, order.architecture, shape.num_blocks, order.dtype, order.device)
-    return LocalExecutor(runner, slots, limits, order.device, allocate)
 
 
 def _ignore(_: str) -> None:

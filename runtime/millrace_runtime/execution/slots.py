@@ -9,7 +9,15 @@ from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
 from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan, TokenLogprobs
+from millrace_runtime.protocol.step import (
+    BlockAppend,
+    Limits,
+    Row,
+    RowResult,
+    SlotStart,
+    StepPlan,
+    TokenLogprobs,
+)
 from millrace_runtime.protocol.tokens import count_tokens
 
 
@@ -73,12 +81,14 @@ class Batch:
 class SlotTable:
     """Owns what each slot holds."""
 
-    def __init__(self, num_slots: int, max_length: int, num_blocks: int, device: torch.device) -> None:
+    def __init__(self, limits: Limits, device: torch.device) -> None:
+        num_slots, max_length = limits.num_slots, limits.max_model_length
         width = -(-max_length // BLOCK_SIZE)
         self.tokens = torch.zeros((num_slots, max_length + 1), dtype=torch.int64, device=device)
         """[slots, max_length + 1]: the token drawn after the last position has a place too."""
         self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
-        self._num_cache_blocks = num_blocks
+        self._num_cache_blocks = limits.groups[0].num_blocks
+        self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
 
     def __getitem__(self, slot: int) -> Slot:
@@ -95,6 +105,12 @@ class SlotTable:
 
     def apply(self, plan: StepPlan) -> Batch:
         """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
+        num_tokens = sum(row.num_tokens for row in plan.rows)
+        if num_tokens > self._max_batched_tokens:
+            # The native path's memory holds no more, and it does not look.
+            raise PlanError(
+                f"step {plan.step} has {num_tokens} tokens, more than the {self._max_batched_tokens} that fit"
+            )
         for slot in plan.released:
             self[slot]
             self._slots[slot] = None

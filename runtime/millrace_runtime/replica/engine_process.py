@@ -44,7 +44,7 @@ def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbea
     clock = _PhaseClock()
     executor = _load_executor(settings, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
-    scheduler = Scheduler(executor.limits, settings.max_batched_tokens)
+    scheduler = Scheduler(executor.limits)
     try_step(scheduler, executor)
     clock.end("warmup")
     limits = executor.limits

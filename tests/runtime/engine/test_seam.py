@@ -20,13 +20,13 @@ from tests.runtime.engine.engine_driver import (
 )
 
 
-def windowed(*groups: KvGroup, depth: int = 1, num_slots: int = 4, max_draft: int = 0) -> Limits:
-    return Limits(groups, 2, num_slots, depth, 100, VOCABULARY, max_draft)
+def windowed(*groups: KvGroup, depth: int = 1, budget: int = 16, max_draft: int = 0) -> Limits:
+    return Limits(groups, 2, 4, depth, 100, VOCABULARY, budget, max_draft)
 
 
 def drafting(depth: int, right: int, budget: int = 16) -> Driver:
     """Four guesses after each draw, the first `right` of them right."""
-    bounds = windowed(KvGroup(64), depth=depth, max_draft=4)
+    bounds = windowed(KvGroup(64), depth=depth, budget=budget, max_draft=4)
 
     def propose(tokens: list[int]) -> list[int]:
         known = list(tokens)
@@ -34,7 +34,7 @@ def drafting(depth: int, right: int, budget: int = 16) -> Driver:
             known.append(((next_token([known]) or 0) + (number >= right)) % VOCABULARY)
         return known[len(tokens) :]
 
-    return Driver(Scheduler(bounds, budget), SimulatedExecutor(bounds, next_token, propose))
+    return Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token, propose))
 
 
 def test_accepted_drafts_bring_several_tokens_a_step() -> None:
@@ -78,7 +78,7 @@ def test_drafts_take_only_what_prefill_leaves() -> None:
 
 
 def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
-    scheduler = Scheduler(windowed(KvGroup(64), max_draft=4), 16)
+    scheduler = Scheduler(windowed(KvGroup(64), max_draft=4))
     scheduler.add(request(1, [1], max_tokens=9, stop=[7]))
     scheduler.schedule()
     scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=4)], 0.1))
@@ -89,7 +89,7 @@ def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
 
 
 def test_an_executor_that_counts_otherwise_is_our_bug() -> None:
-    scheduler = Scheduler(limits(), 16)
+    scheduler = Scheduler(limits())
     scheduler.add(request(1, [1]))
     scheduler.schedule()
     with pytest.raises(AssertionError, match="the executor computed 2 tokens, not 1"):
@@ -117,8 +117,8 @@ def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
 
 
 def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
-    bounds = windowed(KvGroup(50), KvGroup(4, window=3))
-    engine = Driver(Scheduler(bounds, 4), SimulatedExecutor(bounds, next_token))
+    bounds = windowed(KvGroup(50), KvGroup(4, window=3), budget=4)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))
     assert engine.scheduler.max_model_length == 100
     generate = request(1, [n % VOCABULARY for n in range(60)], max_tokens=20)
     engine.add(generate)
@@ -128,13 +128,13 @@ def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
 
 
 def test_a_group_too_small_for_its_window_bounds_the_length() -> None:
-    assert Scheduler(windowed(KvGroup(64), KvGroup(3, window=6)), 4).max_model_length == 6
-    assert Scheduler(windowed(KvGroup(64), KvGroup(4, window=6)), 4).max_model_length == 100
+    assert Scheduler(windowed(KvGroup(64), KvGroup(3, window=6))).max_model_length == 6
+    assert Scheduler(windowed(KvGroup(64), KvGroup(4, window=6))).max_model_length == 100
 
 
 def test_the_oldest_prefill_takes_a_block_of_a_windowed_group_from_the_young() -> None:
-    bounds = windowed(KvGroup(50), KvGroup(8, window=4))
-    engine = Driver(Scheduler(bounds, 4), SimulatedExecutor(bounds, next_token))
+    bounds = windowed(KvGroup(50), KvGroup(8, window=4), budget=4)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))
     scheduler, requests = engine.scheduler, [request(1, range(30), 3), request(2, [5], 12)]
     for generate in requests:
         engine.add(generate)
@@ -155,7 +155,7 @@ def test_the_oldest_prefill_takes_a_block_of_a_windowed_group_from_the_young() -
 
 
 def test_the_oldest_prefill_has_its_token_of_a_budget_full_of_decodes() -> None:
-    engine = driver(limits(num_slots=4), budget=32)
+    engine = driver(limits(num_slots=4, budget=32))
     for sequence_id, prompt in ((1, [1]), (2, [2] * 6), (3, [3] * 9), (4, [4] * 9)):
         engine.add(request(sequence_id, prompt, max_tokens=40))
     for _ in range(3):
@@ -199,6 +199,7 @@ def simulated(masks: bytes | None = None, **row: object) -> StepResult:
         ({"is_masked": True}, "no mask"),
         ({"max_draft": 1}, "no room for its tokens and its draft"),
         ({"num_tokens": 1}, "emits exactly at the end"),
+        ({"num_tokens": 17}, "too many tokens"),
         ({"is_masked": True, "max_draft": 1, "masks": pack_mask({1})}, "no draft beside a mask"),
         ({"max_draft": 3}, "more draft than"),
         ({"draft": (1,)}, "more draft than"),

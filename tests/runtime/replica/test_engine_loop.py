@@ -24,12 +24,12 @@ class Peer:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        bounds = limits(depth=2)
+        bounds = limits(depth=2, budget=8)
         self.socket, self.beats = ours, 0
         self.socket.settimeout(10)
         self._decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
         self._theirs = theirs
-        scheduler, executor = Scheduler(bounds, 8), SimulatedExecutor(bounds, next_token)
+        scheduler, executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
         try_step(scheduler, executor)
         self._loop = EngineLoop(EngineChannel(theirs), scheduler, executor, self._beat)
         self.thread = threading.Thread(target=self._run)
@@ -101,7 +101,7 @@ class SlowExecutor(SimulatedExecutor):
     """Its first step takes `seconds` of a clock of its own, and comes forward until it stalls."""
 
     def __init__(self, seconds: float, stalls_after: float = math.inf) -> None:
-        super().__init__(limits(), next_token)
+        super().__init__(limits(budget=8), next_token)
         self.now = 0.0
         self._seconds, self._stalls_after = seconds, stalls_after
         self.watch: Callable[[float], None] = lambda _: None
@@ -135,7 +135,7 @@ class Turn:
                 ours.sendall(encode_frame(waiting.pop(0)[1]))
 
         self._executor.watch = watch
-        scheduler = Scheduler(self._executor.limits, 8)
+        scheduler = Scheduler(self._executor.limits)
         with ours, theirs:
             ours.setblocking(False)
             ours.sendall(encode_frame(request(1, [1, 2], max_tokens=1)))
