@@ -104,9 +104,10 @@ class LocalExecutor:
         flight.launched = self._lane.submit(self._draw, flight.forwarded, words)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait up to a time for the oldest step. On a GPU `collect` does the waiting."""
-        launched = self._in_flight[0].launched if self._in_flight else None
-        return launched is None or not wait_for([launched], timeout_seconds).not_done
+        """Wait up to a time for the oldest step. On a GPU `collect` does the waiting. Raises PlanError."""
+        if not self._in_flight:
+            return True
+        return not wait_for([_require_masks(self._in_flight[0])], timeout_seconds).not_done
 
     def collect(self) -> StepResult:
         """Wait for the oldest step and return its result. Raises PlanError, and what failed in the step.
@@ -115,7 +116,9 @@ class LocalExecutor:
         """
         if not self._in_flight:
             raise PlanError("no step is in flight: submit one before collecting")
-        return self._finish(_require_masks(self._in_flight.popleft()).result())
+        launched = _require_masks(self._in_flight[0])
+        self._in_flight.popleft()
+        return self._finish(launched.result())
 
     def control(self, command: Command) -> None:
         """Sleep or wake. Raises PlanError with steps in flight or sequences on the device."""

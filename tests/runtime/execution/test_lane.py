@@ -90,6 +90,10 @@ def test_a_step_without_its_masks_is_refused_not_awaited(executor: LocalExecutor
         executor.provide_masks(7, memoryview(mask(1)))
     with pytest.raises(PlanError, match="step 0 has no masks: provide them for its 1 rows"):
         executor.collect()
+    with pytest.raises(PlanError, match="step 0 has no masks"):
+        executor.wait(0)
+    executor.provide_masks(0, memoryview(mask(9)))
+    assert executor.collect().rows[0].tokens == [9]  # the step was not lost
 
 
 def test_submit_does_not_wait_and_a_step_is_seen_to_come_forward(executor: LocalExecutor) -> None:
