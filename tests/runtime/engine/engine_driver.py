@@ -133,7 +133,8 @@ class Driver:
         if num_flights := self.scheduler.num_flights:
             self._provide(self.plans[-num_flights].step)
             committed = self.scheduler.commit(self.executor.collect())
-            self.timings.append(committed.timing)
+            if committed.timing is not None:
+                self.timings.append(committed.timing)
             for output in committed.outputs:
                 self._take(output)
         self.scheduler.check_integrity()

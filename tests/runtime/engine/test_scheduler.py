@@ -21,7 +21,8 @@ def test_a_prompt_is_computed_in_chunks_and_only_the_last_draws() -> None:
     engine.add(request(1, range(10), max_tokens=2))
     engine.run()
     rows = [plan.rows for plan in engine.plans]
-    assert rows == [[Row(0, 4, False)], [Row(0, 4, False)], [Row(0, 2, True)], [Row(0, 1, True)]]
+    assert rows == [[Row(0, 4, False)], [Row(0, 4, False)], [Row(0, 2, True)], [Row(0, 1, True)], []]
+    assert engine.plans[-1].released == [0]
     assert engine.plans[0].starts[0].tokens == pack_tokens(range(10))
     assert [len(blocks) for blocks in engine.plans[0].starts[0].blocks] == [3]
     assert engine.plans[3].released == []

@@ -48,6 +48,7 @@ def test_accepted_drafts_bring_several_tokens_a_step() -> None:
         [Row(0, 1, True, 4)],  # 2 accepted and 1 drawn
         [Row(0, 1, True, 3)],  # 3 more: room for 3 guesses, for the last token is never a guess
         [Row(0, 1, True)],
+        [],  # tells that it has left
     ]
     assert [timing.num_tokens for timing in engine.timings] == [3, 5, 4, 1]
 
@@ -85,6 +86,8 @@ def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
     scheduler.schedule()
     [output] = scheduler.commit(StepResult(1, [RowResult(0, 0, [4, 7, 5], 4)], 0.1)).outputs
     assert (output.tokens, output.finish_reason) == ([4, 7], "stop")
+    assert scheduler.schedule() == StepPlan(2, [0], [], [], [])
+    assert scheduler.commit(StepResult(2, [], 0.1)) == ([], None)
     assert not scheduler.has_work
 
 
@@ -124,7 +127,7 @@ def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
     engine.add(generate)
     engine.run()
     assert engine.texts[1] == expected(generate, 100, bounds.groups)[0]
-    assert max(plan.rows[0].num_tokens for plan in engine.plans) == 4  # the window frees as it goes
+    assert max(plan.rows[0].num_tokens for plan in engine.plans[:-1]) == 4  # the window frees as it goes
 
 
 def test_a_group_too_small_for_its_window_bounds_the_length() -> None:
@@ -224,10 +227,34 @@ def test_the_simulated_executor_sleeps_only_when_empty_and_wakes_without_memory(
     with pytest.raises(AssertionError, match="sequences on the device"):
         engine.executor.control(Sleep())
     engine.run()
-    engine.executor.submit(StepPlan(engine.executor._next_step, [0], [], [], []))
-    engine.executor.collect()
+    assert engine.plans[-1] == StepPlan(2, [0], [], [], [])
     engine.executor.control(Sleep())
     with pytest.raises(AssertionError, match="in its sleep"):
         engine.executor.submit(StepPlan(engine.executor._next_step, [], [], [], []))
     engine.executor.control(Wake())
     assert engine.executor._cells[0][0] == [-1] * 4
+    engine.add(request(2, [1], max_tokens=2))
+    engine.run()
+    assert engine.texts[2] == expected(request(2, [1], max_tokens=2), 100)[0]
+
+
+def test_nothing_is_planned_behind_a_step_that_may_wait_for_its_masks() -> None:
+    engine = driver(limits(depth=2))
+    engine.add(request(1, [1, 2], max_tokens=3, is_masked=True))
+    engine.add(request(2, [3], max_tokens=3))
+    assert engine.plan_next()
+    assert not engine.plan_next()
+    engine.run()
+    assert [plan.rows for plan in engine.plans[:2]] == [
+        [Row(0, 2, True, is_masked=True), Row(1, 1, True)],
+        [Row(0, 1, True, is_masked=True), Row(1, 1, True)],
+    ]
+
+
+def test_the_simulated_executor_takes_no_plan_behind_one_without_masks() -> None:
+    executor = driver(limits(depth=2)).executor
+    executor.submit(StepPlan(0, [], [], [], [Row(0, 1, True, is_masked=True)]))
+    with pytest.raises(AssertionError, match="a plan before has no masks yet"):
+        executor.submit(StepPlan(1, [], [], [], []))
+    with pytest.raises(AssertionError, match="a masked row has no mask"):
+        executor.wait(0)
