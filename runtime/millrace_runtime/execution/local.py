@@ -12,7 +12,7 @@ from torch import Tensor
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Runner
-from millrace_runtime.execution.sampler import Draw, Drawn, sample
+from millrace_runtime.execution.sampler import Drawn, sample
 from millrace_runtime.execution.slots import Batch, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
@@ -76,7 +76,7 @@ class LocalExecutor:
         return self._runner.progress + self._num_draws
 
     def submit(self, plan: StepPlan) -> None:
-        """Take a plan without waiting for it.
+        """Take a plan. On a CPU nothing waits; on a GPU its copies to the device wait for the step before.
 
         Raises PlanError when `depth` plans are uncollected, when one of them has no masks yet, and asleep.
         """
@@ -177,14 +177,15 @@ def _read_outcomes(launched: Launched) -> list[Outcome]:
     tokens, is_finite, is_possible = (
         column.tolist() for column in (drawn.tokens, drawn.is_finite, drawn.is_possible)
     )
+    logprobs = _read_logprobs(drawn)
     outcomes = []
-    for place, draw in enumerate(launched.batch.draws):
+    for place in range(len(launched.batch.draws)):
         if not is_finite[place]:
             outcomes.append(Outcome([], [], FAULT_NOT_FINITE))
         elif not is_possible[place]:
             outcomes.append(Outcome([], [], FAULT_NOTHING_ALLOWED))
         else:
-            outcomes.append(Outcome([tokens[place]], _read_logprobs(drawn, place, tokens[place], draw)))
+            outcomes.append(Outcome([tokens[place]], logprobs.get(place, [])))
     return outcomes
 
 
@@ -197,10 +198,12 @@ def _require_masks(flight: _Flight) -> Future[Launched]:
     return flight.launched
 
 
-def _read_logprobs(drawn: Drawn, place: int, token: int, draw: Draw) -> list[TokenLogprobs]:
-    count = draw.sampling.num_logprobs
-    if count is None or drawn.logprobs is None:
-        return []
-    row = drawn.logprobs[place]
-    best = row.topk(min(count, row.shape[0]))
-    return [TokenLogprobs(row[token].item(), best.indices.tolist(), best.values.tolist())]
+def _read_logprobs(drawn: Drawn) -> dict[int, list[TokenLogprobs]]:
+    """Return each asking row's, by place."""
+    return {
+        place: [TokenLogprobs(*values)]
+        for group in drawn.logprobs
+        for place, *values in zip(
+            group.places, group.drawn.tolist(), group.top_tokens.tolist(), group.top.tolist(), strict=True
+        )
+    }
