@@ -42,8 +42,8 @@ class NoModel:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Return the plan's result."""
-        batch = self._slots.apply(plan)
-        return StepResult(plan.step, batch.answer([Outcome([1], []) for _ in batch.draws]), 0.0)
+        applied = self._slots.apply(plan)
+        return StepResult(plan.step, applied.answer([Outcome([1], []) for _ in applied.draws]), 0.0)
 
 
 def measure(num_sequences: int, num_steps: int) -> Cost:
@@ -65,7 +65,6 @@ def _request(number: int) -> Generate:
         prompt=pack_tokens(range(16)),
         max_tokens=LENGTH - 16,
         stop_token_ids=[2, 3],
-        arrival=0.0,
     )
 
 

@@ -51,7 +51,6 @@ def complete(
                 prompt=pack_tokens(prompt),
                 max_tokens=num_tokens,
                 stop_token_ids=[],
-                arrival=time.monotonic(),
             )
         )
     while scheduler.has_work:

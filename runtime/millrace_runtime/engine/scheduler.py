@@ -245,7 +245,8 @@ class Scheduler:
         """Send the sequence back that has the least to compute again; of equals the youngest."""
         oldest = self._oldest()
         candidates = (sequence for sequence in self._running if sequence is not oldest)
-        victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age))
+        victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age), default=None)
+        assert victim is not None, "the oldest sequence alone has no room: it should never have been admitted"
         self._running.remove(victim)
         self._residency.evict(victim)
         victim.move_to(State.WAITING)

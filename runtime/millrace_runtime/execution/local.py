@@ -13,7 +13,7 @@ from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Runner
 from millrace_runtime.execution.sampler import Drawn, sample
-from millrace_runtime.execution.slots import Batch, Outcome, SlotTable
+from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
@@ -25,7 +25,7 @@ FAULT_NOTHING_ALLOWED = "the sequence's mask allows no token"
 class Forwarded:
     """A step whose model has run."""
 
-    batch: Batch
+    applied: AppliedPlan
     logits: Tensor | None
     stopwatch: Stopwatch
 
@@ -34,7 +34,7 @@ class Forwarded:
 class Launched:
     """A step whose work is on the device."""
 
-    batch: Batch
+    applied: AppliedPlan
     drawn: Drawn | None
     stopwatch: Stopwatch
 
@@ -139,34 +139,34 @@ class LocalExecutor:
     def _forward(self, plan: StepPlan) -> Forwarded:
         stopwatch = Stopwatch(self._device)
         stopwatch.mark()
-        batch = self._slots.apply(plan)
-        logits = self._runner.run(batch.spans, batch.emits, self._slots) if batch.spans else None
+        applied = self._slots.apply(plan)
+        logits = self._runner.run(applied.spans, applied.emits, self._slots) if applied.spans else None
         stopwatch.mark()
-        return Forwarded(batch, logits, stopwatch)
+        return Forwarded(applied, logits, stopwatch)
 
     @torch.inference_mode()
     def _draw(self, forwarded: Future[Forwarded], words: Tensor | None) -> Launched:
         done = forwarded.result()  # the lane ran it before us
-        batch, logits, stopwatch = done.batch, done.logits, done.stopwatch
+        applied, logits, stopwatch = done.applied, done.logits, done.stopwatch
         if logits is None:
-            return Launched(batch, None, stopwatch)
+            return Launched(applied, None, stopwatch)
         stopwatch.mark()
         masks = None if words is None else words.to(self._device, non_blocking=True)
-        drawn = sample(logits, batch.draws, self._slots.tokens, masks, self._runner.sampler)
-        self._store(batch, drawn.tokens)
+        drawn = sample(logits, applied.draws, self._slots.tokens, masks, self._runner.sampler)
+        self._store(applied, drawn.tokens)
         stopwatch.mark()
         self._num_draws += 1
-        return Launched(batch, drawn, stopwatch)
+        return Launched(applied, drawn, stopwatch)
 
-    def _store(self, batch: Batch, tokens: Tensor) -> None:
+    def _store(self, applied: AppliedPlan, tokens: Tensor) -> None:
         """Make the drawn tokens known to the next step, without their leaving the device."""
-        slots, positions = [d.slot for d in batch.draws], [d.position for d in batch.draws]
+        slots, positions = [d.slot for d in applied.draws], [d.position for d in applied.draws]
         self._slots.tokens[slots, positions] = tokens
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
-        rows = launched.batch.answer(_read_outcomes(launched))
-        return StepResult(launched.batch.step, rows, launched.stopwatch.seconds())
+        rows = launched.applied.answer(_read_outcomes(launched))
+        return StepResult(launched.applied.step, rows, launched.stopwatch.seconds())
 
 
 def _read_outcomes(launched: Launched) -> list[Outcome]:
@@ -179,7 +179,7 @@ def _read_outcomes(launched: Launched) -> list[Outcome]:
     )
     logprobs = _read_logprobs(drawn)
     outcomes = []
-    for place in range(len(launched.batch.draws)):
+    for place in range(len(launched.applied.draws)):
         if not is_finite[place]:
             outcomes.append(Outcome([], [], FAULT_NOT_FINITE))
         elif not is_possible[place]:

@@ -55,7 +55,7 @@ _NOT_DRAWN = Outcome([], [])
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class AppliedPlan:
     """What a plan's rows came to: by row, and for those that draw."""
 
     step: int
@@ -103,7 +103,7 @@ class SlotTable:
         """Whether no slot has a tenant."""
         return not any(self._slots)
 
-    def apply(self, plan: StepPlan) -> Batch:
+    def apply(self, plan: StepPlan) -> AppliedPlan:
         """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
         num_tokens = sum(row.num_tokens for row in plan.rows)
         if num_tokens > self._max_batched_tokens:
@@ -121,12 +121,12 @@ class SlotTable:
         if len({row.slot for row in plan.rows}) != len(plan.rows):
             # Native rows are written by several threads: two of one sequence would race in the KV cache.
             raise PlanError(f"step {plan.step} has two rows of one slot")
-        batch = Batch(plan.step, [], [], [], [], [])
+        applied = AppliedPlan(plan.step, [], [], [], [], [])
         for number, row in enumerate(plan.rows):
-            self._advance(row, number, batch)
-        return batch
+            self._advance(row, number, applied)
+        return applied
 
-    def _advance(self, row: Row, number: int, batch: Batch) -> None:
+    def _advance(self, row: Row, number: int, applied: AppliedPlan) -> None:
         slot = self[row.slot]
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
         if begin >= end or end > slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
@@ -137,15 +137,15 @@ class SlotTable:
         if row.max_draft or row.draft:
             raise PlanError(f"slot {row.slot} is to verify a draft: this executor knows none")
         slot.num_computed = end
-        batch.spans.append(Span(row.slot, begin, end))
-        batch.epochs.append(slot.epoch)
+        applied.spans.append(Span(row.slot, begin, end))
+        applied.epochs.append(slot.epoch)
         if row.emit:
             self._emit(row, slot)
-            batch.emits.append(number)
-            mask = len(batch.masked) if row.is_masked else None
-            batch.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt, mask))
+            applied.emits.append(number)
+            mask = len(applied.masked) if row.is_masked else None
+            applied.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt, mask))
             if row.is_masked:
-                batch.masked.append(number)
+                applied.masked.append(number)
         elif row.is_masked:
             raise PlanError(f"slot {row.slot} has a mask and draws nothing")
 

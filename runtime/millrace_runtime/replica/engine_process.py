@@ -73,7 +73,6 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
             prompt=pack_tokens([0] * min(4, scheduler.max_model_length - 1)),
             max_tokens=2,
             stop_token_ids=[],
-            arrival=0.0,
         )
     )
     while scheduler.has_work:

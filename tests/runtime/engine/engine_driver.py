@@ -53,7 +53,6 @@ def request(
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        arrival=0.0,
         is_masked=is_masked,
     )
 

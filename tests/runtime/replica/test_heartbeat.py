@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -29,13 +30,17 @@ def test_no_reader_ever_sees_half_a_beat() -> None:
     writer = os.fork()
     if writer == 0:
         while os.getppid() != 1:
-            for time in (1.0, 2.0, 3.0):
-                ours.beat(Member.ENGINE, Phase.STEPPING if time > 1 else Phase.LOADING, time)
+            for at in (1.0, 2.0, 3.0):
+                ours.beat(Member.ENGINE, Phase.STEPPING if at > 1 else Phase.LOADING, at)
     try:
         seen = {ours.read(Member.ENGINE) for _ in range(200_000)}
+        until = time.monotonic() + 10
+        while len(seen) == 1 and time.monotonic() < until:  # the writer has not had a core yet
+            seen |= {ours.read(Member.ENGINE) for _ in range(200_000)}
     finally:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
+    assert len(seen) > 1
     assert seen <= {Beat(Phase.LOADING, 1.0), Beat(Phase.STEPPING, 2.0), Beat(Phase.STEPPING, 3.0)}
     ours.close()
 
