@@ -74,7 +74,7 @@ def test_last_words_are_one_line_and_bounded() -> None:
         ("/livez", None, 200, "alive\n"),
         ("/livez?verbose", None, 200, "alive\n"),
         ("/livez", "engine: stuck", 503, "engine: stuck\n"),
-        ("/other", None, 404, "only /livez is here\n"),
+        ("/other", None, 404, "only GET /livez is here\n"),
     ],
 )
 def test_livez_answers_what_the_heartbeat_says(path: str, stall: str | None, status: int, body: str) -> None:
