@@ -26,11 +26,13 @@ from millrace_runtime.demo.evaluate import NUM_DOCUMENTS
 from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
 from millrace_runtime.demo.tokens import encode_document
 from millrace_runtime.demo.train import FOLDER
+from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE, allocate_cache
-from millrace_runtime.execution.loading import CheckpointWeights, Reader, find_model, read_config
+from millrace_runtime.execution.loading import find_model, read_config
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.slots import SlotTable, Span
+from millrace_runtime.protocol.step import KvGroup, Limits
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -52,7 +54,9 @@ class Reading:
         packer = NativePacker(dtype, form) if library else TensorPacker(dtype, CPU, form)
         model = architecture.build(CheckpointWeights(Reader(FOLDER), packer), length)
         caches = allocate_cache(architecture, count * num_blocks, dtype, CPU)
-        self.slots = SlotTable(count, length, count * num_blocks, CPU)
+        group = KvGroup(count * num_blocks)
+        limits = Limits((group,), BLOCK_SIZE, count, 1, length, architecture.vocabulary_size, count)
+        self.slots = SlotTable(limits, CPU)
         for slot, ids in enumerate(texts):
             self.slots.tokens[slot, : len(ids)] = torch.tensor(ids)
             blocks = torch.arange(slot * num_blocks, (slot + 1) * num_blocks)

@@ -38,19 +38,20 @@ class NoModel:
     """The local executor's bookkeeping of slots, tables and results; every draw is the same token."""
 
     def __init__(self, limits: Limits) -> None:
-        num_blocks = limits.groups[0].num_blocks
-        self._slots = SlotTable(limits.num_slots, LENGTH, num_blocks, torch.device("cpu"))
+        self._slots = SlotTable(limits, torch.device("cpu"))
 
     def run(self, plan: StepPlan) -> StepResult:
         """Return the plan's result."""
-        batch = self._slots.apply(plan)
-        return StepResult(plan.step, batch.answer([Outcome([1], []) for _ in batch.draws]), 0.0)
+        applied = self._slots.apply(plan)
+        return StepResult(plan.step, applied.answer([Outcome([1], []) for _ in applied.draws]), 0.0)
 
 
 def measure(num_sequences: int, num_steps: int) -> Cost:
     """Decode so many sequences for so many steps."""
-    limits = Limits((KvGroup(num_sequences * LENGTH // 16),), 16, num_sequences, 1, LENGTH, 1000)
-    scheduler, executor = Scheduler(limits, max_batched_tokens=16 * num_sequences), NoModel(limits)
+    limits = Limits(
+        (KvGroup(num_sequences * LENGTH // 16),), 16, num_sequences, 1, LENGTH, 1000, 16 * num_sequences
+    )
+    scheduler, executor = Scheduler(limits), NoModel(limits)
     for number in range(num_sequences):
         scheduler.add(_request(number))
     samples = [_time_step(scheduler, executor) for _ in range(num_steps)]
@@ -64,7 +65,6 @@ def _request(number: int) -> Generate:
         prompt=pack_tokens(range(16)),
         max_tokens=LENGTH - 16,
         stop_token_ids=[2, 3],
-        arrival=0.0,
     )
 
 

@@ -24,10 +24,20 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """cos and sin of every position's rotary angles, each float32 [length, head_dim / 2]."""
+    """Every position's rotary angles, one table for all layers."""
 
-    cos: Tensor
-    sin: Tensor
+    table: Tensor
+    """float32 [2, length, head_dim / 2]: their cosines, then their sines."""
+
+    @property
+    def cos(self) -> Tensor:
+        """[length, head_dim / 2]"""
+        return self.table[0]
+
+    @property
+    def sin(self) -> Tensor:
+        """[length, head_dim / 2]"""
+        return self.table[1]
 
 
 class Format(enum.Enum):

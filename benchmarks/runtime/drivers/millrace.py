@@ -35,7 +35,7 @@ def load() -> tuple[str, Complete]:
             **WEIGHTS[precision],
         )
     )
-    scheduler = Scheduler(executor.limits, int(max_batched_tokens))
+    scheduler = Scheduler(executor.limits)
     return "", lambda prompts, num_tokens: complete(scheduler, executor, prompts, num_tokens)
 
 
@@ -51,7 +51,6 @@ def complete(
                 prompt=pack_tokens(prompt),
                 max_tokens=num_tokens,
                 stop_token_ids=[],
-                arrival=time.monotonic(),
             )
         )
     while scheduler.has_work:

@@ -50,7 +50,8 @@ class NativeProgram:
         places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
         self._library = library
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
-        self._kept: list[object] = [record]
+        self._record = record
+        self._kept: list[object] = []
         self._program = self._assemble(record, places)
         self._logits = self._view(logits, places[logits], sizes.num_rows)
         self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))

@@ -106,11 +106,10 @@ class Recorder:
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
         """See Step."""
-        table = torch.stack((angles.cos, angles.sin)).contiguous()
-        width, length = heads.num_heads * heads.head_dim, angles.cos.shape[0]
+        table, width = angles.table, heads.num_heads * heads.head_dim
         kind = abi.Kind.ROTARY_KV_WRITE
         return self._write(
-            kind, qkv, width, self.dtype, weight=table, layer=layer, heads=heads, length=length
+            kind, qkv, width, self.dtype, weight=table, layer=layer, heads=heads, length=table.shape[1]
         )
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:

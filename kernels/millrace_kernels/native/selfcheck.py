@@ -91,7 +91,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         output=packer.pack([random(width, query)], width, query, random(1, width)[0]),
         gate_up=packer.pack_gated([random(mlp, width) for _ in "gu"], 2 * mlp, width, random(1, 2 * mlp)[0]),
         down=packer.pack([random(width, mlp)], width, mlp, None),
-        angles=Angles(turns.cos(), turns.sin()),
+        angles=Angles(torch.stack((turns.cos(), turns.sin()))),
     )
 
 

@@ -64,7 +64,6 @@ class Generation:
                 prompt=pack_tokens(prompt),
                 max_tokens=max_tokens,
                 stop_token_ids=stop_ids,
-                arrival=self._arrival,
             )
         )
         for sequence in sequences:

@@ -64,8 +64,7 @@ async def _answered(job: Awaitable[Result]) -> Result:
 
 def fit_prompt(prompt: Sequence[int], max_tokens: int | None, ready: EngineReady) -> int:
     """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
-    limit = min(ready.max_model_length, ready.num_blocks * ready.block_size)
-    length = len(prompt)
+    limit, length = ready.max_model_length, len(prompt)
     if not length:
         raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")
     if length >= limit:

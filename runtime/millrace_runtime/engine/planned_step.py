@@ -19,6 +19,8 @@ class PlannedStep:
     num_tokens: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
+    is_masked: bool = False
+    """Whether any row is."""
 
     def add_row(self, sequence: Sequence, num_tokens: int) -> None:
         """Have the step compute the sequence's next tokens, and draw one if these are all it knows."""
@@ -35,6 +37,7 @@ class PlannedStep:
         self.num_tokens += num_tokens
         self.num_context_tokens += sequence.num_computed
         self.is_decode_only = self.is_decode_only and num_tokens == 1
+        self.is_masked = self.is_masked or is_masked
         self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, 0, (), is_masked))
 
     def add_draft(self, number: int, max_draft: int) -> None:
@@ -44,8 +47,10 @@ class PlannedStep:
         self.num_tokens_left -= max_draft
         self.num_tokens += max_draft
 
-    def timing(self, seconds: float) -> StepTiming:
-        """Return what the step did and cost."""
+    def timing(self, seconds: float) -> StepTiming | None:
+        """Return what the step did and cost; None where it computed nothing."""
+        if not self.rows:
+            return None
         return StepTiming(
             seconds, len(self.rows), self.num_tokens, self.num_context_tokens, self.is_decode_only
         )

@@ -160,6 +160,11 @@ class Residency:
         self._changes.release(slot)
         sequence.forget_computed()
 
+    @property
+    def has_releases(self) -> bool:
+        """Whether the next plan must say that a sequence has left."""
+        return bool(self._changes.released)
+
     def take_changes(self) -> Changes:
         """Return what the next plan must say, and begin anew."""
         changes, self._changes = self._changes, Changes()

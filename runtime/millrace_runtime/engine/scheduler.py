@@ -34,17 +34,18 @@ class Committed(NamedTuple):
     """What a step brought."""
 
     outputs: list[SequenceOutput]
-    timing: StepTiming
+    timing: StepTiming | None
+    """None of a step without rows."""
 
 
 class Scheduler:
     """Decides each step of one executor. `schedule`, submit, collect, `commit`, in the steps' order."""
 
-    def __init__(self, limits: Limits, max_batched_tokens: int) -> None:
-        """`max_batched_tokens`: the most tokens that one step computes, at least 1."""
-        assert max_batched_tokens >= 1
+    def __init__(self, limits: Limits) -> None:
+        """`limits` are the executor's."""
+        assert limits.max_batched_tokens >= 1
         self._limits = limits
-        self._max_batched_tokens = max_batched_tokens
+        self._max_batched_tokens = limits.max_batched_tokens
         self._residency = Residency(limits)
         self._sequences: dict[int, Sequence] = {}
         self._waiting = AgeQueue()
@@ -64,7 +65,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step is in flight or wanted."""
-        return bool(self._sequences or self._flights)
+        return bool(self._sequences or self._flights) or self._has_last_releases
 
     @property
     def num_flights(self) -> int:
@@ -88,8 +89,12 @@ class Scheduler:
             self._end(self._sequences[sequence_id])
 
     def schedule(self) -> StepPlan | None:
-        """Return the next step, or None with nothing to compute or `depth` steps in flight."""
-        if len(self._flights) >= self._limits.depth:
+        """Return the next step, or None with nothing to do or `depth` steps in flight.
+
+        Nothing is planned behind a step with masks, which may not be there yet. When nothing runs any more, a
+        step without rows tells the executor who has left: at rest it holds no sequence.
+        """
+        if len(self._flights) >= self._limits.depth or (self._flights and self._flights[-1].is_masked):
             return None
         planned = PlannedStep(self._next_step, self._max_batched_tokens)
         self._residency.drop_unseen()
@@ -98,7 +103,7 @@ class Scheduler:
         self._add_prefills(planned)
         self._admit(planned)
         self._add_drafts(planned)
-        return self._launch(planned) if planned.rows else None
+        return self._launch(planned) if planned.rows or self._has_last_releases else None
 
     def commit(self, result: StepResult) -> Committed:
         """Take the result of the oldest step in flight, and return what it brought.
@@ -132,6 +137,11 @@ class Scheduler:
         assert len(self._waiting) + len(self._running) == len(self._sequences)
         assert all(s.state is State.WAITING and not s.tables for s in self._waiting)
         assert all(s.state is State.RUNNING and s.tenancy for s in self._running)
+
+    @property
+    def _has_last_releases(self) -> bool:
+        """Whether sequences have left, and no row will tell the executor so."""
+        return not self._running and self._residency.has_releases
 
     def _check(self, request: Generate) -> None:
         self._check_ids(request.sequences)
@@ -235,7 +245,8 @@ class Scheduler:
         """Send the sequence back that has the least to compute again; of equals the youngest."""
         oldest = self._oldest()
         candidates = (sequence for sequence in self._running if sequence is not oldest)
-        victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age))
+        victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age), default=None)
+        assert victim is not None, "the oldest sequence alone has no room: it should never have been admitted"
         self._running.remove(victim)
         self._residency.evict(victim)
         victim.move_to(State.WAITING)

@@ -53,6 +53,8 @@ class SimulatedExecutor:
         assert plan.step == self._next_step
         assert len(self._plans) < self.limits.depth
         assert self._cells, "a step in its sleep"
+        assert all(self._has_masks(before) for before in self._plans), "a plan before has no masks yet"
+        assert _num_tokens(plan) <= self.limits.max_batched_tokens, "a step has too many tokens"
         self._next_step += 1
         self._plans.append(plan)
 
@@ -66,6 +68,7 @@ class SimulatedExecutor:
 
     def wait(self, timeout_seconds: float) -> bool:  # noqa: ARG002  nothing takes time here
         """Return at once: `collect` does, too."""
+        assert all(self._has_masks(plan) for plan in [*self._plans][:1]), "a masked row has no mask"
         return True
 
     def collect(self) -> StepResult:
@@ -119,10 +122,13 @@ class SimulatedExecutor:
             ]
             assert len(set(blocks)) == len(blocks), "two slots share a block"
 
+    def _has_masks(self, plan: StepPlan) -> bool:
+        return plan.step in self._masks or not any(row.is_masked for row in plan.rows)
+
     def _split_masks(self, plan: StepPlan) -> list[set[int]]:
         if not any(row.is_masked for row in plan.rows):
             return []
-        assert plan.step in self._masks, "a masked row has no mask"
+        assert self._has_masks(plan), "a masked row has no mask"
         data, size = self._masks.pop(plan.step), mask_bytes(self.limits.vocabulary_size)
         return [_unpack_mask(data[at : at + size]) for at in range(0, len(data), size)]
 
@@ -201,6 +207,10 @@ class SimulatedExecutor:
     def _read(self, slot: _Slot, group: int, first: int, end: int) -> list[int]:
         size, cells, table = self.limits.block_size, self._cells[group], slot.tables[group]
         return [cells[table[at // size]][at % size] for at in range(first, end)]
+
+
+def _num_tokens(plan: StepPlan) -> int:
+    return sum(row.num_tokens + row.max_draft for row in plan.rows)
 
 
 def _first_seen(group: KvGroup, slot: _Slot) -> int:

@@ -8,31 +8,32 @@ import torch
 
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
-from millrace_kernels.native.errors import NativeError, RecordError
+from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
 from millrace_kernels.step import Format, Packer
 from millrace_kernels.tensor_step import TensorPacker
-from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
+from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
 from millrace_runtime.execution.kv_cache import (
     BLOCK_SIZE,
+    CacheDemand,
     CacheShape,
     allocate_cache,
-    default_cache_bytes,
+    block_bytes,
     plan_cache,
 )
 from millrace_runtime.execution.loading import (
-    CheckpointWeights,
-    Reader,
     choose_device,
     choose_dtype,
     choose_format,
     find_model,
     read_config,
+    type_name,
 )
 from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.memory import usable_bytes
+from millrace_runtime.execution.memory import Budget, usable_memory
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
@@ -41,81 +42,119 @@ from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.protocol.step import KvGroup, Limits
 
 Tell = Callable[[str], None]
+GPU_SHARE_OF_FREE = 0.9
+"""Of a GPU's memory, for the KV cache: the rest is for activations and what else lives there."""
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model packed for one path."""
+class Order:
+    """A model to be loaded, and what its matrices are kept in."""
 
-    model: Model
-    dtype: torch.dtype
-    device: torch.device
-    library: Library | None
-
-
-@dataclass(frozen=True, slots=True)
-class Packers:
-    """What matrices are kept in, and what keeps them so on each path."""
-
+    architecture: Architecture
+    settings: ExecutionSettings
     dtype: torch.dtype
     device: torch.device
     form: Format
 
-    def native(self) -> NativePacker:
-        """For the native kernels."""
-        return NativePacker(self.dtype, self.form)
+    def run_natively(self, library: Library, longest: int) -> Runner:
+        """Load the model for the native kernels. Raises NativeError where they can't run it."""
+        model = self._load(NativePacker(self.dtype, self.form), longest)
+        num_threads = count_threads(torch.get_num_threads())
+        sizes = Sizes(self.settings.max_batched_tokens, self.settings.max_sequences, num_threads)
+        return NativeRunner(library, model, self.dtype, sizes)
 
-    def tensor(self) -> TensorPacker:
-        """For torch, and Triton."""
-        return TensorPacker(self.dtype, self.device, self.form)
+    def run_with_torch(self, longest: int) -> Runner:
+        """Load the model for torch, and Triton."""
+        packer = TensorPacker(self.dtype, self.device, self.form)
+        return TensorRunner(self._load(packer, longest), self.device)
+
+    def _load(self, packer: Packer, longest: int) -> Model:
+        reader = Reader(self.settings.model_path)
+        model = self.architecture.build(CheckpointWeights(reader, packer), longest)
+        reader.check_all_read()
+        return model
 
 
 def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> LocalExecutor:
     """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
 
-    `tell` is given one line: which path computes, and why.
+    `tell` is given a line for which path computes, and why, and one where another type is served than stored.
     """
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
-    raw = read_config(settings.model_path)
-    architecture = find_model(settings.model_path, raw)
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, raw)
+    order = _order(settings, tell or _ignore)
     with torch.inference_mode():
-        packers = Packers(dtype, device, choose_format(settings.weights, device))
-        loaded = _load(architecture, settings, packers, tell or (lambda _: None))
-        shape = _plan_cache(architecture, settings, dtype, device)
-        slots = SlotTable(settings.max_sequences, shape.max_model_length, shape.num_blocks, device)
-        runner = _runner(loaded, settings)
-    limits = Limits(
+        # Before the weights more is free than after: no sequence will be longer than this.
+        longest = _plan_cache(order, order.architecture.max_length).max_model_length
+        runner = _load(order, longest, tell or _ignore)
+        shape = _plan_cache(order, longest)
+        limits = _limits(order, shape)
+        slots = SlotTable(limits, order.device)
+    allocate = partial(allocate_cache, order.architecture, shape.num_blocks, order.dtype, order.device)
+    return LocalExecutor(runner, slots, limits, order.device, allocate)
+
+
+def _limits(order: Order, shape: CacheShape) -> Limits:
+    return Limits(
         groups=(KvGroup(shape.num_blocks),),
         block_size=BLOCK_SIZE,
-        num_slots=settings.max_sequences,
-        depth=1 if device.type == "cpu" else 2,
+        num_slots=order.settings.max_sequences,
+        depth=1 if order.device.type == "cpu" else 2,
         max_model_length=shape.max_model_length,
-        vocabulary_size=architecture.vocabulary_size,
+        vocabulary_size=order.architecture.vocabulary_size,
+        max_batched_tokens=order.settings.max_batched_tokens,
     )
-    allocate = partial(allocate_cache, architecture, shape.num_blocks, dtype, device)
-    return LocalExecutor(runner, slots, limits, device, allocate)
 
 
-def _load(architecture: Architecture, settings: ExecutionSettings, packers: Packers, tell: Tell) -> Loaded:
-    """Pack the model for the path that the device, its instructions and the settings choose."""
-    path = GPU_PATH if packers.device.type == "cuda" else _select(settings.kernels)
+def _ignore(_: str) -> None:
+    pass
+
+
+def _order(settings: ExecutionSettings, tell: Tell) -> Order:
+    """Read the folder's headers and check the settings against them."""
+    raw = read_config(settings.model_path)
+    architecture = find_model(settings.model_path, raw)
+    _check_length(architecture, settings)
+    device = choose_device(settings.device)
+    stored = Reader(settings.model_path).stored_type
+    dtype = choose_dtype(settings.dtype, raw, stored)
+    if stored is not dtype:
+        tell(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
+    return Order(architecture, settings, dtype, device, choose_format(settings.weights, device))
+
+
+def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
+    """Refuse sequences longer than the model's own length, or than the window of its attention."""
+    length, window = settings.max_model_length or architecture.max_length, architecture.window
+    if length > architecture.max_length:
+        raise CapacityError(
+            f"--max-model-length {length} is more than the model's own {architecture.max_length}: lower it"
+        )
+    if window is not None and length > window:
+        raise UnsupportedModelError(
+            f"{settings.model_path}: config.json has sliding_window {window}, which is not supported yet; "
+            f"shorter sequences do without: serve it with --max-model-length {window} "
+            "(spec.engine.maxModelLength)"
+        )
+
+
+def _load(order: Order, longest: int, tell: Tell) -> Runner:
+    """Load the model for the path that the device, its instructions and the settings choose."""
+    choice = order.settings.kernels
+    path = GPU_PATH if order.device.type == "cuda" else _select(choice)
     if path.library is not None:
         try:
-            model = _build(architecture, settings, packers.native())
-        except RecordError as error:
-            if settings.kernels != AUTO:
-                raise ModelError(f"--kernels {settings.kernels}: {error}") from error
+            runner = order.run_natively(path.library, longest)
+        except NativeError as error:
+            if choice != AUTO:
+                raise ModelError(f"--kernels {choice}: {error}") from error
             path = CpuPath(None, f"torch computes, slowly: {error}")
         else:
             tell(path.reason)
-            return Loaded(model, packers.dtype, packers.device, path.library)
+            return runner
     tell(path.reason)
-    model = _build(architecture, settings, packers.tensor())
-    return Loaded(model, packers.dtype, packers.device, None)
+    return order.run_with_torch(longest)
 
 
 def _select(choice: str) -> CpuPath:
@@ -127,27 +166,22 @@ def _select(choice: str) -> CpuPath:
         raise ModelError(f"--kernels {choice}: {error}") from error
 
 
-def _build(architecture: Architecture, settings: ExecutionSettings, packer: Packer) -> Model:
-    longest = min(architecture.max_length, settings.max_model_length or architecture.max_length)
-    return architecture.build(CheckpointWeights(Reader(settings.model_path), packer), longest)
+def _plan_cache(order: Order, longest: int) -> CacheShape:
+    """Fit the cache into what is free now, for sequences of at most `longest` tokens."""
+    settings = order.settings
+    demand = CacheDemand(
+        block_bytes=block_bytes(order.architecture, order.dtype),
+        max_sequences=settings.max_sequences,
+        longest=settings.max_model_length or longest,
+        is_firm=settings.max_model_length is not None,
+    )
+    return plan_cache(demand, _cache_budget(settings, order.device))
 
 
-def _runner(loaded: Loaded, settings: ExecutionSettings) -> Runner:
-    if loaded.library is None:
-        return TensorRunner(loaded.model, loaded.device)
-    sizes = Sizes(settings.max_batched_tokens, settings.max_sequences, count_threads(torch.get_num_threads()))
-    return NativeRunner(loaded.library, loaded.model, loaded.dtype, sizes)
-
-
-def _plan_cache(
-    architecture: Architecture, settings: ExecutionSettings, dtype: torch.dtype, device: torch.device
-) -> CacheShape:
-    length, cache_bytes = settings.max_model_length, settings.kv_cache_bytes
-    if cache_bytes is None:
-        is_gpu = device.type == "cuda"
-        free = torch.cuda.mem_get_info(device)[0] if is_gpu else usable_bytes()
-        needed = length or architecture.max_length
-        cache_bytes = default_cache_bytes(
-            architecture, dtype, settings.max_sequences, needed, free, is_gpu=is_gpu
-        )
-    return plan_cache(architecture, dtype, length, cache_bytes)
+def _cache_budget(settings: ExecutionSettings, device: torch.device) -> Budget:
+    if settings.kv_cache_bytes is not None:
+        return Budget(settings.kv_cache_bytes, "--kv-cache-memory")
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        return Budget(int(free * GPU_SHARE_OF_FREE), f"{GPU_SHARE_OF_FREE} of what the GPU has free")
+    return usable_memory()

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from millrace_runtime.execution.errors import CapacityError
+from millrace_runtime.execution.memory import Budget
 from millrace_runtime.models.model import Architecture, KvShape
 
 BLOCK_SIZE = 16
 """Tokens in a block."""
 SLACK = 64
 """Numbers after the last block."""
-GPU_SHARE_OF_FREE = 0.9
-"""The rest is for activations and for what else lives on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,39 +28,46 @@ def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
     return sum(_numbers(shape) for shape in model.kv_shapes) * dtype.itemsize
 
 
-def default_cache_bytes(
-    model: Architecture, dtype: torch.dtype, max_sequences: int, length: int, free: int, *, is_gpu: bool
-) -> int:
-    """Memory to take when nobody said; `free` is what the device has left for us, in bytes."""
-    if is_gpu:
-        return int(free * GPU_SHARE_OF_FREE)
-    return min(max_sequences * _blocks_of(length) * block_bytes(model, dtype), free)
+@dataclass(frozen=True, slots=True)
+class CacheDemand:
+    """What the cache is to hold."""
+
+    block_bytes: int
+    """Of one block over all layers."""
+    max_sequences: int
+    longest: int
+    """Tokens of the longest sequence."""
+    is_firm: bool
+    """A sequence of that length must fit; else sequences are as long as the memory allows."""
 
 
-def plan_cache(model: Architecture, dtype: torch.dtype, length: int | None, cache_bytes: int) -> CacheShape:
-    """Fit the cache into the memory. Raises CapacityError if a sequence of `length` has no room.
+def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
+    """Fit the cache into the memory, and take no more than all sequences together could fill.
 
-    Without a length it is the model's own, or what fits.
+    There is no prefix cache: a block that no sequence holds is of no use. Raises CapacityError.
     """
-    if length is not None and length > model.max_length:
+    num_blocks = budget.num_bytes // demand.block_bytes
+    room, needed = num_blocks * BLOCK_SIZE, demand.longest if demand.is_firm else BLOCK_SIZE
+    if room < needed:
         raise CapacityError(
-            f"--max-model-length {length} is more than the model's own {model.max_length}: lower it"
+            f"a KV cache of {budget.num_bytes} bytes ({budget.source}) holds {room} tokens, fewer than one "
+            f"sequence of {needed}: lower --max-model-length or give the cache more memory"
         )
-    num_blocks = cache_bytes // block_bytes(model, dtype)
-    room = num_blocks * BLOCK_SIZE
-    if room < (length or BLOCK_SIZE):
-        raise CapacityError(
-            f"a KV cache of {cache_bytes} bytes holds {room} tokens, fewer than one sequence of "
-            f"{length or BLOCK_SIZE}: lower --max-model-length or give the cache more memory"
-        )
-    return CacheShape(num_blocks, length or min(model.max_length, room))
+    length = min(demand.longest, room)
+    return CacheShape(min(num_blocks, demand.max_sequences * _blocks_of(length)), length)
 
 
 def allocate_cache(
     model: Architecture, num_blocks: int, dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """Return each layer's [blocks, 2, kv_heads, block_size, head_dim], zeros."""
-    return [_allocate(shape, num_blocks, dtype, device) for shape in model.kv_shapes]
+    """Return each layer's [blocks, 2, kv_heads, block_size, head_dim], zeros. Raises CapacityError."""
+    try:
+        return [_allocate(shape, num_blocks, dtype, device) for shape in model.kv_shapes]
+    except RuntimeError as error:  # torch has no class of its own for a CPU without memory
+        num_bytes = num_blocks * block_bytes(model, dtype)
+        raise CapacityError(
+            f"a KV cache of {num_bytes} bytes can't be allocated: lower --kv-cache-memory"
+        ) from error
 
 
 def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -14,7 +14,8 @@ Parameters = ParamSpec("Parameters")
 def open_lane(device: torch.device) -> Executor:
     """Return what runs a device's jobs, one after the other.
 
-    On a CPU a job is the computing itself, so it has a thread of its own. On a GPU a job only launches it.
+    On a CPU a job is the computing itself, so it has a thread of its own. On a GPU a job launches it, and
+    waits for what it copies to the device, behind the step before.
     The thread ends with the executor or the interpreter, and no job waits for anyone, so neither hangs.
     """
     if device.type != "cpu":
@@ -60,9 +61,10 @@ class Stopwatch:
         self._marks.append(_cuda_mark() if self._is_cuda else _cpu_mark())
 
     def seconds(self) -> float:
-        """Return the sum of the parts, once they have run."""
+        """Return the sum of the parts, having waited until they have run."""
         pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
         if self._is_cuda:
+            self._marks[-1].synchronize()  # of a step that drew nothing, nothing else was waited for
             return float(sum(begin.elapsed_time(end) for begin, end in pairs)) / 1000
         return float(sum(end - begin for begin, end in pairs))
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Runner
-from millrace_runtime.execution.sampler import Draw, Drawn, sample
-from millrace_runtime.execution.slots import Batch, Outcome, SlotTable
+from millrace_runtime.execution.sampler import Drawn, sample
+from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
@@ -25,7 +25,7 @@ FAULT_NOTHING_ALLOWED = "the sequence's mask allows no token"
 class Forwarded:
     """A step whose model has run."""
 
-    batch: Batch
+    applied: AppliedPlan
     logits: Tensor | None
     stopwatch: Stopwatch
 
@@ -34,7 +34,7 @@ class Forwarded:
 class Launched:
     """A step whose work is on the device."""
 
-    batch: Batch
+    applied: AppliedPlan
     drawn: Drawn | None
     stopwatch: Stopwatch
 
@@ -76,7 +76,7 @@ class LocalExecutor:
         return self._runner.progress + self._num_draws
 
     def submit(self, plan: StepPlan) -> None:
-        """Take a plan without waiting for it.
+        """Take a plan. On a CPU nothing waits; on a GPU its copies to the device wait for the step before.
 
         Raises PlanError when `depth` plans are uncollected, when one of them has no masks yet, and asleep.
         """
@@ -104,9 +104,10 @@ class LocalExecutor:
         flight.launched = self._lane.submit(self._draw, flight.forwarded, words)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait up to a time for the oldest step. On a GPU `collect` does the waiting."""
-        launched = self._in_flight[0].launched if self._in_flight else None
-        return launched is None or not wait_for([launched], timeout_seconds).not_done
+        """Wait up to a time for the oldest step. On a GPU `collect` does the waiting. Raises PlanError."""
+        if not self._in_flight:
+            return True
+        return not wait_for([_require_masks(self._in_flight[0])], timeout_seconds).not_done
 
     def collect(self) -> StepResult:
         """Wait for the oldest step and return its result. Raises PlanError, and what failed in the step.
@@ -115,7 +116,9 @@ class LocalExecutor:
         """
         if not self._in_flight:
             raise PlanError("no step is in flight: submit one before collecting")
-        return self._finish(_require_masks(self._in_flight.popleft()).result())
+        launched = _require_masks(self._in_flight[0])
+        self._in_flight.popleft()
+        return self._finish(launched.result())
 
     def control(self, command: Command) -> None:
         """Sleep or wake. Raises PlanError with steps in flight or sequences on the device."""
@@ -136,34 +139,34 @@ class LocalExecutor:
     def _forward(self, plan: StepPlan) -> Forwarded:
         stopwatch = Stopwatch(self._device)
         stopwatch.mark()
-        batch = self._slots.apply(plan)
-        logits = self._runner.run(batch.spans, batch.emits, self._slots) if batch.spans else None
+        applied = self._slots.apply(plan)
+        logits = self._runner.run(applied.spans, applied.emits, self._slots) if applied.spans else None
         stopwatch.mark()
-        return Forwarded(batch, logits, stopwatch)
+        return Forwarded(applied, logits, stopwatch)
 
     @torch.inference_mode()
     def _draw(self, forwarded: Future[Forwarded], words: Tensor | None) -> Launched:
         done = forwarded.result()  # the lane ran it before us
-        batch, logits, stopwatch = done.batch, done.logits, done.stopwatch
+        applied, logits, stopwatch = done.applied, done.logits, done.stopwatch
         if logits is None:
-            return Launched(batch, None, stopwatch)
+            return Launched(applied, None, stopwatch)
         stopwatch.mark()
         masks = None if words is None else words.to(self._device, non_blocking=True)
-        drawn = sample(logits, batch.draws, self._slots.tokens, masks, self._runner.sampler)
-        self._store(batch, drawn.tokens)
+        drawn = sample(logits, applied.draws, self._slots.tokens, masks, self._runner.sampler)
+        self._store(applied, drawn.tokens)
         stopwatch.mark()
         self._num_draws += 1
-        return Launched(batch, drawn, stopwatch)
+        return Launched(applied, drawn, stopwatch)
 
-    def _store(self, batch: Batch, tokens: Tensor) -> None:
+    def _store(self, applied: AppliedPlan, tokens: Tensor) -> None:
         """Make the drawn tokens known to the next step, without their leaving the device."""
-        slots, positions = [d.slot for d in batch.draws], [d.position for d in batch.draws]
+        slots, positions = [d.slot for d in applied.draws], [d.position for d in applied.draws]
         self._slots.tokens[slots, positions] = tokens
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
-        rows = launched.batch.answer(_read_outcomes(launched))
-        return StepResult(launched.batch.step, rows, launched.stopwatch.seconds())
+        rows = launched.applied.answer(_read_outcomes(launched))
+        return StepResult(launched.applied.step, rows, launched.stopwatch.seconds())
 
 
 def _read_outcomes(launched: Launched) -> list[Outcome]:
@@ -174,14 +177,15 @@ def _read_outcomes(launched: Launched) -> list[Outcome]:
     tokens, is_finite, is_possible = (
         column.tolist() for column in (drawn.tokens, drawn.is_finite, drawn.is_possible)
     )
+    logprobs = _read_logprobs(drawn)
     outcomes = []
-    for place, draw in enumerate(launched.batch.draws):
+    for place in range(len(launched.applied.draws)):
         if not is_finite[place]:
             outcomes.append(Outcome([], [], FAULT_NOT_FINITE))
         elif not is_possible[place]:
             outcomes.append(Outcome([], [], FAULT_NOTHING_ALLOWED))
         else:
-            outcomes.append(Outcome([tokens[place]], _read_logprobs(drawn, place, tokens[place], draw)))
+            outcomes.append(Outcome([tokens[place]], logprobs.get(place, [])))
     return outcomes
 
 
@@ -194,10 +198,12 @@ def _require_masks(flight: _Flight) -> Future[Launched]:
     return flight.launched
 
 
-def _read_logprobs(drawn: Drawn, place: int, token: int, draw: Draw) -> list[TokenLogprobs]:
-    count = draw.sampling.num_logprobs
-    if count is None or drawn.logprobs is None:
-        return []
-    row = drawn.logprobs[place]
-    best = row.topk(min(count, row.shape[0]))
-    return [TokenLogprobs(row[token].item(), best.indices.tolist(), best.values.tolist())]
+def _read_logprobs(drawn: Drawn) -> dict[int, list[TokenLogprobs]]:
+    """Return each asking row's, by place."""
+    return {
+        place: [TokenLogprobs(*values)]
+        for group in drawn.logprobs
+        for place, *values in zip(
+            group.places, group.drawn.tolist(), group.top_tokens.tolist(), group.top.tolist(), strict=True
+        )
+    }

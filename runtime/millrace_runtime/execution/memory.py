@@ -1,6 +1,8 @@
 """How much memory this process may still take, on the host."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 SHARE_OF_LIMIT = 0.8
 """Of what a cgroup's limit leaves: the rest is for activations and the pod's other processes."""
@@ -8,26 +10,92 @@ SHARE_OF_MACHINE = 0.5
 """Of what a machine without a limit has free: others live there too."""
 
 
-def usable_bytes(cgroups: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the memory to plan with: a share of what the cgroup's limit leaves, or else of what is free."""
+class Budget(NamedTuple):
+    """Memory to plan with, and whose word that is."""
+
+    num_bytes: int
+    source: str
+
+
+class _Files(NamedTuple):
+    """Where a version of cgroups tells a group's memory."""
+
+    folder: str
+    controller: str
+    """Its name in /proc/self/cgroup."""
+    limit: str
+    used: str
+    stat_prefix: str
+    """Of the sums over the groups below, in memory.stat."""
+
+
+_VERSIONS = (
+    _Files("", "", "memory.max", "memory.current", ""),
+    _Files("memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+)
+
+
+class _Left(NamedTuple):
+    num_bytes: int
+    limit: Path
+    """The file that says it."""
+
+
+def usable_memory(
+    cgroups: Path = Path("/sys/fs/cgroup"),
+    meminfo: Path = Path("/proc/meminfo"),
+    membership: Path = Path("/proc/self/cgroup"),
+) -> Budget:
+    """Return a share of what the tightest cgroup's limit leaves, or else of what is free."""
     free = _available(meminfo)
-    left = _left_in_cgroup(cgroups)
-    if left is not None and left < free:
-        return int(left * SHARE_OF_LIMIT)
-    return int(free * SHARE_OF_MACHINE)
+    left = min(_left_in_cgroups(cgroups, membership), default=None)
+    if left is not None and left.num_bytes < free:
+        return Budget(int(left.num_bytes * SHARE_OF_LIMIT), f"{SHARE_OF_LIMIT} of what {left.limit} leaves")
+    return Budget(int(free * SHARE_OF_MACHINE), f"{SHARE_OF_MACHINE} of what the machine has free")
 
 
-def _left_in_cgroup(cgroups: Path) -> int | None:
-    """Read version 2's limit and use, else version 1's; None without a limit."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            return max(0, int((cgroups / limit).read_text()) - int((cgroups / used).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return None
+def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
+    """Yield what our group and those above it leave, of every version that there is."""
+    for files in _VERSIONS:
+        root = cgroups / files.folder
+        group = _find_group(membership, files.controller)
+        for parent in (group, *group.parents):
+            if (left := _left_in_group(root / parent, files)) is not None:
+                yield left
+
+
+def _find_group(membership: Path, controller: str) -> PurePosixPath:
+    """Return our group below the root; the root itself where nobody tells.
+
+    In a container the path may be the host's, and only the mount's root is there.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controller in controllers.split(","):
+            return PurePosixPath(path.lstrip("/"))
+    return PurePosixPath()
+
+
+def _left_in_group(group: Path, files: _Files) -> _Left | None:
+    """Return the limit less what is used; None without a limit. Page cache is not used: it gives way."""
+    try:
+        limit = int((group / files.limit).read_text())
+        used = int((group / files.used).read_text()) - _page_cache(group / "memory.stat", files.stat_prefix)
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+    return _Left(max(0, limit - max(0, used)), group / files.limit)
+
+
+def _page_cache(stat: Path, prefix: str) -> int:
+    names = {f"{prefix}inactive_file", f"{prefix}active_file"}
+    try:
+        pairs = [line.split() for line in stat.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return 0
+    return sum(int(value) for name, value in pairs if name in names)
 
 
 def _available(meminfo: Path) -> int:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import (
@@ -34,6 +35,23 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities of the rows that want the same number of them, still on the device.
+
+    They are the model's own: before penalties and temperature.
+    """
+
+    places: list[int]
+    """Which rows."""
+    drawn: Tensor
+    """float32 [places]: of the drawn tokens"""
+    top_tokens: Tensor
+    """int64 [places, number]: the most likely ones, from the likeliest on"""
+    top: Tensor
+    """float32 [places, number]: theirs"""
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """A step's draws, still on the device."""
 
@@ -41,8 +59,8 @@ class Drawn:
     """int64 [rows]"""
     is_finite: Tensor
     """bool [rows]: False where the logits were not finite and the token means nothing."""
-    logprobs: Tensor | None
-    """float32 [rows, vocabulary], before penalties and temperature; None where no row asked."""
+    logprobs: list[Logprobs]
+    """By number wanted; empty where no row asked."""
     is_possible: Tensor
     """bool [rows]: False where the mask allowed nothing and the token means nothing."""
 
@@ -63,13 +81,27 @@ def sample(
     draw = sample_reference if native is None else native.sample
     tokens, faults = draw(logits, columns, known_tokens, masks)
     is_finite = faults != NOT_FINITE
-    return Drawn(tokens, is_finite, _logprobs(logits, draws, is_finite), faults != NOTHING_ALLOWED)
+    return Drawn(tokens, is_finite, _measure_logprobs(logits, draws, tokens), faults != NOTHING_ALLOWED)
 
 
-def _logprobs(logits: Tensor, draws: Sequence[Draw], is_finite: Tensor) -> Tensor | None:
-    if all(draw.sampling.num_logprobs is None for draw in draws):
-        return None
-    return logits.where(is_finite[:, None], 0.0).log_softmax(dim=-1)
+def _measure_logprobs(logits: Tensor, draws: Sequence[Draw], tokens: Tensor) -> list[Logprobs]:
+    """Look at the rows that ask and no others: at 128k tokens a row costs a millisecond.
+
+    Rows that want another number are looked at apart: it decides which of several equals `topk` takes.
+    """
+    places_by_number: dict[int, list[int]] = {}
+    for place, draw in enumerate(draws):
+        if (number := draw.sampling.num_logprobs) is not None:
+            places_by_number.setdefault(number, []).append(place)
+    return [_top_logprobs(logits, tokens, number, places) for number, places in places_by_number.items()]
+
+
+def _top_logprobs(logits: Tensor, tokens: Tensor, number: int, places: list[int]) -> Logprobs:
+    rows = torch.tensor(places, device=logits.device)
+    logprobs = logits.index_select(0, rows).log_softmax(dim=-1)
+    best = logprobs.topk(min(number, logits.shape[1]))
+    drawn = logprobs.gather(1, tokens[rows, None])[:, 0]
+    return Logprobs(places, drawn, best.indices, best.values)
 
 
 def _columns(draws: Sequence[Draw]) -> Draws:

@@ -25,5 +25,5 @@ class ExecutionSettings:
     max_batched_tokens: int = 2048
     """Tokens computed in one step at most."""
     kv_cache_bytes: int | None = None
-    """Memory for the KV cache. None: on GPUs nine tenths of what is free after the weights; on CPUs what the
-    sequences can need, within a share of what the cgroup or the machine has left."""
+    """Memory for the KV cache at most: no more is taken than the sequences can fill. None: on GPUs nine
+    tenths of what is free after the weights; on CPUs a share of what the cgroup or the machine has left."""

@@ -9,7 +9,15 @@ from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.kv_cache import BLOCK_SIZE
 from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan, TokenLogprobs
+from millrace_runtime.protocol.step import (
+    BlockAppend,
+    Limits,
+    Row,
+    RowResult,
+    SlotStart,
+    StepPlan,
+    TokenLogprobs,
+)
 from millrace_runtime.protocol.tokens import count_tokens
 
 
@@ -47,7 +55,7 @@ _NOT_DRAWN = Outcome([], [])
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class AppliedPlan:
     """What a plan's rows came to: by row, and for those that draw."""
 
     step: int
@@ -73,12 +81,14 @@ class Batch:
 class SlotTable:
     """Owns what each slot holds."""
 
-    def __init__(self, num_slots: int, max_length: int, num_blocks: int, device: torch.device) -> None:
+    def __init__(self, limits: Limits, device: torch.device) -> None:
+        num_slots, max_length = limits.num_slots, limits.max_model_length
         width = -(-max_length // BLOCK_SIZE)
         self.tokens = torch.zeros((num_slots, max_length + 1), dtype=torch.int64, device=device)
         """[slots, max_length + 1]: the token drawn after the last position has a place too."""
         self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
-        self._num_cache_blocks = num_blocks
+        self._num_cache_blocks = limits.groups[0].num_blocks
+        self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
 
     def __getitem__(self, slot: int) -> Slot:
@@ -93,8 +103,14 @@ class SlotTable:
         """Whether no slot has a tenant."""
         return not any(self._slots)
 
-    def apply(self, plan: StepPlan) -> Batch:
+    def apply(self, plan: StepPlan) -> AppliedPlan:
         """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
+        num_tokens = sum(row.num_tokens for row in plan.rows)
+        if num_tokens > self._max_batched_tokens:
+            # The native path's memory holds no more, and it does not look.
+            raise PlanError(
+                f"step {plan.step} has {num_tokens} tokens, more than the {self._max_batched_tokens} that fit"
+            )
         for slot in plan.released:
             self[slot]
             self._slots[slot] = None
@@ -105,12 +121,12 @@ class SlotTable:
         if len({row.slot for row in plan.rows}) != len(plan.rows):
             # Native rows are written by several threads: two of one sequence would race in the KV cache.
             raise PlanError(f"step {plan.step} has two rows of one slot")
-        batch = Batch(plan.step, [], [], [], [], [])
+        applied = AppliedPlan(plan.step, [], [], [], [], [])
         for number, row in enumerate(plan.rows):
-            self._advance(row, number, batch)
-        return batch
+            self._advance(row, number, applied)
+        return applied
 
-    def _advance(self, row: Row, number: int, batch: Batch) -> None:
+    def _advance(self, row: Row, number: int, applied: AppliedPlan) -> None:
         slot = self[row.slot]
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
         if begin >= end or end > slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
@@ -121,15 +137,15 @@ class SlotTable:
         if row.max_draft or row.draft:
             raise PlanError(f"slot {row.slot} is to verify a draft: this executor knows none")
         slot.num_computed = end
-        batch.spans.append(Span(row.slot, begin, end))
-        batch.epochs.append(slot.epoch)
+        applied.spans.append(Span(row.slot, begin, end))
+        applied.epochs.append(slot.epoch)
         if row.emit:
             self._emit(row, slot)
-            batch.emits.append(number)
-            mask = len(batch.masked) if row.is_masked else None
-            batch.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt, mask))
+            applied.emits.append(number)
+            mask = len(applied.masked) if row.is_masked else None
+            applied.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt, mask))
             if row.is_masked:
-                batch.masked.append(number)
+                applied.masked.append(number)
         elif row.is_masked:
             raise PlanError(f"slot {row.slot} has a mask and draws nothing")
 

@@ -34,8 +34,11 @@ def rotary_angles(
 ) -> Angles:
     """Return the angles of positions 0 … length - 1."""
     frequencies = _frequencies(head_dim, theta, scaling)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
-    return Angles(angles.cos().to(device), angles.sin().to(device))
+    turns = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    table = torch.empty((2, *turns.shape))
+    torch.cos(turns, out=table[0])
+    torch.sin(turns, out=table[1])
+    return Angles(table.to(device))
 
 
 def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> Tensor:

@@ -3,13 +3,36 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millrace_runtime.layers.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 from millrace_runtime.models.errors import ArchitectureError
 
-QKV_BIAS = frozenset({"Qwen2ForCausalLM"})
-"""Architectures whose query, key and value projections have biases without config.json saying so."""
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What an architecture means where its config.json is silent, as transformers has it."""
+
+    has_qkv_bias: bool = False
+    """Query, key and value projections have biases, and the output has none."""
+    window: int | None = None
+    """`sliding_window` where it is left out."""
+    has_window: bool | None = True
+    """`use_sliding_window` where it is left out; None: the architecture does not read it."""
+
+
+LLAMA: Final = Family()
+MISTRAL: Final = Family(window=4096, has_window=None)
+QWEN2: Final = Family(has_qkv_bias=True, window=4096, has_window=False)
+
+ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "default": frozenset(),
+    "linear": frozenset({"factor"}),
+    "llama3": frozenset(
+        {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+    ),
+}
+"""By kind of rotary scaling, the numbers that it is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +53,21 @@ class LlamaConfig:
     scaling: RotaryScaling | None
     max_length: int
     """Positions that the model was trained for."""
+    window: int | None
+    """A token sees itself and the `window` - 1 before it; None: all before it."""
     is_tied: bool
     """The head shares the embedding's weight."""
     has_qkv_bias: bool
     has_output_bias: bool
     has_mlp_bias: bool
 
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Of the embedding and the head."""
+        return self.vocabulary_size, self.width
 
-def parse_llama_config(raw: Mapping[str, Any]) -> LlamaConfig:
+
+def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
     """Read a Hugging Face config. Raises ArchitectureError naming the field."""
     _refuse_unsupported(raw)
     num_heads, width = _count(raw, "num_attention_heads"), _count(raw, "hidden_size")
@@ -50,7 +80,6 @@ def parse_llama_config(raw: Mapping[str, Any]) -> LlamaConfig:
         )
     theta, scaling = _rotary(raw)
     has_bias = bool(raw.get("attention_bias", False))
-    is_qwen = bool(QKV_BIAS & set(raw.get("architectures") or ()))
     return LlamaConfig(
         vocabulary_size=_count(raw, "vocab_size"),
         width=width,
@@ -63,9 +92,10 @@ def parse_llama_config(raw: Mapping[str, Any]) -> LlamaConfig:
         theta=theta,
         scaling=scaling,
         max_length=_count(raw, "max_position_embeddings"),
+        window=_window(raw, family),
         is_tied=bool(raw.get("tie_word_embeddings", False)),
-        has_qkv_bias=has_bias or is_qwen,
-        has_output_bias=has_bias and not is_qwen,
+        has_qkv_bias=has_bias or family.has_qkv_bias,
+        has_output_bias=has_bias and not family.has_qkv_bias,
         has_mlp_bias=bool(raw.get("mlp_bias", False)),
     )
 
@@ -73,16 +103,18 @@ def parse_llama_config(raw: Mapping[str, Any]) -> LlamaConfig:
 def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise ArchitectureError(f'config.json has hidden_act "{activation}"; only "silu" is supported')
-    if "quantization_config" in raw:
+    if raw.get("quantization_config") is not None:
         raise ArchitectureError(
             "config.json has a quantization_config; quantised checkpoints are not supported yet: "
             "serve the unquantised one"
         )
-    window = raw.get("sliding_window")
-    if window and raw.get("use_sliding_window", True) and window < raw.get("max_position_embeddings", 0):
-        raise ArchitectureError(
-            f"config.json has sliding_window {window}, which is not supported yet: serve a model without it"
-        )
+
+
+def _window(raw: Mapping[str, Any], family: Family) -> int | None:
+    has_window = True if family.has_window is None else raw.get("use_sliding_window", family.has_window)
+    if not has_window or raw.get("sliding_window", family.window) is None:
+        return None
+    return _count(raw, "sliding_window", family.window)
 
 
 def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -97,27 +129,59 @@ def _number(raw: Mapping[str, Any], name: str, default: float | None = None) -> 
     value = raw.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArchitectureError(f"config.json has {name} {value!r}; it must be a number")
-    if not math.isfinite(value) or value <= 0:
-        raise ArchitectureError(f"config.json has {name} {value!r}; it must be above 0")
+    if not _is_finite(value) or value <= 0:
+        raise ArchitectureError(f"config.json has {name} {value!r}; it must be above 0 and finite")
     return float(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _rotary(raw: Mapping[str, Any]) -> tuple[float, RotaryScaling | None]:
     """Read both spellings: rope_theta with rope_scaling, and the newer rope_parameters that holds all."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    theta = _number(rope, "rope_theta") if "rope_theta" in rope else _number(raw, "rope_theta", 10000.0)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return theta, None
-    if kind == "linear":
-        return theta, LinearScaling(_number(rope, "factor"))
-    if kind == "llama3":
-        return theta, Llama3Scaling(
-            _number(rope, "factor"),
-            _number(rope, "low_freq_factor"),
-            _number(rope, "high_freq_factor"),
-            _count(rope, "original_max_position_embeddings"),
+    if not isinstance(rope, Mapping):
+        raise ArchitectureError(f"config.json has the rotary scaling {rope!r}; it must be an object")
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    if kind not in ROPE_KEYS:
+        raise ArchitectureError(
+            f'config.json has rope_type "{kind}"; supported are "default", "linear" and "llama3"'
         )
-    raise ArchitectureError(
-        f'config.json has rope_type "{kind}"; supported are "default", "linear" and "llama3"'
-    )
+    _refuse_unread(rope, kind)
+    _refuse_partial(raw)
+    theta = _number(raw if rope.get("rope_theta") is None else rope, "rope_theta", 10000.0)
+    return theta, _scaling(rope, kind)
+
+
+def _scaling(rope: Mapping[str, Any], kind: str) -> RotaryScaling | None:
+    if kind == "default":
+        return None
+    factor = _number(rope, "factor")
+    if kind == "linear":
+        return LinearScaling(factor)
+    low, high = _number(rope, "low_freq_factor"), _number(rope, "high_freq_factor")
+    if low >= high:
+        raise ArchitectureError(
+            f"config.json has low_freq_factor {low} and high_freq_factor {high}: the first must be lower"
+        )
+    return Llama3Scaling(factor, low, high, _count(rope, "original_max_position_embeddings"))
+
+
+def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
+    """Refuse what would change the angles and that we do not read."""
+    _refuse_partial(rope)
+    read = ROPE_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+    for name in sorted(rope.keys() - read):
+        if rope[name] is not None:
+            raise ArchitectureError(
+                f'config.json has {name} {rope[name]!r} for rope_type "{kind}", which is not supported'
+            )
+
+
+def _refuse_partial(raw: Mapping[str, Any]) -> None:
+    if (factor := raw.get("partial_rotary_factor")) not in (None, 1):
+        raise ArchitectureError(f"config.json has partial_rotary_factor {factor!r}; only 1 is supported")

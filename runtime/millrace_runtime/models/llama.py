@@ -1,6 +1,6 @@
 """Llama: a decoder of pre-normalised attention and gated MLP blocks (Touvron et al., 2023).
 
-Mistral (without a sliding window) and Qwen 2 (biases on queries, keys and values) are the same model.
+Mistral (within its sliding window) and Qwen 2 (biases on queries, keys and values) are the same model.
 Weight names are the Hugging Face checkpoints'.
 """
 
@@ -16,7 +16,7 @@ from millrace_runtime.layers.embedding import Embedding, Head
 from millrace_runtime.layers.linear import GatedLinear, Linear
 from millrace_runtime.layers.norm import RMSNorm
 from millrace_runtime.layers.rotary import rotary_angles
-from millrace_runtime.models.config import LlamaConfig, parse_llama_config
+from millrace_runtime.models.config import Family, LlamaConfig, parse_llama_config
 from millrace_runtime.models.model import Architecture, KvShape
 from millrace_runtime.models.weights import Weights
 
@@ -75,13 +75,13 @@ class Llama:
     """Tokens to hidden states, and hidden states to logits."""
 
     def __init__(self, config: LlamaConfig, weights: Weights, length: int) -> None:
-        table = weights.table("model.embed_tokens", config.vocabulary_size, config.width)
+        table = weights.table("model.embed_tokens", *config.table_shape)
         angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
         self.embedding = Embedding(table)
         self.layers = [LlamaLayer(config, weights, layer, angles) for layer in range(config.num_layers)]
         self.norm = RMSNorm(weights.vector("model.norm.weight", config.width), config.epsilon)
-        head = table if config.is_tied else weights.table("lm_head", config.vocabulary_size, config.width)
-        self.head = Head(head)
+        self.head = Head(table if config.is_tied else weights.table("lm_head", *config.table_shape))
+        _skip_unneeded(config, weights)
 
     def forward(self, step: Step) -> Tensor:
         """Return the hidden states of the step's tokens, [tokens, width]."""
@@ -95,12 +95,22 @@ class Llama:
         return self.head(self.norm(hidden, step), step)
 
 
-def llama_architecture(raw: Mapping[str, Any]) -> Architecture:
+def _skip_unneeded(config: LlamaConfig, weights: Weights) -> None:
+    """Skip what checkpoints hold twice: a tied head, and old ones' rotary frequencies."""
+    if config.is_tied:
+        weights.skip("lm_head.weight")
+    weights.skip("model.rotary_emb.inv_freq")
+    for layer in range(config.num_layers):
+        weights.skip(f"model.layers.{layer}.self_attn.rotary_emb.inv_freq")
+
+
+def llama_architecture(family: Family, raw: Mapping[str, Any]) -> Architecture:
     """Read a Llama-family config.json. Raises ArchitectureError naming the field."""
-    config = parse_llama_config(raw)
+    config = parse_llama_config(raw, family)
     return Architecture(
         vocabulary_size=config.vocabulary_size,
         max_length=config.max_length,
+        window=config.window,
         kv_shapes=(KvShape(config.num_kv_heads, config.head_dim),) * config.num_layers,
         build=partial(Llama, config),
     )

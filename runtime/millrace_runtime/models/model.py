@@ -35,6 +35,8 @@ class Architecture:
     vocabulary_size: int
     max_length: int
     """Positions that the model was trained for."""
+    window: int | None
+    """A token sees itself and the `window` - 1 before it; None: all. No model here computes one yet."""
     kv_shapes: tuple[KvShape, ...]
     """By layer."""
     build: Callable[[Weights, int], Model]

@@ -1,26 +1,30 @@
 """Which architecture names of config.json we serve, and by which model."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
+from millrace_runtime.models.config import LLAMA, MISTRAL, QWEN2
 from millrace_runtime.models.errors import ArchitectureError
 from millrace_runtime.models.llama import llama_architecture
 from millrace_runtime.models.model import Architecture
 
 ARCHITECTURES: Final[Mapping[str, Callable[[Mapping[str, Any]], Architecture]]] = {
-    "LlamaForCausalLM": llama_architecture,
-    "MistralForCausalLM": llama_architecture,
-    "Qwen2ForCausalLM": llama_architecture,
+    "LlamaForCausalLM": partial(llama_architecture, LLAMA),
+    "MistralForCausalLM": partial(llama_architecture, MISTRAL),
+    "Qwen2ForCausalLM": partial(llama_architecture, QWEN2),
 }
 
 
 def find_architecture(raw: Mapping[str, Any]) -> Architecture:
     """Return what a config.json describes. Raises ArchitectureError."""
     names = raw.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ArchitectureError(f"config.json has architectures {names!r}; it must be a list of names")
     for name in names:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name](raw)
-    asked = ", ".join(map(str, names)) or "none"
+    asked = ", ".join(names) or "none"
     raise ArchitectureError(
         f"config.json names the architecture {asked}; supported are {', '.join(sorted(ARCHITECTURES))}"
     )

@@ -26,6 +26,9 @@ class Weights(Protocol):
         With `has_bias` each has a `name.bias` as well.
         """
 
+    def skip(self, name: str) -> None:
+        """Leave out a tensor that the model does not need, if it is there. Any other left over is refused."""
+
     def table(self, name: str, rows: int, inputs: int) -> Matrix:
         """Return an embedding or a head, `name.weight`: a row for each token."""
 

@@ -43,7 +43,10 @@ class Executor(Protocol):
         """
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait up to a time for the oldest step. Return whether `collect` would return at once."""
+        """Wait up to a time for the oldest step. Return whether `collect` would return at once.
+
+        The step's masks have been provided: nobody brings them while we wait.
+        """
 
     def collect(self) -> StepResult:
         """Wait for the oldest submitted plan and return its result."""

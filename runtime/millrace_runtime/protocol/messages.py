@@ -31,8 +31,6 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     """Of each sequence."""
     stop_token_ids: list[int]
     """Ends a sequence, and is not itself part of the text. Empty with ignore_eos."""
-    arrival: float
-    """time.monotonic() at the front end: the same clock in every process of the machine."""
     is_masked: bool = False
     """Whether each draw of these sequences is bound to a mask."""
 

@@ -122,5 +122,7 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """Steps that may be in flight at once: 1 on a CPU, 2 on a GPU."""
     max_model_length: int
     vocabulary_size: int
+    max_batched_tokens: int
+    """Tokens that one step computes at most, drafts counted; at least 1."""
     max_draft: int = 0
     """Draft tokens that one row may verify at most; 0: the executor knows no drafts."""

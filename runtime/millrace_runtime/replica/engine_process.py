@@ -44,7 +44,7 @@ def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbea
     clock = _PhaseClock()
     executor = _load_executor(settings, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
-    scheduler = Scheduler(executor.limits, settings.max_batched_tokens)
+    scheduler = Scheduler(executor.limits)
     try_step(scheduler, executor)
     clock.end("warmup")
     limits = executor.limits
@@ -73,7 +73,6 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
             prompt=pack_tokens([0] * min(4, scheduler.max_model_length - 1)),
             max_tokens=2,
             stop_token_ids=[],
-            arrival=0.0,
         )
     )
     while scheduler.has_work:

@@ -1,65 +1,86 @@
 """GET /livez on a port of its own, answered by the supervisor from what the heartbeat says."""
 
+import asyncio
 import socket
 import threading
+from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter, Task
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from millrace_runtime import contract
 
-
-class _LiveHandler(BaseHTTPRequestHandler):
-    """One request. A client that dawdles holds a thread for five seconds and nothing else."""
-
-    timeout = 5
-    server: "_LiveHTTPServer"
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != contract.PATH_LIVE:
-            self._answer(HTTPStatus.NOT_FOUND, f"only {contract.PATH_LIVE} is here")
-            return
-        stall = self.server.find_stall()
-        self._answer(HTTPStatus.SERVICE_UNAVAILABLE if stall else HTTPStatus.OK, stall or "alive")
-
-    def _answer(self, status: HTTPStatus, text: str) -> None:
-        body = f"{text}\n".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  http.server's name
-        """Say nothing: probes come every few seconds."""
-
-
-class _LiveHTTPServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, listener: socket.socket, find_stall: Callable[[], str | None]) -> None:
-        super().__init__(listener.getsockname()[:2], _LiveHandler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.find_stall = find_stall
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let a probe that hung up go."""
+MAX_CONNECTIONS = 16
+"""One more cuts the oldest off: who dawdles can't keep a probe out."""
+REQUEST_SECONDS = 5.0
+"""A whole request and its answer may take so long."""
+HEAD_BYTES = 8192
 
 
 class LiveServer:
-    """Answers probes from a thread, whatever the other processes do."""
+    """Answers probes from one thread, whatever the other processes and other clients do."""
 
     def __init__(self, listener: socket.socket, find_stall: Callable[[], str | None]) -> None:
         """Takes over a listening socket; `find_stall` says what hangs, or None."""
-        self._server = _LiveHTTPServer(listener, find_stall)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="livez", daemon=True)
+        self._listener, self._find_stall = listener, find_stall
+        self._connections: dict[Task[Any], None] = {}
+        """The oldest first."""
+        self._loop = asyncio.new_event_loop()
+        self._is_over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="livez", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
+        self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join()
-        self._server.server_close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._meet, sock=self._listener, limit=HEAD_BYTES)
+        await self._is_over.wait()
+        server.close()
+
+    async def _meet(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Serve one connection, in the place of the oldest if there are too many."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = None
+        if len(self._connections) > MAX_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
+        try:
+            await self._answer(reader, writer)
+        except (TimeoutError, OSError, IncompleteReadError, LimitOverrunError):
+            writer.transport.abort()  # it dawdled, hung up, or said too much
+        finally:
+            self._connections.pop(task, None)
+            writer.close()
+
+    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._respond(head))
+            await writer.drain()
+
+    def _respond(self, head: bytes) -> bytes:
+        method, _, target = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path = target.partition(" ")[0].partition("?")[0]
+        if method != "GET" or path != contract.PATH_LIVE:
+            return _response(HTTPStatus.NOT_FOUND, f"only GET {contract.PATH_LIVE} is here")
+        stall = self._find_stall()
+        return _response(HTTPStatus.SERVICE_UNAVAILABLE if stall else HTTPStatus.OK, stall or "alive")
+
+
+def _response(status: HTTPStatus, text: str) -> bytes:
+    body = f"{text}\n".encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + body

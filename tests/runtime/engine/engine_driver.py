@@ -27,10 +27,15 @@ def next_token(seen: list[list[int]]) -> int | None:
     return value % VOCABULARY
 
 
-def limits(
-    num_blocks: int = 64, block_size: int = 4, num_slots: int = 4, depth: int = 1, length: int = 100
+def limits(  # noqa: PLR0917
+    num_blocks: int = 64,
+    block_size: int = 4,
+    num_slots: int = 4,
+    depth: int = 1,
+    length: int = 100,
+    budget: int = 16,
 ) -> Limits:
-    return Limits((KvGroup(num_blocks),), block_size, num_slots, depth, length, VOCABULARY)
+    return Limits((KvGroup(num_blocks),), block_size, num_slots, depth, length, VOCABULARY, budget)
 
 
 def request(
@@ -48,7 +53,6 @@ def request(
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        arrival=0.0,
         is_masked=is_masked,
     )
 
@@ -128,7 +132,8 @@ class Driver:
         if num_flights := self.scheduler.num_flights:
             self._provide(self.plans[-num_flights].step)
             committed = self.scheduler.commit(self.executor.collect())
-            self.timings.append(committed.timing)
+            if committed.timing is not None:
+                self.timings.append(committed.timing)
             for output in committed.outputs:
                 self._take(output)
         self.scheduler.check_integrity()
@@ -157,6 +162,6 @@ class Driver:
             self.errors[output.sequence_id] = output.error
 
 
-def driver(bounds: Limits | None = None, budget: int = 16) -> Driver:
+def driver(bounds: Limits | None = None) -> Driver:
     bounds = bounds or limits()
-    return Driver(Scheduler(bounds, budget), SimulatedExecutor(bounds, next_token))
+    return Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))

@@ -12,23 +12,24 @@ from tests.runtime.engine.engine_driver import Driver, driver, expected, limits,
 
 
 def test_nothing_to_do_is_no_plan() -> None:
-    assert Scheduler(limits(), 8).schedule() is None
-    assert not Scheduler(limits(), 8).has_work
+    assert Scheduler(limits(budget=8)).schedule() is None
+    assert not Scheduler(limits(budget=8)).has_work
 
 
 def test_a_prompt_is_computed_in_chunks_and_only_the_last_draws() -> None:
-    engine = driver(budget=4)
+    engine = driver(limits(budget=4))
     engine.add(request(1, range(10), max_tokens=2))
     engine.run()
     rows = [plan.rows for plan in engine.plans]
-    assert rows == [[Row(0, 4, False)], [Row(0, 4, False)], [Row(0, 2, True)], [Row(0, 1, True)]]
+    assert rows == [[Row(0, 4, False)], [Row(0, 4, False)], [Row(0, 2, True)], [Row(0, 1, True)], []]
+    assert engine.plans[-1].released == [0]
     assert engine.plans[0].starts[0].tokens == pack_tokens(range(10))
     assert [len(blocks) for blocks in engine.plans[0].starts[0].blocks] == [3]
     assert engine.plans[3].released == []
 
 
 def test_decodes_go_first_and_prefill_takes_the_rest_of_the_budget() -> None:
-    engine = driver(budget=6)
+    engine = driver(limits(budget=6))
     engine.add(request(1, range(5), max_tokens=10))
     engine.step()
     engine.add(request(2, range(20), max_tokens=2))
@@ -37,7 +38,7 @@ def test_decodes_go_first_and_prefill_takes_the_rest_of_the_budget() -> None:
 
 
 def test_an_old_prefill_is_not_starved_by_decodes() -> None:
-    engine = driver(limits(num_slots=3), budget=2)
+    engine = driver(limits(num_slots=3, budget=2))
     engine.add(request(1, range(20), max_tokens=1))
     engine.add(request(2, [1], max_tokens=30))
     engine.add(request(3, [2], max_tokens=30))
@@ -81,7 +82,7 @@ def test_a_small_pool_bounds_the_length_too() -> None:
 
 
 def test_what_never_fits_is_refused_and_says_how_long_it_may_be() -> None:
-    scheduler = Scheduler(limits(num_blocks=2, block_size=4), 8)
+    scheduler = Scheduler(limits(num_blocks=2, block_size=4, budget=8))
     with pytest.raises(NeverFits, match="8 tokens and this model takes 8 with the output; shorten"):
         scheduler.add(request(1, [1] * 8))
     assert not scheduler.has_work
@@ -99,7 +100,7 @@ def test_what_never_fits_is_refused_and_says_how_long_it_may_be() -> None:
 )
 def test_senseless_sequences_are_refused(bad, message) -> None:  # noqa: ANN001
     with pytest.raises(InvalidSequence, match=message):
-        Scheduler(limits(), 8).add(bad)
+        Scheduler(limits(budget=8)).add(bad)
 
 
 def test_an_id_in_use_is_refused_and_free_again_after_the_end() -> None:
@@ -112,7 +113,7 @@ def test_an_id_in_use_is_refused_and_free_again_after_the_end() -> None:
 
 
 def test_preemption_takes_the_cheapest_never_the_oldest_and_loses_no_token() -> None:
-    engine = driver(limits(num_blocks=8, block_size=4, num_slots=3), budget=32)
+    engine = driver(limits(num_blocks=8, block_size=4, num_slots=3, budget=32))
     requests = [request(1, [1] * 4, 20), request(2, [2] * 9, 12), request(3, [3] * 5, 12)]
     for generate in requests:
         engine.add(generate)
@@ -132,7 +133,7 @@ def test_preemption_takes_the_cheapest_never_the_oldest_and_loses_no_token() -> 
 
 
 def test_a_preempted_sequence_is_not_readmitted_to_be_preempted_again() -> None:
-    engine = driver(limits(num_blocks=10, block_size=2, num_slots=4), budget=32)
+    engine = driver(limits(num_blocks=10, block_size=2, num_slots=4, budget=32))
     for sequence_id in range(4):
         engine.add(request(sequence_id, [sequence_id] * 4, max_tokens=12))
     engine.run()
@@ -141,7 +142,7 @@ def test_a_preempted_sequence_is_not_readmitted_to_be_preempted_again() -> None:
 
 
 def test_the_oldest_gets_its_place_back_at_the_cost_of_younger_ones() -> None:
-    engine = driver(limits(num_blocks=6, block_size=2, num_slots=3), budget=32)
+    engine = driver(limits(num_blocks=6, block_size=2, num_slots=3, budget=32))
     engine.add(request(1, [1] * 4, max_tokens=2))
     engine.add(request(2, [2] * 2, max_tokens=10))
     engine.add(request(3, [3] * 3, max_tokens=9))
@@ -173,7 +174,7 @@ def test_two_steps_in_flight_draw_the_same_text_and_a_late_result_is_dropped() -
 
 
 def test_no_more_steps_are_planned_than_the_executor_takes() -> None:
-    scheduler = Scheduler(limits(depth=2), 4)
+    scheduler = Scheduler(limits(depth=2, budget=4))
     scheduler.add(request(1, range(30)))
     assert scheduler.schedule() is not None
     assert scheduler.schedule() is not None
@@ -192,7 +193,7 @@ def test_a_fault_ends_one_sequence_and_spares_its_neighbours() -> None:
     executor = SimulatedExecutor(
         bounds, lambda seen: None if seen[0][0] == 9 and len(seen[0]) > 4 else next_token(seen)
     )
-    engine = Driver(Scheduler(bounds, 16), executor)
+    engine = Driver(Scheduler(bounds), executor)
     engine.add(request(1, [9, 1, 2], max_tokens=9))
     engine.add(request(2, [8, 1, 2], max_tokens=9))
     engine.run()
@@ -216,7 +217,7 @@ def test_abort_frees_at_once_whether_waiting_running_in_flight_or_unknown() -> N
 
 
 def test_timing_tells_what_the_step_read_and_computed() -> None:
-    engine = driver(budget=6)
+    engine = driver(limits(budget=6))
     engine.add(request(1, range(6), max_tokens=5))
     engine.step()
     engine.add(request(2, range(3), max_tokens=5))
@@ -228,7 +229,7 @@ def test_timing_tells_what_the_step_read_and_computed() -> None:
 
 
 def test_results_in_another_order_are_our_bug() -> None:
-    scheduler = Scheduler(limits(depth=2), 4)
+    scheduler = Scheduler(limits(depth=2, budget=4))
     scheduler.add(request(1, range(30)))
     scheduler.schedule()
     with pytest.raises(AssertionError, match="step 0 awaited, not 1"):

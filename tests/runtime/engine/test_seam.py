@@ -20,13 +20,13 @@ from tests.runtime.engine.engine_driver import (
 )
 
 
-def windowed(*groups: KvGroup, depth: int = 1, num_slots: int = 4, max_draft: int = 0) -> Limits:
-    return Limits(groups, 2, num_slots, depth, 100, VOCABULARY, max_draft)
+def windowed(*groups: KvGroup, depth: int = 1, budget: int = 16, max_draft: int = 0) -> Limits:
+    return Limits(groups, 2, 4, depth, 100, VOCABULARY, budget, max_draft)
 
 
 def drafting(depth: int, right: int, budget: int = 16) -> Driver:
     """Four guesses after each draw, the first `right` of them right."""
-    bounds = windowed(KvGroup(64), depth=depth, max_draft=4)
+    bounds = windowed(KvGroup(64), depth=depth, budget=budget, max_draft=4)
 
     def propose(tokens: list[int]) -> list[int]:
         known = list(tokens)
@@ -34,7 +34,7 @@ def drafting(depth: int, right: int, budget: int = 16) -> Driver:
             known.append(((next_token([known]) or 0) + (number >= right)) % VOCABULARY)
         return known[len(tokens) :]
 
-    return Driver(Scheduler(bounds, budget), SimulatedExecutor(bounds, next_token, propose))
+    return Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token, propose))
 
 
 def test_accepted_drafts_bring_several_tokens_a_step() -> None:
@@ -48,6 +48,7 @@ def test_accepted_drafts_bring_several_tokens_a_step() -> None:
         [Row(0, 1, True, 4)],  # 2 accepted and 1 drawn
         [Row(0, 1, True, 3)],  # 3 more: room for 3 guesses, for the last token is never a guess
         [Row(0, 1, True)],
+        [],  # tells that it has left
     ]
     assert [timing.num_tokens for timing in engine.timings] == [3, 5, 4, 1]
 
@@ -78,18 +79,20 @@ def test_drafts_take_only_what_prefill_leaves() -> None:
 
 
 def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
-    scheduler = Scheduler(windowed(KvGroup(64), max_draft=4), 16)
+    scheduler = Scheduler(windowed(KvGroup(64), max_draft=4))
     scheduler.add(request(1, [1], max_tokens=9, stop=[7]))
     scheduler.schedule()
     scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=4)], 0.1))
     scheduler.schedule()
     [output] = scheduler.commit(StepResult(1, [RowResult(0, 0, [4, 7, 5], 4)], 0.1)).outputs
     assert (output.tokens, output.finish_reason) == ([4, 7], "stop")
+    assert scheduler.schedule() == StepPlan(2, [0], [], [], [])
+    assert scheduler.commit(StepResult(2, [], 0.1)) == ([], None)
     assert not scheduler.has_work
 
 
 def test_an_executor_that_counts_otherwise_is_our_bug() -> None:
-    scheduler = Scheduler(limits(), 16)
+    scheduler = Scheduler(limits())
     scheduler.add(request(1, [1]))
     scheduler.schedule()
     with pytest.raises(AssertionError, match="the executor computed 2 tokens, not 1"):
@@ -117,24 +120,24 @@ def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
 
 
 def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
-    bounds = windowed(KvGroup(50), KvGroup(4, window=3))
-    engine = Driver(Scheduler(bounds, 4), SimulatedExecutor(bounds, next_token))
+    bounds = windowed(KvGroup(50), KvGroup(4, window=3), budget=4)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))
     assert engine.scheduler.max_model_length == 100
     generate = request(1, [n % VOCABULARY for n in range(60)], max_tokens=20)
     engine.add(generate)
     engine.run()
     assert engine.texts[1] == expected(generate, 100, bounds.groups)[0]
-    assert max(plan.rows[0].num_tokens for plan in engine.plans) == 4  # the window frees as it goes
+    assert max(plan.rows[0].num_tokens for plan in engine.plans[:-1]) == 4  # the window frees as it goes
 
 
 def test_a_group_too_small_for_its_window_bounds_the_length() -> None:
-    assert Scheduler(windowed(KvGroup(64), KvGroup(3, window=6)), 4).max_model_length == 6
-    assert Scheduler(windowed(KvGroup(64), KvGroup(4, window=6)), 4).max_model_length == 100
+    assert Scheduler(windowed(KvGroup(64), KvGroup(3, window=6))).max_model_length == 6
+    assert Scheduler(windowed(KvGroup(64), KvGroup(4, window=6))).max_model_length == 100
 
 
 def test_the_oldest_prefill_takes_a_block_of_a_windowed_group_from_the_young() -> None:
-    bounds = windowed(KvGroup(50), KvGroup(8, window=4))
-    engine = Driver(Scheduler(bounds, 4), SimulatedExecutor(bounds, next_token))
+    bounds = windowed(KvGroup(50), KvGroup(8, window=4), budget=4)
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))
     scheduler, requests = engine.scheduler, [request(1, range(30), 3), request(2, [5], 12)]
     for generate in requests:
         engine.add(generate)
@@ -155,7 +158,7 @@ def test_the_oldest_prefill_takes_a_block_of_a_windowed_group_from_the_young() -
 
 
 def test_the_oldest_prefill_has_its_token_of_a_budget_full_of_decodes() -> None:
-    engine = driver(limits(num_slots=4), budget=32)
+    engine = driver(limits(num_slots=4, budget=32))
     for sequence_id, prompt in ((1, [1]), (2, [2] * 6), (3, [3] * 9), (4, [4] * 9)):
         engine.add(request(sequence_id, prompt, max_tokens=40))
     for _ in range(3):
@@ -199,6 +202,7 @@ def simulated(masks: bytes | None = None, **row: object) -> StepResult:
         ({"is_masked": True}, "no mask"),
         ({"max_draft": 1}, "no room for its tokens and its draft"),
         ({"num_tokens": 1}, "emits exactly at the end"),
+        ({"num_tokens": 17}, "too many tokens"),
         ({"is_masked": True, "max_draft": 1, "masks": pack_mask({1})}, "no draft beside a mask"),
         ({"max_draft": 3}, "more draft than"),
         ({"draft": (1,)}, "more draft than"),
@@ -223,10 +227,34 @@ def test_the_simulated_executor_sleeps_only_when_empty_and_wakes_without_memory(
     with pytest.raises(AssertionError, match="sequences on the device"):
         engine.executor.control(Sleep())
     engine.run()
-    engine.executor.submit(StepPlan(engine.executor._next_step, [0], [], [], []))
-    engine.executor.collect()
+    assert engine.plans[-1] == StepPlan(2, [0], [], [], [])
     engine.executor.control(Sleep())
     with pytest.raises(AssertionError, match="in its sleep"):
         engine.executor.submit(StepPlan(engine.executor._next_step, [], [], [], []))
     engine.executor.control(Wake())
     assert engine.executor._cells[0][0] == [-1] * 4
+    engine.add(request(2, [1], max_tokens=2))
+    engine.run()
+    assert engine.texts[2] == expected(request(2, [1], max_tokens=2), 100)[0]
+
+
+def test_nothing_is_planned_behind_a_step_that_may_wait_for_its_masks() -> None:
+    engine = driver(limits(depth=2))
+    engine.add(request(1, [1, 2], max_tokens=3, is_masked=True))
+    engine.add(request(2, [3], max_tokens=3))
+    assert engine.plan_next()
+    assert not engine.plan_next()
+    engine.run()
+    assert [plan.rows for plan in engine.plans[:2]] == [
+        [Row(0, 2, True, is_masked=True), Row(1, 1, True)],
+        [Row(0, 1, True, is_masked=True), Row(1, 1, True)],
+    ]
+
+
+def test_the_simulated_executor_takes_no_plan_behind_one_without_masks() -> None:
+    executor = driver(limits(depth=2)).executor
+    executor.submit(StepPlan(0, [], [], [], [Row(0, 1, True, is_masked=True)]))
+    with pytest.raises(AssertionError, match="a plan before has no masks yet"):
+        executor.submit(StepPlan(1, [], [], [], []))
+    with pytest.raises(AssertionError, match="a masked row has no mask"):
+        executor.wait(0)

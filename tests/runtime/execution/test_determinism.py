@@ -2,8 +2,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
+
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.protocol.executor import Sleep
+from millrace_runtime.protocol.messages import Generate, NewSequence
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.tokens import pack_tokens
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -58,6 +66,69 @@ def test_bits_do_not_depend_on_company_chunks_slots_or_threads(  # noqa: PLR0917
             driver.start(other + 1, prompt(5 + 47 * other, other + 1), temperature=1.0, seed=other)
         driver.start(0, tokens, **sampling)
         assert run(driver, chunk, 6) == expected, (chunk, crowd)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "weights"),
+    [("auto", "FromCheckpoint"), ("auto", "Int8"), ("auto", "Int4"), ("torch", "FromCheckpoint")],
+)
+def test_bits_of_a_long_prompt_do_not_depend_on_company_or_chunks(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], kernels: str, weights: str
+) -> None:
+    """Over 1,024 tokens attention merges several spans of keys; rounded weights have kernels of their own."""
+    path, tokens = make_model(max_position_embeddings=2048), prompt(1130, 0)
+    settings = {"kernels": kernels, "weights": weights, "max_model_length": 1200}
+    sampling = {"temperature": 0.8, "seed": 11, "num_logprobs": 199}
+    alone = make_driver(path, **settings)
+    alone.start(0, tokens, **sampling)
+    expected = run(alone, 2000, 3)
+    for chunk, crowd in ((200, 3), (37, 1)):
+        driver = make_driver(path, **settings)
+        for other in range(crowd):
+            driver.start(other + 1, prompt(5 + 47 * other, other + 1), temperature=1.0, seed=other)
+        driver.start(0, tokens, **sampling)
+        assert run(driver, chunk, 3) == expected, (chunk, crowd)
+
+
+def serve(executor: LocalExecutor, prompts: list[list[int]]) -> tuple[dict[int, list[int]], int]:
+    """Run the real scheduler over an executor; every third sequence is aborted on its way.
+
+    Return the texts and how many preemptions there were.
+    """
+    scheduler = Scheduler(executor.limits)
+    for number, tokens in enumerate(prompts):
+        sampling = Sampling(temperature=0.9, seed=number, frequency_penalty=0.3)
+        scheduler.add(Generate(sequences=[NewSequence(number, sampling)], prompt=pack_tokens(tokens),
+                               max_tokens=30 + 3 * number, stop_token_ids=[7, 9]))  # fmt: skip
+    texts: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
+    while scheduler.has_work:
+        while (plan := scheduler.schedule()) is not None:
+            executor.submit(plan)
+        for output in scheduler.commit(executor.collect()).outputs:
+            texts[output.sequence_id] += output.tokens
+            if output.sequence_id % 3 == 2 and len(texts[output.sequence_id]) == 3:
+                scheduler.abort(output.sequence_id)
+        scheduler.check_integrity()
+    executor.control(Sleep())  # at rest every slot is empty
+    return texts, scheduler.stats().num_preemptions
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_texts_do_not_depend_on_depth_slots_or_preemptions(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], kernels: str
+) -> None:
+    path, prompts = make_model(), [prompt(3 + 4 * number, number) for number in range(9)]
+    settings = {"kernels": kernels, "max_model_length": 96, "max_batched_tokens": 24}
+    expected, _ = serve(make_driver(path, **settings).executor, prompts)
+    block = 2 * 2 * 2 * 8 * 16 * 4
+    crowded = make_driver(path, max_sequences=4, kv_cache_bytes=7 * block, **settings).executor
+    crowded.limits = msgspec.structs.replace(crowded.limits, depth=2)
+    found, num_preemptions = serve(crowded, prompts)
+    assert num_preemptions
+    for number, text in expected.items():
+        length = 3 if number % 3 == 2 else len(text)
+        assert found[number][:length] == text[:length]
+        assert number % 3 == 2 or len(found[number]) == length
 
 
 def test_a_preempted_sequence_goes_on_bit_for_bit(

@@ -66,6 +66,17 @@ def test_depth_is_a_bound(executor: Executor) -> None:
         executor.collect()
 
 
+def test_a_plan_larger_than_a_step_may_be_is_refused_and_changes_nothing(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any]
+) -> None:
+    executor = make_driver(make_model(), max_batched_tokens=8).executor
+    assert executor.limits.max_batched_tokens == 8
+    executor.submit(plan(Row(0, 5, True), Row(1, 4, False), starts=[start(0), start(1)]))
+    with pytest.raises(PlanError, match="has 9 tokens, more than the 8 that fit"):
+        executor.collect()
+    assert run(executor, plan(Row(0, 5, True), starts=[start(0)])).rows[0].tokens
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from millrace_runtime.execution import lane
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import open_lane
 from millrace_runtime.execution.local import LocalExecutor
@@ -90,6 +91,10 @@ def test_a_step_without_its_masks_is_refused_not_awaited(executor: LocalExecutor
         executor.provide_masks(7, memoryview(mask(1)))
     with pytest.raises(PlanError, match="step 0 has no masks: provide them for its 1 rows"):
         executor.collect()
+    with pytest.raises(PlanError, match="step 0 has no masks"):
+        executor.wait(0)
+    executor.provide_masks(0, memoryview(mask(9)))
+    assert executor.collect().rows[0].tokens == [9]  # the step was not lost
 
 
 def test_submit_does_not_wait_and_a_step_is_seen_to_come_forward(executor: LocalExecutor) -> None:
@@ -132,14 +137,39 @@ def test_what_fails_in_the_thread_is_raised_by_collect(executor: LocalExecutor) 
         executor.collect()
 
 
+class Event:
+    """CUDA's: what has not run yet has no time."""
+
+    def __init__(self) -> None:
+        self.has_run = False
+
+    def synchronize(self) -> None:
+        self.has_run = True
+
+    def elapsed_time(self, end: "Event") -> float:
+        if not end.has_run:
+            raise RuntimeError("CUDA error: device not ready")
+        return 2.0
+
+
+def test_a_step_that_draws_nothing_is_awaited_before_its_time_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane, "_cuda_mark", Event)
+    stopwatch = lane.Stopwatch(torch.device("cuda"))
+    stopwatch.mark()
+    stopwatch.mark()
+    assert stopwatch.seconds() == 0.002
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_thread_computes_with_as_many_threads_as_were_set(count: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        lane = open_lane(torch.device("cpu"))
+        opened = open_lane(torch.device("cpu"))
         torch.set_num_threads(3 - count)  # what this thread is told later is not the lane's
-        assert lane.submit(torch.get_num_threads).result() == count
+        assert opened.submit(torch.get_num_threads).result() == count
     finally:
         torch.set_num_threads(before)
 

@@ -7,7 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from millrace_kernels.native.abi import Kind
+from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
 from millrace_kernels.step import Format
+from millrace_runtime.execution import native_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
@@ -16,8 +20,11 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.execution.loading import choose_format
+from millrace_runtime.execution.kv_cache import allocate_cache
+from millrace_runtime.execution.loading import choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.models.registry import find_architecture
+from tests.runtime.execution.conftest import TINY
 
 Make = Callable[..., Path]
 
@@ -114,6 +121,98 @@ def test_a_sharded_index_is_followed(make_model: Make, make_driver: Callable[...
         build(parts)
 
 
+def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    """Change a checkpoint's tensors."""
+    weights = load_file(path / "model.safetensors")
+    change(weights)
+    save_file(weights, path / "model.safetensors")
+
+
+@pytest.mark.parametrize("part", ["0.self_attn.q_proj.bias", "2.mlp.up_proj.weight"])
+def test_a_tensor_that_nobody_reads_is_another_models(make_model: Make, part: str) -> None:
+    path, name = make_model(), f"model.layers.{part}"
+    rewrite(path, lambda weights: weights.update({name: torch.ones(48)}))
+    with pytest.raises(BadCheckpointError, match=f"model without the tensor {name}, one of 1 that"):
+        build(path)
+
+
+def test_a_tied_head_and_old_rotary_frequencies_may_lie_beside(make_model: Make) -> None:
+    path = make_model(tie_word_embeddings=True)
+    names = ("lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq")
+    rewrite(path, lambda weights: weights.update({name: torch.ones(4) for name in names}))
+    assert build(path)
+
+
+def test_a_name_in_two_files_is_refused_and_the_usual_file_comes_first(make_model: Make) -> None:
+    path = make_model()
+    weights = load_file(path / "model.safetensors")
+    save_file({name: torch.zeros_like(value) for name, value in weights.items()}, path / "ema.safetensors")
+    assert build(path)
+    (path / "model.safetensors").rename(path / "weights.safetensors")
+    with pytest.raises(BadCheckpointError, match=r"weights\.safetensors holds the tensor lm_head\.weight"):
+        build(path)
+
+
+@pytest.mark.parametrize("places", [["model.safetensors"], None, {"a": 5}])
+def test_an_index_without_a_map_is_refused(make_model: Make, places: Any) -> None:
+    path = make_model()
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(BadCheckpointError, match="has no weight_map"):
+        build(path)
+
+
+def test_a_type_that_torch_does_not_have_is_named(make_model: Make) -> None:
+    path = make_model()
+    tensor = {"dtype": "F6_E2M3", "shape": [16], "data_offsets": [0, 12]}
+    header = json.dumps({"model.embed_tokens.weight": tensor})
+    content = len(header).to_bytes(8, "little") + header.encode() + bytes(12)
+    (path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UnsupportedModelError, match=r"embed_tokens\.weight is stored as F6_E2M3"):
+        build(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stored", "served"),
+    [
+        ({"dtype": None}, torch.bfloat16, torch.bfloat16),
+        ({"dtype": None}, torch.float32, torch.float32),
+        ({"dtype": None, "torch_dtype": "bfloat16"}, torch.bfloat16, torch.bfloat16),
+        ({"dtype": "bfloat16"}, torch.float32, torch.bfloat16),
+        ({"dtype": "float16"}, torch.float16, torch.bfloat16),
+    ],
+)
+def test_auto_is_the_type_that_the_config_says_or_else_the_stored_one(
+    make_model: Make, changes: dict[str, Any], stored: torch.dtype, served: torch.dtype
+) -> None:
+    path, told = make_model(**changes), list[str]()
+    rewrite(path, lambda weights: weights.update({name: value.to(stored) for name, value in weights.items()}))
+    executor = build_executor(ExecutionSettings(model_path=path, device="cpu"), told.append)
+    assert executor._runner.kv_caches[0].dtype is served
+    lines = [f"the weights are stored as {type_name(stored)} and served as {type_name(served)}"]
+    assert told[:-1] == (lines if stored is not served else [])
+
+
+def test_a_type_that_is_not_known_is_named(make_model: Make) -> None:
+    with pytest.raises(UnsupportedModelError, match="dtype 'banana'; supported are bfloat16, float16"):
+        build(make_model(dtype="banana"))
+
+
+def test_a_model_that_the_native_kernels_cannot_run_runs_with_torch(
+    make_model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise NativeError("no thread can be started")
+
+    monkeypatch.setattr(native_runner, "NativeProgram", refuse)
+    told: list[str] = []
+    path = make_model()
+    build_executor(ExecutionSettings(model_path=path, device="cpu"), told.append)
+    assert told == ["torch computes, slowly: no thread can be started"]
+    choice = usable_sets(read_cpu_flags())[0].value
+    with pytest.raises(ModelError, match=f"--kernels {choice}: no thread"):
+        build(path, kernels=choice)
+
+
 def test_an_index_may_not_leave_its_folder(make_model: Make) -> None:
     path = make_model()
     index = {"weight_map": {"a": "../model.safetensors"}}
@@ -128,6 +227,30 @@ def test_limits_follow_the_settings(make_model: Make) -> None:
     assert (limits.block_size, limits.depth, limits.vocabulary_size) == (16, 1, 199)
 
 
+def test_every_layer_reads_one_rotary_table_of_the_served_length(make_model: Make) -> None:
+    path = make_model(num_hidden_layers=3)
+    block = 3 * 2 * 2 * 8 * 16 * 4
+    for settings in ({"max_model_length": 96}, {"kv_cache_bytes": 6 * block}):
+        executor = build(path, **settings)
+        operations = [
+            op for op in executor._runner._program._record.operations if op.kind is Kind.ROTARY_KV_WRITE
+        ]
+        assert executor.limits.max_model_length == 96
+        assert [op.length for op in operations] == [96] * 3
+        assert len({op.weight.data_ptr() for op in operations}) == 1
+
+
+def test_the_cache_takes_no_more_than_all_sequences_can_fill(make_model: Make) -> None:
+    limits = build(make_model(), max_sequences=3, max_model_length=100, kv_cache_bytes=1 << 30).limits
+    assert limits.groups[0].num_blocks == 3 * 7
+
+
+def test_a_cache_that_no_machine_has_room_for_is_refused() -> None:
+    architecture = find_architecture(TINY)
+    with pytest.raises(CapacityError, match="lower --kv-cache-memory"):
+        allocate_cache(architecture, 1 << 40, torch.float32, torch.device("cpu"))
+
+
 def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     path = make_model()
     assert build(path).limits.max_model_length == 1024
@@ -139,13 +262,21 @@ def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     ("settings", "message"),
     [
         ({"max_model_length": 2000}, "more than the model's own 1024"),
-        ({"max_model_length": 512, "kv_cache_bytes": 100_000}, "lower --max-model-length"),
+        ({"max_model_length": 512, "kv_cache_bytes": 100_000}, r"\(--kv-cache-memory\) .* lower --max-mod"),
         ({"kv_cache_bytes": 10}, "give the cache more memory"),
     ],
 )
 def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, int], message: str) -> None:
     with pytest.raises(CapacityError, match=message):
         build(make_model(), **settings)
+
+
+def test_a_window_is_refused_where_sequences_are_longer_with_the_length_that_works(make_model: Make) -> None:
+    path = make_model(architectures=["MistralForCausalLM"], max_position_embeddings=8192)
+    for settings in ({}, {"max_model_length": 4097}):
+        with pytest.raises(UnsupportedModelError, match=r"sliding_window 4096.*--max-model-length 4096 "):
+            build(path, **settings)
+    assert build(path, max_model_length=4096).limits.max_model_length == 4096
 
 
 @pytest.mark.parametrize(

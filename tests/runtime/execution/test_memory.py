@@ -2,40 +2,78 @@ from pathlib import Path
 
 import pytest
 
-from millrace_runtime.execution.memory import usable_bytes
+from millrace_runtime.execution.memory import Budget, usable_memory
 
 GIB = 1 << 30
+VERSION_2 = ("memory.max", "memory.current", "")
+VERSION_1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_")
+Files = tuple[str, str, str]
+
+
+class Host:
+    """A machine with 16 GiB free, and its cgroups."""
+
+    def __init__(self, path: Path) -> None:
+        self.cgroups, self.meminfo, self.membership = path / "fs", path / "meminfo", path / "cgroup"
+        self.meminfo.write_text(f"MemTotal: 99 kB\nMemAvailable: {16 * GIB // 1024} kB\n")
+
+    def limit(self, files: Files, limit: object, used: int, cache: int = 0, group: str = "") -> Path:
+        """Give a group a limit; return the file that says it."""
+        limit_file, used_file, prefix = files
+        folder = (self.cgroups / limit_file).parent / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / Path(limit_file).name).write_text(f"{limit}\n")
+        (folder / Path(used_file).name).write_text(f"{used}\n")
+        stat = {"anon": 7, f"{prefix}inactive_file": cache - cache // 4, f"{prefix}active_file": cache // 4}
+        (folder / "memory.stat").write_text("".join(f"{name} {value}\n" for name, value in stat.items()))
+        return folder / Path(limit_file).name
+
+    def usable(self) -> Budget:
+        return usable_memory(self.cgroups, self.meminfo, self.membership)
 
 
 @pytest.fixture
-def meminfo(tmp_path: Path) -> Path:
-    file = tmp_path / "meminfo"
-    file.write_text(f"MemTotal: 99 kB\nMemAvailable: {16 * GIB // 1024} kB\n")
-    return file
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
 
 
-def test_half_of_what_a_machine_without_a_limit_has_free(tmp_path: Path, meminfo: Path) -> None:
-    assert usable_bytes(tmp_path, meminfo) == 8 * GIB
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("5\n")
-    assert usable_bytes(tmp_path, meminfo) == 8 * GIB
+def test_half_of_what_a_machine_without_a_limit_has_free(host: Host) -> None:
+    assert host.usable() == (8 * GIB, "0.5 of what the machine has free")
+    host.limit(VERSION_2, "max", 5)
+    assert host.usable().num_bytes == 8 * GIB
+
+
+@pytest.mark.parametrize("files", [VERSION_2, VERSION_1])
+def test_most_of_what_a_cgroup_leaves(host: Host, files: Files) -> None:
+    file = host.limit(files, 4 * GIB, GIB)
+    assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of what {file} leaves")
+
+
+@pytest.mark.parametrize("files", [VERSION_2, VERSION_1])
+def test_page_cache_is_not_used_memory(host: Host, files: Files) -> None:
+    """A checkpoint that was just read fills it up to the limit."""
+    host.limit(files, 4 * GIB, 4 * GIB, cache=3 * GIB)
+    assert host.usable().num_bytes == int(3 * GIB * 0.8)
 
 
 @pytest.mark.parametrize(
-    "files",
-    [
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ],
+    ("files", "line"), [(VERSION_2, "0::/pods/one"), (VERSION_1, "4:cpu,cpuacct:/\n5:memory:/pods/one")]
 )
-def test_most_of_what_a_cgroup_leaves(tmp_path: Path, meminfo: Path, files: tuple[str, str]) -> None:
-    for name, value in zip(files, (4 * GIB, GIB), strict=True):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"{value}\n")
-    assert usable_bytes(tmp_path, meminfo) == int(3 * GIB * 0.8)
+def test_the_tightest_of_our_group_and_those_above_it_counts(host: Host, files: Files, line: str) -> None:
+    host.membership.write_text(f"{line}\n")
+    own = host.limit(files, 6 * GIB, GIB, group="pods/one")
+    assert host.usable().source.endswith(f"{own} leaves")
+    above = host.limit(files, 7 * GIB, 4 * GIB, group="pods")
+    host.limit(files, 2 * GIB, GIB, group="pods/two")
+    assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of what {above} leaves")
 
 
-def test_a_limit_above_what_is_free_means_nothing(tmp_path: Path, meminfo: Path) -> None:
-    (tmp_path / "memory.max").write_text(str(1 << 60))
-    (tmp_path / "memory.current").write_text("0")
-    assert usable_bytes(tmp_path, meminfo) == 8 * GIB
+def test_a_path_of_the_host_that_is_not_mounted_here_leaves_the_root(host: Host) -> None:
+    host.membership.write_text("5:memory:/kubepods/burstable/pod1/2f\n")
+    host.limit(VERSION_1, 4 * GIB, GIB)
+    assert host.usable().num_bytes == int(3 * GIB * 0.8)
+
+
+def test_a_limit_above_what_is_free_means_nothing(host: Host) -> None:
+    host.limit(VERSION_2, 1 << 60, 0)
+    assert host.usable().num_bytes == 8 * GIB

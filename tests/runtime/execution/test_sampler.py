@@ -95,9 +95,26 @@ def test_penalties_count_generated_tokens_only() -> None:
 def test_logprobs_are_of_the_model_before_penalties_and_temperature() -> None:
     logits = torch.tensor([[1.0, 2.0, 3.0]])
     drawn = sample(logits, [draw(temperature=0.1, num_logprobs=2, presence_penalty=1.0)], KNOWN)
-    assert drawn.logprobs is not None
-    torch.testing.assert_close(drawn.logprobs, logits.log_softmax(-1))
-    assert sample(logits, [draw()], KNOWN).logprobs is None
+    [found] = drawn.logprobs
+    expected = logits.log_softmax(-1)[0]
+    assert found.top_tokens.tolist() == [[2, 1]]
+    torch.testing.assert_close(found.top[0], expected[[2, 1]])
+    torch.testing.assert_close(found.drawn, expected[drawn.tokens])
+    assert sample(logits, [draw()], KNOWN).logprobs == []
+
+
+def test_logprobs_are_measured_of_the_rows_that_ask_and_depend_on_no_other() -> None:
+    logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0)).round()  # with ties
+    logits[4, 3] = torch.nan
+    draws = [draw(num_logprobs=3), draw(), draw(num_logprobs=40), draw(num_logprobs=3), draw(num_logprobs=0)]
+    together = sample(logits, draws, KNOWN)
+    assert [group.places for group in together.logprobs] == [[0, 3], [2], [4]]
+    for group in together.logprobs:
+        for at, place in enumerate(group.places):
+            [alone] = sample(logits[place : place + 1], [draws[place]], KNOWN).logprobs
+            found = (group.drawn[at], group.top_tokens[at], group.top[at])
+            single = (alone.drawn[0], alone.top_tokens[0], alone.top[0])
+            torch.testing.assert_close(found, single, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def test_a_row_of_nan_is_marked_and_alone() -> None:

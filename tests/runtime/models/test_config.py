@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from millrace_runtime.layers.rotary import LinearScaling, Llama3Scaling
-from millrace_runtime.models.config import parse_llama_config
+from millrace_runtime.models.config import LLAMA, MISTRAL, QWEN2, Family, parse_llama_config
 from millrace_runtime.models.errors import ArchitectureError
 from millrace_runtime.models.registry import find_architecture
 
@@ -26,26 +26,52 @@ LLAMA3 = {
 
 
 def test_what_is_left_out_has_the_usual_default() -> None:
-    config = parse_llama_config(RAW)
+    config = parse_llama_config(RAW, LLAMA)
     assert (config.num_kv_heads, config.head_dim, config.theta, config.scaling) == (4, 16, 10000.0, None)
     assert not config.is_tied
     assert not config.has_qkv_bias
 
 
 def test_both_spellings_of_rotary_scaling_are_read() -> None:
-    old = parse_llama_config(RAW | {"rope_theta": 5e5, "rope_scaling": LLAMA3})
-    new = parse_llama_config(RAW | {"rope_parameters": LLAMA3 | {"rope_theta": 5e5}})
+    old = parse_llama_config(RAW | {"rope_theta": 5e5, "rope_scaling": LLAMA3}, LLAMA)
+    new = parse_llama_config(RAW | {"rope_parameters": LLAMA3 | {"rope_theta": 5e5}}, LLAMA)
     assert old == new
     assert old.scaling == Llama3Scaling(8.0, 1.0, 4.0, 64)
-    linear = parse_llama_config(RAW | {"rope_scaling": {"type": "linear", "factor": 2}})
+    linear = parse_llama_config(RAW | {"rope_scaling": {"type": "linear", "factor": 2}}, LLAMA)
     assert linear.scaling == LinearScaling(2.0)
 
 
 def test_qwen2_has_biases_without_saying_so() -> None:
-    config = parse_llama_config(RAW | {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False,
-                                       "sliding_window": 64})  # fmt: skip
+    config = parse_llama_config(RAW, QWEN2)
     assert config.has_qkv_bias
     assert not config.has_output_bias
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "window"),
+    [
+        (LLAMA, {}, None),
+        (LLAMA, {"sliding_window": 64}, 64),
+        (LLAMA, {"sliding_window": 64, "use_sliding_window": False}, None),
+        (MISTRAL, {}, 4096),
+        (MISTRAL, {"sliding_window": None}, None),
+        (MISTRAL, {"sliding_window": 64, "use_sliding_window": False}, 64),
+        (QWEN2, {}, None),
+        (QWEN2, {"sliding_window": 64}, None),
+        (QWEN2, {"use_sliding_window": True}, 4096),
+        (QWEN2, {"use_sliding_window": True, "sliding_window": None}, None),
+    ],
+)
+def test_a_window_left_out_is_what_transformers_takes_it_for(
+    family: Family, changes: dict[str, Any], window: int | None
+) -> None:
+    assert parse_llama_config(RAW | changes, family).window == window
+
+
+def test_what_says_nothing_is_no_error() -> None:
+    silent = {"quantization_config": None, "rope_scaling": None, "partial_rotary_factor": 1.0}
+    silent["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000, "attention_factor": None}
+    assert parse_llama_config(RAW | silent, LLAMA) == parse_llama_config(RAW, LLAMA)
 
 
 @pytest.mark.parametrize(
@@ -61,15 +87,29 @@ def test_qwen2_has_biases_without_saying_so() -> None:
         ({"rope_scaling": LLAMA3 | {"factor": 0}}, "factor 0"),
         ({"rope_theta": "big"}, "must be a number"),
         ({"quantization_config": {}}, "unquantised"),
-        ({"sliding_window": 64}, "sliding_window 64"),
+        ({"sliding_window": "4096"}, "sliding_window '4096'"),
+        ({"max_position_embeddings": None, "sliding_window": 64}, "max_position_embeddings None"),
+        ({"rope_theta": 10**400}, "above 0 and finite"),
+        ({"rope_scaling": "linear"}, "rotary scaling 'linear'"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "the first must be lower"),
+        ({"rope_scaling": LLAMA3 | {"attention_factor": 2.0}}, "attention_factor 2.0"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
+        ({"rope_scaling": {"type": "linear", "factor": 2, "partial_rotary_factor": 0.5}}, "only 1 is"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
     ],
 )
 def test_what_is_not_supported_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ArchitectureError, match=message):
-        parse_llama_config(RAW | changes)
+        parse_llama_config(RAW | changes, LLAMA)
 
 
 @pytest.mark.parametrize("names", [["GPT2LMHeadModel"], [], None])
 def test_an_unknown_architecture_lists_the_supported(names: Any) -> None:
     with pytest.raises(ArchitectureError, match="supported are LlamaForCausalLM, MistralForCausalLM, Qwen2"):
+        find_architecture(RAW | {"architectures": names})
+
+
+@pytest.mark.parametrize("names", ["LlamaForCausalLM", 5, [["LlamaForCausalLM"]]])
+def test_architectures_that_are_no_list_of_names_are_refused(names: Any) -> None:
+    with pytest.raises(ArchitectureError, match="must be a list of names"):
         find_architecture(RAW | {"architectures": names})

@@ -15,7 +15,6 @@ MESSAGES = [
         prompt=pack_tokens([1, 2, 2**31 - 1]),
         max_tokens=5,
         stop_token_ids=[0],
-        arrival=1.5,
     ),
     Abort(7),
     Abort(2**40),

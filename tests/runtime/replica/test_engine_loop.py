@@ -4,11 +4,13 @@ import contextlib
 import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
 from millrace_runtime.replica.engine_channel import EngineChannel
@@ -24,14 +26,14 @@ class Peer:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        bounds = limits(depth=2)
+        bounds = limits(depth=2, budget=8)
         self.socket, self.beats = ours, 0
         self.socket.settimeout(10)
         self._decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
         self._theirs = theirs
-        scheduler, executor = Scheduler(bounds, 8), SimulatedExecutor(bounds, next_token)
-        try_step(scheduler, executor)
-        self._loop = EngineLoop(EngineChannel(theirs), scheduler, executor, self._beat)
+        scheduler, self.executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
+        try_step(scheduler, self.executor)
+        self._loop = EngineLoop(EngineChannel(theirs), scheduler, self.executor, self._beat)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -97,11 +99,26 @@ def test_an_abort_frees_the_blocks_and_the_gauges_hear_of_it(peer: Peer) -> None
     assert last.stats.num_free_blocks == last.stats.num_blocks
 
 
+def test_an_engine_at_rest_holds_no_sequence_counts_no_step_and_sleeps(peer: Peer) -> None:
+    peer.send(request(1, [1, 2], max_tokens=3))
+    timings = []
+    for message in peer.receive():
+        timings.append(message.timing)
+        if message.outputs and message.outputs[0].finish_reason:
+            break
+    assert all(timing is None or timing.num_sequences for timing in timings)
+    time.sleep(0.1)
+    beats = peer.beats
+    time.sleep(0.3)
+    assert peer.beats - beats <= 1
+    peer.executor.control(Sleep())  # which needs every slot empty
+
+
 class SlowExecutor(SimulatedExecutor):
     """Its first step takes `seconds` of a clock of its own, and comes forward until it stalls."""
 
     def __init__(self, seconds: float, stalls_after: float = math.inf) -> None:
-        super().__init__(limits(), next_token)
+        super().__init__(limits(budget=8), next_token)
         self.now = 0.0
         self._seconds, self._stalls_after = seconds, stalls_after
         self.watch: Callable[[float], None] = lambda _: None
@@ -135,7 +152,7 @@ class Turn:
                 ours.sendall(encode_frame(waiting.pop(0)[1]))
 
         self._executor.watch = watch
-        scheduler = Scheduler(self._executor.limits, 8)
+        scheduler = Scheduler(self._executor.limits)
         with ours, theirs:
             ours.setblocking(False)
             ours.sendall(encode_frame(request(1, [1, 2], max_tokens=1)))

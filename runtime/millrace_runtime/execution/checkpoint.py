@@ -1,0 +1,173 @@
+"""A checkpoint's tensors: found in a folder's safetensors files, read once each, packed for one path."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from millrace_kernels.step import Matrix, Packer
+from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
+from millrace_runtime.execution.loading import read_json, type_name
+
+STORED_TYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Types whose numbers are the weights themselves, by their names in a file's header."""
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+class Reader:
+    """The tensors of a folder's safetensors files, mapped into memory and read when asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadCheckpointError where files are missing, damaged or hold the same tensor twice."""
+        self._path = path
+        self._places: dict[str, Any] = {}
+        self._unread: set[str] = set()
+        for name in _find_files(path):
+            self._add(name, _open(path / name))
+
+    @property
+    def stored_type(self) -> torch.dtype:
+        """The type of most of the weights."""
+        sizes: Counter[str] = Counter()
+        for name, file in self._places.items():
+            header = file.get_slice(name)
+            sizes[header.get_dtype()] += math.prod(header.get_shape())
+        most = max(sizes, key=lambda name: sizes[name], default="")
+        return STORED_TYPES.get(most, torch.float32)  # another is refused as it is read
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor in the type it is stored in. Raises BadCheckpointError or UnsupportedModelError."""
+        if name not in self._places:
+            raise BadCheckpointError(
+                f"{self._path}: the safetensors files lack the tensor {name}; download the model "
+                "again, or correct config.json if it describes another model"
+            )
+        stored = self._fetch(name)
+        if tuple(stored.shape) != shape:
+            raise BadCheckpointError(
+                f"{self._path}: the tensor {name} has the shape {list(stored.shape)} and config.json asks "
+                f"for {list(shape)}; use the config.json that came with the weights"
+            )
+        self.skip(name)
+        return stored
+
+    def skip(self, name: str) -> None:
+        """Leave a tensor out, if it is there."""
+        self._unread.discard(name)
+
+    def check_all_read(self) -> None:
+        """Raise BadCheckpointError where tensors are left: config.json describes another model."""
+        if self._unread:
+            first, count = min(self._unread), len(self._unread)
+            raise BadCheckpointError(
+                f"{self._path}: config.json describes a model without the tensor {first}, one of {count} "
+                "that would be left out; use the config.json that came with the weights"
+            )
+
+    def _add(self, file_name: str, file: Any) -> None:
+        names = set(file.keys())
+        if twice := names & self._places.keys():
+            raise BadCheckpointError(
+                f"{self._path / file_name} holds the tensor {min(twice)}, and so does another file "
+                "beside it: keep one of them"
+            )
+        self._places |= dict.fromkeys(names, file)
+        self._unread |= names
+
+    def _fetch(self, name: str) -> Tensor:
+        try:
+            stored: Tensor = self._places[name].get_tensor(name)
+        except SafetensorError as error:  # a type that torch does not have
+            raise self._refuse_type(name, self._places[name].get_slice(name).get_dtype()) from error
+        if stored.dtype not in STORED_TYPES.values():
+            raise self._refuse_type(name, type_name(stored.dtype))
+        return stored
+
+    def _refuse_type(self, name: str, stored_as: str) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"{self._path}: the tensor {name} is stored as {stored_as}, which means nothing "
+            "without its scales; quantised checkpoints are not supported yet: serve the unquantised one"
+        )
+
+
+class CheckpointWeights:
+    """A checkpoint's tensors, packed for one path as the model's constructor asks for them."""
+
+    def __init__(self, reader: Reader, packer: Packer) -> None:
+        self.device = packer.device
+        self._reader, self._packer = reader, packer
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """See Weights."""
+        return self._copy(self._reader.read(name, (size,)))
+
+    def matrix(self, names: Mapping[str, int], inputs: int, *, has_bias: bool = False) -> Matrix:
+        """See Weights."""
+        bias = self._bias(names) if has_bias else None
+        return self._packer.pack(self._parts(names, inputs), sum(names.values()), inputs, bias)
+
+    def table(self, name: str, rows: int, inputs: int) -> Matrix:
+        """See Weights."""
+        return self._packer.pack_table(self._reader.read(f"{name}.weight", (rows, inputs)))
+
+    def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
+        """See Weights."""
+        names = {gate: rows, up: rows}
+        bias = self._bias(names) if has_bias else None
+        return self._packer.pack_gated(self._parts(names, inputs), 2 * rows, inputs, bias)
+
+    def skip(self, name: str) -> None:
+        """See Weights."""
+        self._reader.skip(name)
+
+    def _parts(self, names: Mapping[str, int], inputs: int) -> Iterator[Tensor]:
+        for name, rows in names.items():
+            yield self._reader.read(f"{name}.weight", (rows, inputs))
+
+    def _bias(self, names: Mapping[str, int]) -> Tensor:
+        return torch.cat([self.vector(f"{name}.bias", rows) for name, rows in names.items()])
+
+    def _copy(self, stored: Tensor) -> Tensor:
+        # A copy: a mapped file that is cut short under us would kill the process at a later read.
+        return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
+
+
+def _find_files(path: Path) -> list[str]:
+    """Return the files that hold the model: those of the index, else the usual one, else all."""
+    if (path / INDEX).is_file():
+        names = _read_index(path / INDEX)
+    elif (path / WHOLE).is_file():
+        names = [WHOLE]
+    else:
+        names = sorted(file.name for file in path.glob("*.safetensors"))
+    if not names:
+        raise BadCheckpointError(f"{path} holds no *.safetensors file: only safetensors weights are read")
+    return names
+
+
+def _read_index(index: Path) -> list[str]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise BadCheckpointError(f"{index} has no weight_map from tensors to files: download it again")
+    names = sorted(set(places.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise BadCheckpointError(f"{index} points outside its folder: {outside[0]}")
+    return names
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except FileNotFoundError as error:
+        raise BadCheckpointError(f"{INDEX} names {file}, which is not there: download it") from error
+    except (SafetensorError, OSError) as error:
+        raise BadCheckpointError(
+            f"{file} can't be read as safetensors ({error}): download it again"
+        ) from error

@@ -1,0 +1,77 @@
+"""/livez beside clients that dawdle."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from millrace_runtime.replica import live_server
+from millrace_runtime.replica.live_server import MAX_CONNECTIONS, LiveServer
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with LiveServer(listener, lambda: None):
+        yield listener.getsockname()[:2]
+
+
+def ask(address: tuple[str, int], request: bytes = b"GET /livez HTTP/1.1\r\n\r\n") -> bytes:
+    with socket.create_connection(address, timeout=10) as client:
+        client.sendall(request)
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def dawdle(address: tuple[str, int]) -> socket.socket:
+    client = socket.create_connection(address, timeout=10)
+    client.sendall(b"GET /livez HTTP/1.1\r\n")
+    return client
+
+
+def is_cut(client: socket.socket) -> bool:
+    client.settimeout(1)
+    try:
+        return not client.recv(1)
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def seconds_until_cut(client: socket.socket) -> float:
+    """Send a byte now and then, so that no single read takes long."""
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        while time.monotonic() < began + 10:
+            client.sendall(b"X")
+            time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(address: tuple[str, int]) -> None:
+    num_threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(dawdle(address)) for _ in range(100)]
+        assert ask(address).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert threading.active_count() == num_threads
+        assert all(map(is_cut, clients[: 100 - MAX_CONNECTIONS]))
+        assert not is_cut(clients[-1])
+
+
+def test_a_whole_request_has_a_deadline(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_server, "REQUEST_SECONDS", 0.5)
+    with dawdle(address) as client:
+        assert 0.3 < seconds_until_cut(client) < 5
+
+
+@pytest.mark.parametrize("request_", [b"POST /livez HTTP/1.1\r\n\r\n", b"\r\n\r\n", b"GET\r\n\r\n"])
+def test_what_is_no_probe_is_answered_too(address: tuple[str, int], request_: bytes) -> None:
+    assert ask(address, request_).startswith(b"HTTP/1.1 404 Not Found\r\n")
+
+
+def test_a_head_without_end_is_cut(address: tuple[str, int]) -> None:
+    with contextlib.suppress(ConnectionResetError):
+        assert ask(address, b"GET /livez HTTP/1.1\r\n" + b"X" * 100_000) == b""
