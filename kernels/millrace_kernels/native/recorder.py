@@ -1,5 +1,6 @@
 """Writes down a model's forward: a Step that computes nothing, on tensors without memory."""
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,8 +18,6 @@ TYPES = {
     torch.bfloat16: abi.Type.BFLOAT16,
     torch.int8: abi.Type.GROUPS,
 }
-GROUP_BYTES = GROUP + 4 + 4
-"""Whole numbers, their scale and their sum, as linear/quantized.h has them."""
 META = torch.device("meta")
 _OF_RESIDUALS = "give it what embed or linear_add returned"
 _OF_PRODUCTS = "give it what rms_norm, linear, linear_silu_mul or attention returned"
@@ -154,7 +153,7 @@ class Recorder:
         if is_dense:
             return x
         if register not in self._rounded:
-            num_bytes = -(-register.width // GROUP) * GROUP_BYTES
+            num_bytes = -(-register.width // GROUP) * ctypes.sizeof(abi.Group)
             self._rounded[register] = self._write(abi.Kind.QUANTIZE, x, num_bytes, torch.int8)
         return self._rounded[register]
 

@@ -12,15 +12,13 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, Format, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
-BLOCK_SIZE = 16
-SLACK = 64
-"""Numbers after a cache's last block: kernels read whole vectors."""
 BOUNDS = {
     (torch.float32, Format.DENSE): 1e-4,
     (torch.bfloat16, Format.DENSE): 4e-2,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.native import abi
-from millrace_kernels.sampling.columns import PARAMETERS, Draws, Sampled
+from millrace_kernels.sampling.columns import Draws, Sampled
 
 WORTH_WAKING = 2_000_000
 """Tokens looked at, below which other threads would come too late: about 160 µs of one thread."""
@@ -72,6 +72,3 @@ def _address(columns: np.ndarray) -> int:
     assert columns.flags.c_contiguous, "columns must be contiguous"
     address: int = columns.ctypes.data
     return address
-
-
-assert PARAMETERS.itemsize == 40, "as in sampling.h"

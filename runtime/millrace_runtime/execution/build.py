@@ -12,11 +12,11 @@ from millrace_kernels.native.errors import NativeError, RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.step import Format, Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.kv_cache import (
-    BLOCK_SIZE,
     CacheShape,
     allocate_cache,
     default_cache_bytes,
