@@ -39,6 +39,8 @@ class NativeSampler:
         asked.logits, asked.logits_stride = logits.data_ptr(), logits.stride(0)
         asked.parameters, asked.places = _address(draws.parameters), _address(draws.places)
         asked.tokens, asked.tokens_stride = known_tokens.data_ptr(), known_tokens.stride(0)
+        draws.check_masks(masks)
+        asked.masks, asked.masks_stride = None, 0
         if masks is not None:
             _check(masks, (masks.shape[0], -(-self._vocabulary // 32)), torch.int32)
             asked.masks, asked.masks_stride = masks.data_ptr(), masks.stride(0)
