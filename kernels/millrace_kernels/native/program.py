@@ -69,6 +69,10 @@ class NativeProgram:
         self._caches = list(kv_caches)
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
+    def poison(self) -> None:
+        """Fill the workspace with NaN, so that an operation that reads what none wrote is found out."""
+        self._workspace.fill_(255)
+
     @property
     def pool(self) -> int:
         """Its threads, for other work while no step runs."""

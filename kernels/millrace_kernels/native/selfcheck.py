@@ -24,9 +24,12 @@ BOUNDS = {
     (torch.bfloat16, Format.DENSE): 4e-2,
     (torch.float32, Format.INT8): 4e-2,
     (torch.float32, Format.INT4): 4e-2,
+    (torch.bfloat16, Format.INT8): 0.12,
+    (torch.bfloat16, Format.INT4): 0.12,
 }
-"""Of the logits' spread. Whole numbers agree to 1e-6 until one is rounded another way; a wrong lane or block
-is off by all of it."""
+"""Of the logits' spread. In float32, rounded weights agree to 1e-6 until a number is rounded another way. In
+bfloat16, where the torch path alone keeps residuals in it, they differed by 0.075 on every instruction set. A
+wrong lane or block is off by all of the spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,7 @@ def run_native(
     sizes = Sizes(max(sum(step) for step in case.steps), len(case.lengths), num_threads)
     recorded = record(layer.forward, layer.logits, dtype)
     program = NativeProgram(library, recorded, sizes)
+    program.poison()
     program.set_caches(_caches(case, dtype))
     tables, begin = _tables(case), np.zeros(len(case.lengths), dtype=np.int32)
     slots, logits = np.array(tables.slots, dtype=np.int32), torch.empty(0)
