@@ -20,6 +20,7 @@ from torch.nn import functional
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import CHOICES, select_cpu_path
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.step import Format
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.demo.evaluate import NUM_DOCUMENTS
@@ -27,7 +28,7 @@ from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
 from millrace_runtime.demo.tokens import encode_document
 from millrace_runtime.demo.train import FOLDER
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
-from millrace_runtime.execution.kv_cache import BLOCK_SIZE, allocate_cache
+from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import find_model, read_config
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner

@@ -17,8 +17,9 @@ from millrace_kernels.native.recorder import Recorder, record
 from millrace_kernels.native.selection import load_library
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """A test's random tensors are the same alone and after others."""
     torch.manual_seed(0)
 
 
@@ -81,7 +82,7 @@ class NativeRows:
         recorded = record(lambda step: forward(step, step.embed(table)), lambda hidden, _: hidden, self.dtype)
         count = x.shape[0]
         program = NativeProgram(self.library, recorded, Sizes(count + 3, count + 3, self.threads))
-        program._workspace.fill_(255)
+        program.poison()
         ones, numbers = np.ones(count, dtype=np.int32), np.arange(count, dtype=np.int32)
         tokens = torch.arange(count)[:, None].contiguous()
         batch = Batch(numbers, ones * 0, ones)

@@ -211,6 +211,20 @@ def test_a_mask_binds_its_row_alone_and_one_that_allows_nothing_is_a_fault(
         assert found.tokens.tolist() == [5, 0, 49, 49]
 
 
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_mask_that_is_not_there_is_our_own_bug(instruction_set: InstructionSet) -> None:
+    logits, mask = torch.arange(50.0).expand(1, 50), torch.full((1, 2), 1 << 3, dtype=torch.int32)
+    own = NativeSampler(load_library(instruction_set), 50)
+    for sample in (sample_reference, own.sample):
+        masked = draws_of([{"temperature": 0}], [(0, 0, 9, 0)])
+        assert sample(logits, masked, KNOWN, mask).tokens.tolist() == [35]
+        for draws, masks in ((masked, None), (draws_of([{}], [(0, 0, 9, 1)]), mask)):
+            with pytest.raises(AssertionError, match="a mask that is not there"):
+                sample(logits, draws, KNOWN, masks)
+        plain = draws_of([{"temperature": 0}], [(0, 0, 9, NO_MASK)])
+        assert sample(logits, plain, KNOWN).tokens.tolist() == [49]
+
+
 def test_weights_are_the_softmax_in_integers() -> None:
     z = torch.cat((torch.linspace(-25, 3, 100_001), torch.tensor([3.0, -1e30, -torch.inf])))[None]
     for temperature in (0.2, 1.0, 1.7):

@@ -2,10 +2,16 @@
 
 import ctypes
 import enum
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int8, c_int32, c_int64, c_void_p
 from pathlib import Path
 
+from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native.errors import NativeError
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+from millrace_kernels.sampling.columns import PARAMETERS
+
+LANES = 16
+"""Floats in a vector, and outputs in a strip."""
 
 
 class Type(enum.IntEnum):
@@ -135,7 +141,15 @@ class Sampling(Structure):
     )
 
 
-_STRUCTURES = (Matrix, Op, Step, Program, Sampling)
+class Group(Structure):
+    """Rounded inputs that have one scale."""
+
+    _fields_ = (("values", c_int8 * GROUP), ("scale", c_float), ("start", c_int32))
+
+
+_STRUCTURES = (Matrix, Op, Step, Program, Sampling, Group)
+_SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, LANES, GROUP, BLOCK_SIZE, SLACK)
+"""As in sizes.cpp, and in its order."""
 
 
 class Library:
@@ -148,10 +162,10 @@ class Library:
         except OSError as error:
             raise NativeError(f"{path} can't be loaded: {error}") from error
         self._declare()
-        sizes = (c_int32 * len(_STRUCTURES))()
+        sizes = (c_int32 * len(_SIZES))()
         self._library.millrace_sizes(sizes)
-        if list(sizes) != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
-            raise NativeError(f"{path} has other structures than abi.py: build it anew")
+        if tuple(sizes) != _SIZES:
+            raise NativeError(f"{path} lays memory out as {tuple(sizes)}, not {_SIZES}: build it anew")
 
     def _declare(self) -> None:
         library = self._library

@@ -1,7 +1,7 @@
 """Finds the native library for an instruction set, or compiles it.
 
 A library's name carries a hash of the sources and flags it came from, so that one made from other sources
-is never loaded. It is looked for beside this file (a wheel's), then in a private cache, where it is made on
+is never loaded. It is looked for beside this file (a wheel's), then in the private cache, where it is made on
 first use.
 `python -m millrace_kernels.native.build` makes them ahead of time, beside this file.
 """
@@ -9,15 +9,17 @@ first use.
 import argparse
 import hashlib
 import os
+import platform
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+from millrace_kernels.native.cache import default_cache, digest_of, drop_old, find_intact, open_cache, place
 from millrace_kernels.native.errors import BuildError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
@@ -49,29 +51,43 @@ BUILD_SECONDS = 600
 
 def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> Path:
     """Return the library's file, compiled now if need be. Raises BuildError."""
-    name = library_name(instruction_set)
-    folder = cache or default_cache()
-    for place in (PACKAGED / name, folder / name):
-        if place.is_file() and (place.parent == PACKAGED or _is_private(place.parent)):
-            return place
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(folder):
-        raise BuildError(f"{folder} can be written by others, so no library is loaded from it: chmod go-w it")
-    return build_library(instruction_set, folder)
-
-
-def default_cache() -> Path:
-    """Return the folder of this user's compiled libraries."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "millrace" / "kernels"
+    packaged = PACKAGED / library_name(instruction_set)
+    try:
+        if packaged.is_file():
+            return packaged
+        return _find_cached(instruction_set, open_cache(cache or default_cache()))
+    except OSError as error:
+        raise BuildError(f"the native library can't be looked for: {error}") from error
 
 
 def library_name(instruction_set: InstructionSet) -> str:
     """Return the file name that belongs to the present sources."""
-    digest = hashlib.sha256(" ".join([*FLAGS, *instruction_set.compiler_flags]).encode())
+    flags = [platform.machine(), *FLAGS, *instruction_set.compiler_flags]
+    digest = hashlib.sha256(" ".join(flags).encode())
     for file in sorted([*sources(), *PACKAGE.glob("*/*.h")]):
         digest.update(f"\0{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
     return f"millrace-{instruction_set.value}-{digest.hexdigest()[:16]}.so"
+
+
+def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
+    """Return what this machine's compiler makes; without a compiler, what any made of the same sources."""
+    stem, toolchain = Path(library_name(instruction_set)).stem, read_toolchain()
+    found = find_intact(folder, f"{stem}-{toolchain or '*'}")
+    if found is not None:
+        return found
+    with _made(instruction_set, folder) as made:
+        target = place(made, folder / f"{stem}-{toolchain}-{digest_of(made)}.so")
+        drop_old(folder, f"millrace-{instruction_set.value}", kept=target)
+    return target
+
+
+def read_toolchain() -> str | None:
+    """Return a hash of the C library's and the compiler's version; None without a compiler."""
+    try:
+        version = _run([find_compiler(), "--version"])
+    except BuildError:
+        return None
+    return hashlib.sha256(f"{platform.libc_ver()} {version}".encode()).hexdigest()[:8]
 
 
 def sources() -> list[Path]:
@@ -81,12 +97,17 @@ def sources() -> list[Path]:
 
 def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:
     """Compile into `folder`; another process that does the same at the same time does no harm."""
+    with _made(instruction_set, folder, extra_flags) as made:
+        return place(made, folder / library_name(instruction_set))
+
+
+@contextmanager
+def _made(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Iterator[Path]:
+    """Compile into a folder of its own inside `folder`, from where it is to be moved. Raises BuildError."""
     compiler = find_compiler()
-    target = folder / library_name(instruction_set)
     try:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = _compile(compiler, instruction_set, Path(scratch), tuple(extra_flags))
-            return made.replace(target)
+            yield _compile(compiler, instruction_set, Path(scratch), tuple(extra_flags))
     except OSError as error:
         raise BuildError(f"the native library can't be written to {folder}: {error}") from error
 
@@ -113,22 +134,14 @@ def _compile(
     return made
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"the C++ compiler failed: {error}") from error
     if done.returncode != 0:
         raise BuildError(f"the C++ compiler failed: {(done.stderr.strip() or 'without a word')[:2000]}")
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether only this user, or root, can have put a file here."""
-    try:
-        status = folder.stat()
-    except OSError:
-        return False
-    return status.st_uid in {os.geteuid(), 0} and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return done.stdout
 
 
 def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from millrace_kernels.native.strips import LANES, Strips, allocate_strips
+from millrace_kernels.native.abi import LANES
+from millrace_kernels.native.strips import Strips, allocate_strips
 from millrace_kernels.step import Format
 
 CHUNK_BYTES = 64 << 20

@@ -193,12 +193,6 @@ using namespace MILLRACE_ISA;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// The sizes of what abi.py describes, in its order.
-EXPORT void millrace_sizes(int32_t* sizes) {
-  sizes[0] = sizeof(Matrix), sizes[1] = sizeof(Op), sizes[2] = sizeof(Step), sizes[3] = sizeof(Program);
-  sizes[4] = sizeof(Sampling);
-}
-
 // End the first `count` threads, and give back all memory.
 static void end_threads(Pool* pool, int count) {
   __atomic_store_n(&pool->is_ending, true, __ATOMIC_RELEASE);

@@ -1,6 +1,7 @@
 """A record made runnable: places in one workspace, structures for the library, and one call a step."""
 
 import ctypes
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.native import abi
+from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.recorder import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import Place, place_registers
-from millrace_kernels.step import Format
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+from millrace_kernels.step import Format, Heads
 
-TASK_ROWS = 48
-TILE_KEYS = 64
-"""As in paged_attention/cpu.cpp."""
+TASK_ROWS, TILE_KEYS = 48, 64
+"""As in paged_attention/cpu.cpp: a test compares."""
 SUMS = 64
 """Columns whose sums a product keeps between two blocks of inputs, as in linear/cpu.cpp."""
 
@@ -56,11 +58,21 @@ class NativeProgram:
         self._logits = self._view(logits, places[logits], sizes.num_rows)
         self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))
         weakref.finalize(self, library.free_pool, self._pool)
+        self._sizes, self._num_positions = sizes, _num_positions(record)
+        self._dtype, self._heads = record.dtype, _heads_by_layer(record)
+        self._caches: list[Tensor] = []
 
     def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
         """Use these, by layer, as paged_attention/cache.h has them, and let go of the former."""
+        assert not kv_caches or len(kv_caches) == len(self._heads), "a cache for each layer, or none at all"
+        for layer, cache in enumerate(kv_caches):
+            _check_cache(cache, self._heads[layer], self._dtype)
         self._caches = list(kv_caches)
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
+
+    def poison(self) -> None:
+        """Fill the workspace with NaN, so that an operation that reads what none wrote is found out."""
+        self._workspace.fill_(255)
 
     @property
     def pool(self) -> int:
@@ -76,11 +88,25 @@ class NativeProgram:
         """Compute the rows' tokens; return float32 logits [emits, vocabulary], good until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
-        `emits` are the rows whose logits are wanted.
+        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room.
         """
+        self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
         self._library.run(self._pool, self._program, step)
         return self._logits[: len(emits)]
+
+    def _check(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> None:
+        """Refuse what would be read or written outside the program's memory and the step's tables."""
+        if self._heads and not self._caches:
+            raise NativeError("the program has no KV cache: set its caches before it runs")
+        sizes = self._sizes
+        positions = min(tokens.shape[1], blocks.shape[1] * BLOCK_SIZE, self._num_positions)
+        slots = min(tokens.shape[0], blocks.shape[0])
+        _require_room("tokens", int(batch.count.sum()), sizes.num_tokens)
+        _require_room("rows", len(batch.slot), sizes.num_rows)
+        _require_room("rows that draw", len(emits), sizes.num_rows)
+        _require_room("positions", int((batch.begin + batch.count).max(initial=0)), positions)
+        _require_room("slots", int(batch.slot.max(initial=-1)) + 1, slots)
 
     def _describe(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
         ends = np.cumsum(batch.count, dtype=np.int32)
@@ -125,6 +151,30 @@ class NativeProgram:
         return self._workspace.view(register.dtype).as_strided(shape, strides, place.offset // itemsize)
 
 
+def _require_room(what: str, needed: int, given: int) -> None:
+    if needed > given:
+        raise NativeError(f"a step of {needed} {what} in a program that has room for {given}")
+
+
+def _heads_by_layer(record: Record) -> dict[int, Heads]:
+    return {one.layer: one.heads for one in record.operations if one.heads is not None}
+
+
+def _check_cache(cache: Tensor, heads: Heads, dtype: torch.dtype) -> None:
+    shape = (cache.shape[0], 2, heads.num_kv_heads, BLOCK_SIZE, heads.head_dim)
+    assert cache.shape == shape, f"{tuple(cache.shape)} is not {shape}"
+    assert cache.dtype == dtype, f"{cache.dtype} is not {dtype}"
+    assert cache.is_contiguous(), "blocks lie one after the other"
+    room = cache.untyped_storage().nbytes() // dtype.itemsize - cache.storage_offset() - cache.numel()
+    assert room >= SLACK, f"{room} numbers after the last block, not {SLACK}"
+
+
+def _num_positions(record: Record) -> int:
+    """Return how many positions every rotary table of the record has."""
+    lengths = [one.length for one in record.operations if one.kind is abi.Kind.ROTARY_KV_WRITE]
+    return min(lengths, default=sys.maxsize)
+
+
 def _rows(register: Register, places: dict[Register, Place]) -> abi.Rows:
     place = places[register]
     return abi.Rows(place.offset, place.stride, register.width, TYPES[register.dtype])
@@ -143,6 +193,6 @@ def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     for operation in record.operations:
         if (heads := operation.heads) is not None:
             rows = max(TASK_ROWS, heads.num_heads // heads.num_kv_heads)
-            width = -(-heads.head_dim // 16) * 16
+            width = -(-heads.head_dim // abi.LANES) * abi.LANES
             needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * TILE_KEYS) + 16 * 64)
     return max(needs)

@@ -1,5 +1,6 @@
 """Writes down a model's forward: a Step that computes nothing, on tensors without memory."""
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,9 +18,9 @@ TYPES = {
     torch.bfloat16: abi.Type.BFLOAT16,
     torch.int8: abi.Type.GROUPS,
 }
-GROUP_BYTES = GROUP + 4 + 4
-"""Whole numbers, their scale and their sum, as linear/quantized.h has them."""
 META = torch.device("meta")
+_OF_RESIDUALS = "give it what embed or linear_add returned"
+_OF_PRODUCTS = "give it what rms_norm, linear, linear_silu_mul or attention returned"
 
 
 @dataclass(eq=False, slots=True)
@@ -76,7 +77,7 @@ class Recorder:
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
-        packed = _packed(table)
+        packed = _packed(table, is_gated=False)
         if packed.form is Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
         return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
@@ -84,6 +85,7 @@ class Recorder:
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """See Step."""
         width = weight.shape[0]
+        _require(self._find(x), torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
         return self._write(abi.Kind.RMS_NORM, x, width, self.dtype, weight=weight, number=epsilon)
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
@@ -95,7 +97,8 @@ class Recorder:
         register = self._registers.pop(id(residual), None)
         if register is None:
             raise RecordError("a residual is used again, or no operation of the step made it")
-        packed = _packed(weight)
+        packed = _packed(weight, is_gated=False)
+        _require(register, torch.float32, packed.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
         self._append(Recorded(abi.Kind.LINEAR_ADD, self._find(self._fit(x, packed)), register, packed))
         self._rounded.pop(register, None)
         return self._name(register)
@@ -115,6 +118,7 @@ class Recorder:
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
         """See Step."""
         width = heads.num_heads * heads.head_dim
+        _require(self._find(query), self.dtype, width, "attention: give it what rotary_kv_write returned")
         return self._write(
             abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
         )
@@ -136,16 +140,19 @@ class Recorder:
         return self._find(tensor)
 
     def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
-        packed = _packed(weight)
+        packed = _packed(weight, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
         return self._write(kind, self._fit(x, packed), width, dtype, matrix=packed)
 
     def _fit(self, x: Tensor, matrix: PackedMatrix) -> Tensor:
         """Return x as a product with the matrix takes it, rounded once for all of them."""
-        if matrix.form is Format.DENSE:
-            return x
         register = self._find(x)
+        is_dense = matrix.form is Format.DENSE
+        dtype = matrix.data.dtype if is_dense else register.dtype
+        _require(register, dtype, matrix.inputs, f"a product: {_OF_PRODUCTS}")
+        if is_dense:
+            return x
         if register not in self._rounded:
-            num_bytes = -(-register.width // GROUP) * GROUP_BYTES
+            num_bytes = -(-register.width // GROUP) * ctypes.sizeof(abi.Group)
             self._rounded[register] = self._write(abi.Kind.QUANTIZE, x, num_bytes, torch.int8)
         return self._rounded[register]
 
@@ -196,6 +203,17 @@ def record(
     return Record(recorder.operations, recorder.num_forward, recorder.output(scores), dtype)
 
 
-def _packed(matrix: Matrix) -> PackedMatrix:
+def _packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
     assert isinstance(matrix, PackedMatrix), "a matrix packed for another path"
+    if matrix.is_gated != is_gated:
+        raise RecordError(
+            "linear_silu_mul multiplies a matrix of pack_gated, and nothing else does: pack it the other way"
+        )
     return matrix
+
+
+def _require(register: Register, dtype: torch.dtype, width: int, advice: str) -> None:
+    """Refuse rows that a kernel would misread."""
+    if (register.dtype, register.width) != (dtype, width):
+        wanted, given = f"{dtype} of {width}", f"{register.dtype} of {register.width}"
+        raise RecordError(f"rows of {wanted} are wanted, not of {given}, in {advice}")

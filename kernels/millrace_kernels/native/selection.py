@@ -7,6 +7,7 @@ from millrace_kernels.native.build import find_library
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.selfcheck import check_library
+from millrace_kernels.native.trial import try_once
 
 AUTO, TORCH = "auto", "torch"
 CHOICES = (AUTO, TORCH, *(instruction_set.value for instruction_set in InstructionSet))
@@ -56,7 +57,9 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
 
 
 def load_library(instruction_set: InstructionSet) -> Library:
-    """Find or build a library and try it. Raises NativeError."""
-    library = Library(find_library(instruction_set))
+    """Find or build a library and try it, the first time in a process of its own. Raises NativeError."""
+    path = find_library(instruction_set)
+    try_once(path)
+    library = Library(path)
     check_library(library)
     return library

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.quantized_reference import GROUP, round_int4, round_int8
+from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.step import Format
 
-LANES = 16
 SCALES_BYTES = 2 * LANES
 AT_ONCE = 1 << 18
 """Numbers rounded at once: what that needs for a moment is a few megabytes."""

@@ -8,7 +8,8 @@
 
 namespace MILLRACE_ISA {
 
-constexpr int BLOCK = 16;
+constexpr int BLOCK = 16;  // tokens
+constexpr int SLACK = 64;  // numbers after a layer's last block: whole vectors are read, past a narrow head
 
 template <typename T>
 struct Cache {

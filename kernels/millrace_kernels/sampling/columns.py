@@ -58,6 +58,11 @@ class Draws(NamedTuple):
         """Which of the masks binds the row."""
         return self.places[:, _MASK]
 
+    def check_masks(self, masks: Tensor | None) -> None:
+        """Assert that every mask that a row names is there."""
+        needed = int(self.mask.max(initial=NO_MASK)) + 1
+        assert needed <= (0 if masks is None else masks.shape[0]), "a row names a mask that is not there"
+
 
 class Sampled(NamedTuple):
     """Tokens, and which of them mean nothing."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.native import abi
-from millrace_kernels.sampling.columns import PARAMETERS, Draws, Sampled
+from millrace_kernels.sampling.columns import Draws, Sampled
 
 WORTH_WAKING = 2_000_000
 """Tokens looked at, below which other threads would come too late: about 160 µs of one thread."""
@@ -39,6 +39,8 @@ class NativeSampler:
         asked.logits, asked.logits_stride = logits.data_ptr(), logits.stride(0)
         asked.parameters, asked.places = _address(draws.parameters), _address(draws.places)
         asked.tokens, asked.tokens_stride = known_tokens.data_ptr(), known_tokens.stride(0)
+        draws.check_masks(masks)
+        asked.masks, asked.masks_stride = None, 0
         if masks is not None:
             _check(masks, (masks.shape[0], -(-self._vocabulary // 32)), torch.int32)
             asked.masks, asked.masks_stride = masks.data_ptr(), masks.stride(0)
@@ -72,6 +74,3 @@ def _address(columns: np.ndarray) -> int:
     assert columns.flags.c_contiguous, "columns must be contiguous"
     address: int = columns.ctypes.data
     return address
-
-
-assert PARAMETERS.itemsize == 40, "as in sampling.h"

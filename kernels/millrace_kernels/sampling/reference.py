@@ -42,6 +42,7 @@ def sample_reference(
     known_tokens int64 [slots, length]; masks int32 [masks, words], of which bit i of word w allows token
     32 w + i.
     """
+    draws.check_masks(masks)
     is_finite = torch.isfinite(logits).all(dim=-1)
     z = torch.where(is_finite[:, None], logits, 0.0)
     _penalise(z, draws, known_tokens)

@@ -12,12 +12,12 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.step import Format, Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
 from millrace_runtime.execution.kv_cache import (
-    BLOCK_SIZE,
     CacheDemand,
     CacheShape,
     allocate_cache,

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.memory import Budget
 from millrace_runtime.models.model import Architecture, KvShape
-
-BLOCK_SIZE = 16
-"""Tokens in a block."""
-SLACK = 64
-"""Numbers after the last block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ def allocate_cache(
 
 
 def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Have one vector more than the blocks: the CPU kernels read whole vectors, past a narrow head."""
+    """Return zeros, with SLACK numbers of the same memory after the last block."""
     flat = torch.zeros(num_blocks * _numbers(shape) + SLACK, dtype=dtype, device=device)
     return flat[:-SLACK].view(num_blocks, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_dim)
 

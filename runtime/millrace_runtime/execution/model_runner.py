@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.select import select_kernels
 from millrace_kernels.tensor_step import TensorStep
-from millrace_runtime.execution.kv_cache import BLOCK_SIZE
 from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.kv_cache import BLOCK_SIZE
 from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import (

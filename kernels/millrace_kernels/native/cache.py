@@ -1,0 +1,94 @@
+"""The private cache: libraries compiled on this machine, and marks of what passed its trial.
+
+The name of a library in it ends with a hash of its bytes, so one that was cut short is found out before it is
+mapped: a read past the end of a mapped file ends the process, and would end it at every start.
+"""
+
+import hashlib
+import os
+import stat
+import time
+from pathlib import Path
+from shutil import rmtree
+
+from millrace_kernels.native.errors import BuildError
+
+MONTH_SECONDS = 30 * 24 * 3600
+"""What is older, and of other sources, is dropped at the next build."""
+HOUR_SECONDS = 3600
+"""A build's own folder that is older was left by one that was killed."""
+
+
+def default_cache() -> Path:
+    """Return the folder of this user's compiled libraries. Raises BuildError."""
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise BuildError(f"there is no folder for compiled libraries: {error}: set XDG_CACHE_HOME") from error
+    return Path(root) / "millrace" / "kernels"
+
+
+def open_cache(folder: Path) -> Path:
+    """Return the folder, made if need be. Raises BuildError where others could put files."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_private = _is_private(folder)
+    except OSError as error:
+        raise BuildError(f"no library can be kept in {folder}: {error}: set XDG_CACHE_HOME") from error
+    if not is_private:
+        raise BuildError(f"{folder} can be written by others, so no library is loaded from it: chmod go-w it")
+    return folder
+
+
+def find_intact(folder: Path, stem: str) -> Path | None:
+    """Return a library whose bytes are as they were written, and remove others; `stem` may be a pattern."""
+    for file in sorted(folder.glob(f"{stem}-*.so")):
+        if file.stem.endswith(f"-{digest_of(file)}"):
+            return file
+        file.unlink(missing_ok=True)
+    return None
+
+
+def digest_of(file: Path) -> str:
+    """Return a hash of a file's bytes."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def place(made: Path, target: Path) -> Path:
+    """Move a file to its name, where a loss of power leaves either nothing or all of it."""
+    _flush(made)
+    made.replace(target)
+    _flush(target.parent)
+    return target
+
+
+def drop_old(folder: Path, prefix: str, kept: Path) -> None:
+    """Remove old libraries of this prefix, old marks, and what killed builds left."""
+    for file in (*folder.glob(f"{prefix}-*.so"), *folder.glob("*.passed")):
+        if file != kept and _age_seconds(file) > MONTH_SECONDS:
+            file.unlink(missing_ok=True)
+    for left in folder.glob("tmp*"):
+        if _age_seconds(left) > HOUR_SECONDS:
+            rmtree(left, ignore_errors=True)
+
+
+def _age_seconds(path: Path) -> float:
+    """Return 0 for what another process removed meanwhile."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user, or root, can have put a file here."""
+    status = folder.stat()
+    return status.st_uid in {os.geteuid(), 0} and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

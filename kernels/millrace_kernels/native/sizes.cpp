@@ -1,0 +1,14 @@
+// What memory Python must give and how it lays it out, compared when a library is loaded: in the order of abi.py.
+#include "../linear/quantized.h"
+#include "../paged_attention/cache.h"
+#include "../sampling/sampling.h"
+#include "program.h"
+
+using namespace MILLRACE_ISA;
+
+extern "C" __attribute__((visibility("default"))) void millrace_sizes(int32_t* sizes) {
+  const int32_t all[] = {sizeof(Matrix), sizeof(Op),         sizeof(Step), sizeof(Program), sizeof(Sampling),
+                         sizeof(Group),  sizeof(Parameters), LANES,        GROUP,           BLOCK,
+                         SLACK};
+  memcpy(sizes, all, sizeof(all));
+}

@@ -1,0 +1,80 @@
+"""The small case in a process of its own: a library that crashes or hangs there ends no replica.
+
+It takes as long as torch's import, so it is run once for a file and a kind of CPU, and what passed gets a
+mark in the private cache. `python -m millrace_kernels.native.trial LIBRARY` is that process.
+"""
+
+import hashlib
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.cache import default_cache, digest_of, open_cache
+from millrace_kernels.native.errors import BuildError, NativeError
+from millrace_kernels.native.instruction_sets import read_cpu_flags
+from millrace_kernels.native.selfcheck import check_library
+
+TRIAL_SECONDS = 120
+"""It takes a few, most of them torch's import; on a tenth of a CPU ten times as many."""
+
+
+def try_once(library: Path) -> None:
+    """Try a library, unless it passed on such a CPU before. Raises NativeError."""
+    mark = _mark(library)
+    if mark is not None and mark.exists():
+        return
+    _try(library)
+    if mark is not None:
+        with suppress(OSError):
+            mark.touch()
+
+
+def _mark(library: Path) -> Path | None:
+    """Return the file that says that it passed; None where none can be kept, so it is tried at each start."""
+    try:
+        folder = open_cache(default_cache())
+        what = f"{digest_of(library)} {sorted(read_cpu_flags())}"
+    except (BuildError, OSError):
+        return None
+    return folder / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.passed"
+
+
+def _try(library: Path) -> None:
+    command = [sys.executable, "-P", "-m", "millrace_kernels.native.trial", str(library)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NativeError(f"{library} took longer than {TRIAL_SECONDS} s for a small case") from error
+    except OSError as error:
+        raise NativeError(f"{library} can't be tried: {error}") from error
+    if done.returncode < 0:
+        raise NativeError(f"{library} ended a small case by {signal.Signals(-done.returncode).name}")
+    if done.returncode > 0:
+        raise NativeError((done.stderr.strip() or f"{library} failed a small case")[-2000:])
+
+
+def main(argv: list[str]) -> int:
+    """Try the library that is named."""
+    signal.alarm(TRIAL_SECONDS)  # whoever started us may be gone
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        check_library(Library(Path(argv[0])))
+    except NativeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

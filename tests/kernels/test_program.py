@@ -1,0 +1,126 @@
+"""A program refuses what it has no room for, and its memory is as large as the kernels believe."""
+
+import ctypes
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from millrace_kernels.native import abi
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.build import PACKAGE, find_library
+from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.instruction_sets import InstructionSet
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.program import SUMS, TASK_ROWS, TILE_KEYS, Batch, NativeProgram, Sizes
+from millrace_kernels.native.recorder import record
+from millrace_kernels.native.selfcheck import Case, build_layer
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+
+LENGTH = 40
+"""Positions of the rotary table; there are 3 blocks a slot, and tables as wide."""
+DTYPE = torch.float32
+
+
+@pytest.fixture(scope="module")
+def program() -> NativeProgram:
+    """Has room for 8 tokens of 2 rows."""
+    layer = build_layer(NativePacker(DTYPE), Case(lengths=(LENGTH,)))
+    made = NativeProgram(
+        Library(find_library(InstructionSet.PORTABLE)),
+        record(layer.forward, layer.logits, DTYPE),
+        Sizes(8, 2, 1),
+    )
+    made.set_caches([cache_of()])
+    return made
+
+
+def cache_of(
+    num_heads: int = 2, block_size: int = BLOCK_SIZE, dtype: torch.dtype = DTYPE, slack: int = SLACK
+) -> torch.Tensor:
+    shape = (6, 2, num_heads, block_size, 8)
+    flat = torch.zeros(np.prod(shape) + slack, dtype=dtype)
+    return flat[: np.prod(shape)].view(shape)
+
+
+def run(program: NativeProgram, rows: list[tuple[int, int, int]], draws: int = 1, length: int = 48) -> Any:
+    """Run rows of (slot, begin, count) over tables of two slots."""
+    slot, begin, count = np.ascontiguousarray(np.array(rows, dtype=np.int32).reshape(-1, 3).T)
+    tokens, blocks = torch.zeros((2, length), dtype=torch.int64), torch.arange(6).view(2, 3)
+    return program.run(Batch(slot, begin, count), [0] * draws, tokens, blocks)
+
+
+def test_a_step_that_just_fits_runs(program: NativeProgram) -> None:
+    assert run(program, [(0, 32, 8)]).isfinite().all()
+    assert run(program, [(1, 0, 4), (0, 0, 4)], draws=2).shape[0] == 2
+    assert run(program, [], draws=0).shape[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "draws", "length", "text"),
+    [
+        ([(0, 0, 9)], 1, 48, "9 tokens in a program that has room for 8"),
+        ([(0, 0, 4), (1, 0, 5)], 1, 48, "9 tokens"),
+        ([(0, 0, 1), (1, 0, 1), (0, 1, 1)], 1, 48, "3 rows in a program that has room for 2"),
+        ([(0, 0, 1)], 3, 48, "3 rows that draw"),
+        ([(0, 33, 8)], 1, 48, "41 positions in a program that has room for 40"),
+        ([(0, 8, 8)], 1, 15, "16 positions in a program that has room for 15"),
+        ([(2, 0, 1)], 1, 48, "3 slots in a program that has room for 2"),
+    ],
+)
+def test_a_step_without_room_is_refused(
+    program: NativeProgram, rows: list[tuple[int, int, int]], draws: int, length: int, text: str
+) -> None:
+    with pytest.raises(NativeError, match=text):
+        run(program, rows, draws, length)
+
+
+@pytest.mark.parametrize(
+    "caches",
+    [
+        [cache_of(), cache_of()],
+        [cache_of(num_heads=3)],
+        [cache_of(block_size=32)],
+        [cache_of(dtype=torch.bfloat16)],
+        [cache_of(slack=SLACK - 1)],
+        [cache_of().transpose(0, 1)],
+    ],
+)
+def test_caches_of_another_shape_are_our_own_bug(program: NativeProgram, caches: list[torch.Tensor]) -> None:
+    with pytest.raises(AssertionError):
+        program.set_caches(caches)
+
+
+def test_caches_may_be_let_go(program: NativeProgram) -> None:
+    program.set_caches([])
+    with pytest.raises(NativeError, match="no KV cache"):
+        run(program, [(0, 0, 1)])
+    program.set_caches([cache_of()])
+    assert run(program, [(0, 0, 1)]).isfinite().all()
+
+
+@pytest.mark.parametrize("at", range(len(abi._SIZES)))
+def test_a_library_that_lays_memory_out_otherwise_is_refused(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Path(shutil.copy(find_library(InstructionSet.PORTABLE), tmp_path))
+    other = list(abi._SIZES)
+    other[at] += 1
+    monkeypatch.setattr(abi, "_SIZES", tuple(other))
+    with pytest.raises(NativeError, match="build it anew"):
+        Library(library)
+
+
+def test_scratch_memory_is_for_the_kernels_own_tiles() -> None:
+    attention = (PACKAGE / "paged_attention" / "cpu.cpp").read_text()
+    assert re.findall(r"TASK_ROWS = (\d+)", attention) == [str(TASK_ROWS)]
+    assert re.findall(r"\bTILE = (\d+)", attention) == [str(TILE_KEYS)]
+    linear = (PACKAGE / "linear" / "cpu.cpp").read_text()
+    assert re.findall(r"float\* sums;  // \[rows of the step, (\d+)\]", linear) == [str(SUMS)]
+    strips = map(int, re.findall(r"TILE_STRIPS = (\d+)", linear))
+    assert max(strips) * abi.LANES == SUMS
+    assert ctypes.sizeof(abi.Group) == 40

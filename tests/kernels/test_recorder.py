@@ -1,0 +1,97 @@
+"""What no kernel computes is refused while it is written down, and not misread at the first step."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.recorder import Record, Recorder, record
+from millrace_kernels.step import Format, Heads
+
+WIDTH = 64
+HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=16)
+
+
+class Weights:
+    """One of each, for rows of 64."""
+
+    def __init__(self, dtype: torch.dtype, form: Format) -> None:
+        packer = NativePacker(dtype, form)
+        self.table = packer.pack_table(torch.randn(10, WIDTH))
+        self.norm = torch.ones(WIDTH, dtype=dtype)
+        self.square = packer.pack([torch.randn(WIDTH, WIDTH)], WIDTH, WIDTH, None)
+        self.wide = packer.pack([torch.randn(WIDTH, 2 * WIDTH)], WIDTH, 2 * WIDTH, None)
+        self.tall = packer.pack([torch.randn(2 * WIDTH, WIDTH)], 2 * WIDTH, WIDTH, None)
+        self.gated = packer.pack_gated([torch.randn(WIDTH, WIDTH)] * 2, 2 * WIDTH, WIDTH, None)
+
+
+Forward = Callable[[Recorder, Weights, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Given the step, weights, a residual and its normalised rows."""
+
+WRONG: dict[str, tuple[Forward, str]] = {
+    "a product normalised": (
+        lambda step, w, _, y: step.rms_norm(step.linear(y, w.square), w.norm, 1e-5),
+        r"float32 of 64 are wanted, not of torch.bfloat16 of 64, in rms_norm: give it what embed",
+    ),
+    "a residual that is none": (
+        lambda step, w, _, y: step.linear_add(step.linear(y, w.square), w.square, y),
+        "linear_add's residual: give it what embed or linear_add",
+    ),
+    "a residual multiplied": (
+        lambda step, w, x, _: step.linear(x, w.square),
+        r"bfloat16 of 64 are wanted, not of torch.float32 of 64, in a product: give it what rms_norm",
+    ),
+}
+WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
+    "another width multiplied": (lambda step, w, _, y: step.linear(y, w.wide), "of 128 are wanted"),
+    "another width normalised": (
+        lambda step, w, x, _: step.rms_norm(x, torch.ones(32, dtype=w.norm.dtype), 1e-5),
+        "of 32 are wanted",
+    ),
+    "a residual of another width": (
+        lambda step, w, x, y: step.linear_add(y, w.tall, x),
+        "of 128 are wanted, not of torch.float32 of 64",
+    ),
+    "queries of another width": (
+        lambda step, w, _, y: step.attention(step.linear(y, w.tall), 0, HEADS, 1.0),
+        "attention: give it what rotary_kv_write returned",
+    ),
+    "a gated matrix as it is": (lambda step, w, _, y: step.linear(y, w.gated), "pack it the other way"),
+    "a gated matrix added": (lambda step, w, x, y: step.linear_add(y, w.gated, x), "pack it the other way"),
+    "a plain matrix gated": (lambda step, w, _, y: step.linear_silu_mul(y, w.tall), "pack it the other way"),
+    "an embedding out of a gated matrix": (lambda step, w, *_: step.embed(w.gated), "pack it the other way"),
+    "a head that is gated": (lambda step, w, _, y: step.logits(y, w.gated), "pack it the other way"),
+}
+
+
+def write_down(forward: Forward, dtype: torch.dtype, form: Format) -> Record:
+    weights = Weights(dtype, form)
+
+    def begin(step: Recorder) -> torch.Tensor:
+        x = step.embed(weights.table)
+        return forward(step, weights, x, step.rms_norm(x, weights.norm, 1e-5))
+
+    return record(begin, lambda hidden, _: hidden, dtype)
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_rows_of_another_type_are_refused(name: str) -> None:
+    forward, text = WRONG[name]
+    with pytest.raises(RecordError, match=text):
+        write_down(forward, torch.bfloat16, Format.DENSE)
+
+
+@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", list(WRONG_IN_ANY_TYPE))
+def test_rows_and_matrices_that_do_not_fit_are_refused(name: str, dtype: torch.dtype, form: Format) -> None:
+    forward, text = WRONG_IN_ANY_TYPE[name]
+    with pytest.raises(RecordError, match=text):
+        write_down(forward, dtype, form)
+
+
+def test_rounded_matrices_take_rows_of_either_type() -> None:
+    written = write_down(lambda step, w, x, _: step.linear(x, w.square), torch.bfloat16, Format.INT8)
+    assert len(written.operations) == 5
