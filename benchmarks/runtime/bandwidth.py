@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -41,13 +42,15 @@ def _time_median(read: Callable[[Tensor], Tensor], buffer: Tensor) -> float:
 
 @cache
 def _buffers() -> tuple[Tensor, Tensor]:
-    small_pages = mmap.mmap(-1, BUFFER_BYTES)
-    huge_pages = mmap.mmap(-1, BUFFER_BYTES)
-    huge_pages.madvise(mmap.MADV_HUGEPAGE)
-    small, huge = (
-        torch.frombuffer(pages, dtype=torch.float32).fill_(1) for pages in (small_pages, huge_pages)
-    )
-    return small, huge
+    return _map(mmap.MADV_NOHUGEPAGE), _map(mmap.MADV_HUGEPAGE)
+
+
+def _map(advice: int) -> Tensor:
+    # Private: most kernels give memory that can be shared no huge pages, whatever the advice.
+    pages = mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel built without huge pages
+        pages.madvise(advice)
+    return torch.frombuffer(pages, dtype=torch.float32).fill_(1)
 
 
 def _run_native_probe() -> float:

@@ -2,13 +2,24 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from millrace_kernels.native.abi import Library, Program, Step
 from millrace_kernels.native.build import find_library
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
-from millrace_kernels.native.selfcheck import BOUNDS, Case, check_library, measure_error, run_native
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.program import Batch, NativeProgram, Sizes
+from millrace_kernels.native.recorder import record
+from millrace_kernels.native.selfcheck import (
+    BOUNDS,
+    Case,
+    build_layer,
+    check_library,
+    measure_error,
+    run_native,
+)
 from millrace_kernels.step import Format, Heads
 
 
@@ -60,6 +71,30 @@ def test_a_rows_bits_depend_on_nothing_but_the_row(
         assert torch.equal(run_native(case, library, dtype, num_threads, form)[0], expected), chunk
     decoded = Case(lengths=lengths, steps=((500, 0, 0), *((1, 1, 0),) * 30))
     assert torch.equal(run_native(decoded, library, dtype, num_threads, form)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
+    library: Library, dtype: torch.dtype
+) -> None:
+    case = Case(heads=Heads(6, 2, 16), lengths=(16,))
+    layer = build_layer(NativePacker(dtype), case)
+    program = NativeProgram(library, record(layer.forward, layer.logits, dtype), Sizes(16, 1, 2))
+    cache = torch.full((1, 2, case.heads.num_kv_heads, 16, case.heads.head_dim), float("nan"), dtype=dtype)
+    program.set_caches([cache])
+    tokens, blocks = torch.arange(16)[None], torch.zeros(1, 1, dtype=torch.int64)
+
+    def compute(begin: int, count: int) -> None:
+        batch = Batch(*(np.array([number], dtype=np.int32) for number in (0, begin, count)))
+        program.run(batch, [0], tokens, blocks)
+
+    for count in range(1, 17):
+        compute(count - 1, 1)
+        assert int(cache.isnan().sum()) == cache.numel() * (16 - count) // 16
+    whole = cache.clone()
+    for position in range(16):
+        compute(position, 1)
+        assert torch.equal(cache, whole), position
 
 
 def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ def test_building_ahead_without_a_compiler_fails_in_a_line(
 def test_the_fastest_comes_first() -> None:
     avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "avx2"}
     assert usable_sets(avx512)[0] is InstructionSet.AVX512
+    assert usable_sets(avx512 | {"avx512_vnni"})[0] is InstructionSet.AVX512_VNNI
     assert usable_sets({"avx2", "fma"})[0] is InstructionSet.AVX2
     assert usable_sets([]) == [PORTABLE]
     assert usable_sets(avx512 | {"avx512_bf16", "avx512_vnni"}) == list(InstructionSet)

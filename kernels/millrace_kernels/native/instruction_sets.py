@@ -13,6 +13,7 @@ class InstructionSet(enum.Enum):
     """One build of the library; the value is its name in flags, files and logs."""
 
     AVX512_BF16 = "avx512_bf16"
+    AVX512_VNNI = "avx512_vnni"
     AVX512 = "avx512"
     AVX2 = "avx2"
     PORTABLE = "portable"
@@ -22,6 +23,7 @@ class InstructionSet(enum.Enum):
         """What the compiler may use; nothing for the portable build."""
         return {
             InstructionSet.AVX512_BF16: (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+            InstructionSet.AVX512_VNNI: (*_AVX512, "-mavx512vnni"),
             InstructionSet.AVX512: _AVX512,
             InstructionSet.AVX2: ("-mavx2", "-mfma"),
             InstructionSet.PORTABLE: (),
@@ -33,6 +35,7 @@ class InstructionSet(enum.Enum):
         avx512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
         return {
             InstructionSet.AVX512_BF16: avx512 | {"avx512_bf16", "avx512_vnni"},
+            InstructionSet.AVX512_VNNI: avx512 | {"avx512_vnni"},
             InstructionSet.AVX512: avx512,
             InstructionSet.AVX2: frozenset({"avx2", "fma"}),
             InstructionSet.PORTABLE: frozenset[str](),

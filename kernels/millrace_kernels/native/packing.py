@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -34,8 +35,9 @@ class Arena:
 
 
 def _map(num_bytes: int) -> Tensor:
-    memory = mmap.mmap(-1, num_bytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    # Private: most kernels give memory that can be shared no huge pages, whatever the advice.
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel built without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
 

@@ -97,6 +97,7 @@ INLINE Pairs splat_pair(const bf16* p) {
   memcpy(&bits, p, 4);
   return {_mm512_set1_epi32(bits)};
 }
+INLINE Pairs first_of_pairs(Pairs x) { return {_mm512_and_si512(x.v, _mm512_set1_epi32(0xffff))}; }
 INLINE Floats lower(Pairs x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16))}; }
 INLINE Floats upper(Pairs x) {
   return {_mm512_castsi512_ps(_mm512_and_si512(x.v, _mm512_set1_epi32((int)0xffff0000)))};
@@ -195,6 +196,10 @@ INLINE Pairs splat_pair(const bf16* p) {
   memcpy(&bits, p, 4);
   return {_mm256_set1_epi32(bits), _mm256_set1_epi32(bits)};
 }
+INLINE Pairs first_of_pairs(Pairs x) {
+  __m256i mask = _mm256_set1_epi32(0xffff);
+  return {_mm256_and_si256(x.a, mask), _mm256_and_si256(x.b, mask)};
+}
 INLINE Floats lower(Pairs x) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(x.a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x.b, 16))};
 }
@@ -242,11 +247,14 @@ INLINE Floats zero_below(Floats y, Floats x, float limit) { EACH if (x.v[i] < li
 INLINE Floats round(Floats x) { EACH x.v[i] = __builtin_rintf(x.v[i]); return x; }
 INLINE Pairs load_pairs(const void* p) { Pairs r; memcpy(r.v, p, 64); return r; }
 INLINE Pairs splat_pair(const bf16* p) { Pairs r; EACH { r.v[2 * i] = p[0]; r.v[2 * i + 1] = p[1]; } return r; }
+INLINE Pairs first_of_pairs(Pairs x) { EACH x.v[2 * i + 1] = 0; return x; }
 INLINE Floats lower(Pairs x) { Floats r; EACH r.v[i] = widen(x.v[2 * i]); return r; }
 INLINE Floats upper(Pairs x) { Floats r; EACH r.v[i] = widen(x.v[2 * i + 1]); return r; }
 #undef EACH
 
 #endif
+
+// first_of_pairs: with 0 for the second.
 
 // acc + x's first · y's first + x's second · y's second, in each lane.
 INLINE Floats dot(Floats acc, Pairs x, Pairs y) {

@@ -1,7 +1,8 @@
 // The inner layout of a block of the KV cache on CPUs, made for dot products. One (block, kv head) holds
 //   keys    bfloat16 [head_dim / 2][16 tokens][2]   float32 [head_dim][16 tokens]
 //   values  bfloat16 [8][head_dim][2 tokens]        float32 [16 tokens][head_dim]
-// so a vector is 16 tokens' keys at one pair of dimensions, or one pair of tokens' values at 16 dimensions.
+// so a vector is 16 tokens' keys at one pair of dimensions, or one pair of tokens' values at 16 dimensions. What no
+// token has written may hold anything, the second of a pair too.
 #pragma once
 
 #include "../native/program.h"

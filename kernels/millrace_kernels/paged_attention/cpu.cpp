@@ -85,6 +85,8 @@ INLINE void mix(const Task<bf16>& t, int r, int d, const bf16* const* values, in
     const bf16* line = values[key / BLOCK] + ((key % BLOCK) / 2 * t.cache.head_dim + d) * 2;
     Pairs value[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load_pairs(line + v * LANES * 2);
+    if (key + 1 == num_keys)  // nobody may have written the second's values: they may hold NaN, and 0 · NaN is not 0
+      UNROLL for (int v = 0; v < VECTORS; v++) value[v] = first_of_pairs(value[v]);
     UNROLL for (int i = 0; i < ROWS; i++) {
       Pairs weight = splat_pair(t.weights + (r + i) * TILE + key);
       UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], value[v], weight);

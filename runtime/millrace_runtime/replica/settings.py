@@ -17,7 +17,7 @@ DEMO_NAME = "stories"
 DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
-KERNELS = ("auto", "torch", "avx512_bf16", "avx512", "avx2", "portable")
+KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 WEIGHTS = ("FromCheckpoint", "Int8", "Int4")
 
 _MAX_SEQUENCES = {"cpu": 32, "cuda": 256}
