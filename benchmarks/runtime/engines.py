@@ -17,7 +17,7 @@ from benchmarks.runtime.client import REQUEST_SECONDS, Dialect
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Manner, Row
 from benchmarks.runtime.process import ProcessGroup
-from benchmarks.runtime.workload import Case, Completion
+from benchmarks.runtime.workload import Case, Completion, read_completion
 
 START_SECONDS = 300.0
 SETTLE_SECONDS = 0.3
@@ -122,7 +122,7 @@ class LibraryEngine(RunningEngine):
             self.group.stdin.flush()
         except OSError as error:
             raise self.group.failure("it no longer reads") from error
-        return [Completion(*found) for found in self._read(REQUEST_SECONDS)["completions"]]
+        return [read_completion(found) for found in self._read(REQUEST_SECONDS)["completions"]]
 
     def _read(self, seconds: float) -> dict[str, Any]:
         """Read one line of JSON; never wait for longer than `seconds`."""
