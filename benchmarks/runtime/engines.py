@@ -39,6 +39,8 @@ class EngineSpec:
     """A server's. None for a library."""
     ready_path: str = "/health"
     """A server's path that answers 200 once it is ready."""
+    lacks: str = ""
+    """What is not there that would make it faster."""
 
     @property
     def manner(self) -> Manner:
@@ -81,6 +83,10 @@ class RunningEngine:
     def complete(self, case: Case, prompts: list[list[int]]) -> list[Completion]:
         """Answer all prompts at once. Raises EngineError."""
         raise NotImplementedError
+
+    def read_cpu_seconds(self) -> float:
+        """Return the CPU time of all its processes so far."""
+        return self.group.read_cpu_seconds()
 
     def pause(self) -> None:
         """Stop all its processes where they are."""

@@ -61,6 +61,15 @@ def write_model(folder: Path, shape: Shape) -> Path:
     return folder
 
 
+def find_difference(folder: Path, shape: Shape) -> str | None:
+    """Return in what a model's config is not that of a shape, or None."""
+    found = json.loads((folder / "config.json").read_text())
+    for name, wanted in _render_config(shape).items():
+        if found.get(name) != wanted:
+            return f"{name} is {found.get(name)!r} instead of {wanted!r}"
+    return None
+
+
 def _render_config(shape: Shape) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],

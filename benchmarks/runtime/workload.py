@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.runtime.errors import EngineError
 
+PRECISIONS = ("bf16", "int8", "int4")
+"""Of the weights."""
 FIRST_TOKEN, END_TOKEN = 300, 32_000
 """Prompts are drawn from [FIRST_TOKEN, END_TOKEN): above the special tokens, below every vocabulary's end."""
 QUICK_OUTPUT_TOKENS = 12
