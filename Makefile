@@ -65,7 +65,7 @@ crds: venv  ## write crds/ from the operator's types
 	$(BIN)/python -m millrace_operator.resources.generate
 
 bench-path: venv  ## the whole path, timed: a table, then one JSON line
-	$(BIN)/python -m benchmarks.path
+	@$(BIN)/python -m benchmarks.path $(ARGS)
 
 bench-runtime: venv  ## our runtime beside the engines in $$PEERS: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.runtime $(ARGS)
