@@ -24,6 +24,13 @@ def test_the_readmes_figures_are_the_committed_runs() -> None:
     }
 
 
+def test_the_docs_cost_of_a_step_is_the_committed_runs() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "engine.json").read_text())
+    text = " ".join((ROOT / "docs" / "development.md").read_text().split())
+    assert f"has {run['step_microseconds_32']} µs with 32" in text
+    assert f"and {run['step_microseconds_256']} µs with 256" in text
+
+
 @pytest.mark.skipif(not RUNTIME.exists(), reason="no run of the runtime's benchmark is committed")
 def test_the_readmes_comparison_with_other_engines_is_the_committed_runs() -> None:
     run = json.loads(RUNTIME.read_text())
