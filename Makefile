@@ -31,9 +31,13 @@ KERNELS := $(wildcard kernels/millrace_kernels/*/*.cpp kernels/millrace_kernels/
 $(VENV)/.installed: requirements.lock pyproject.toml $(KERNELS)
 	@$(PYTHON) -m e2e.cluster.bootstrap --only-venv
 
-test: venv lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
+.PHONY: compiler
+compiler:
+	@$(PYTHON) -m e2e.cluster.bootstrap --only-compiler
 
-test-fast: venv  ## lint and the fast tests, no cluster
+test: compiler venv lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
+
+test-fast: compiler venv  ## lint and the fast tests, no cluster
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
 	@$(BIN)/pytest -q -m "not slow" tests
 
@@ -65,7 +69,7 @@ crds: venv  ## write crds/ from the operator's types
 	$(BIN)/python -m millrace_operator.resources.generate
 
 bench-path: venv  ## the whole path, timed: a table, then one JSON line
-	$(BIN)/python -m benchmarks.path
+	@$(BIN)/python -m benchmarks.path $(ARGS)
 
 bench-runtime: venv  ## our runtime beside the engines in $$PEERS: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.runtime $(ARGS)

@@ -1,8 +1,10 @@
 """Puts the compiled CPU kernels into the wheel.
 
-Where there is no compiler the wheel has none; a replica compiles them on first use or computes with torch.
+What the compiler can't make the wheel lacks; a replica compiles it on first use or computes with torch. With
+MILLRACE_REQUIRE_KERNELS=1 the build fails instead: an image has no compiler to make it later.
 """
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -20,13 +22,15 @@ class KernelsHook(BuildHookInterface[Any]):
             return
         sys.path.insert(0, str(Path(self.root) / "kernels"))
         from millrace_kernels.native import build  # noqa: PLC0415  its path is known only now
-        from millrace_kernels.native.errors import BuildError  # noqa: PLC0415
         from millrace_kernels.native.instruction_sets import buildable_sets  # noqa: PLC0415
 
-        try:
-            build.build_ahead(build.PACKAGED, buildable_sets())
-        except BuildError as error:
-            self.app.display_warning(f"the wheel has no compiled kernels: {error}")
+        wanted = buildable_sets()
+        failures = build.build_ahead(build.PACKAGED, wanted)
+        if failures and os.environ.get("MILLRACE_REQUIRE_KERNELS") == "1":
+            self.app.abort("kernels could not be compiled: " + "; ".join(failures))
+        for failure in failures:
+            self.app.display_warning(f"the wheel lacks compiled kernels: {failure}")
+        if len(failures) == len(wanted):
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False

@@ -39,9 +39,10 @@ CPU = torch.device("cpu")
 KINDS = {
     "float32": (torch.float32, Format.DENSE),
     "bfloat16": (torch.bfloat16, Format.DENSE),
-    "Int8": (torch.float32, Format.INT8),
-    "Int4": (torch.float32, Format.INT4),
+    "Int8": (torch.bfloat16, Format.INT8),
+    "Int4": (torch.bfloat16, Format.INT4),
 }
+"""The type of activations and KV, and the weights' format: as `--weights` serves this bfloat16 checkpoint."""
 
 
 class Reading:

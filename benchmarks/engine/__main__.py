@@ -1,8 +1,6 @@
 """`python -m benchmarks.engine`: microseconds a sequence and decode step; a table, then one JSON line."""
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 import time
@@ -10,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.record import add_output, publish, read_commit, read_date
+from benchmarks.runtime.machine import describe_machine
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.slots import Outcome, SlotTable
 from millrace_runtime.protocol.messages import Generate, NewSequence
@@ -18,6 +18,9 @@ from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan, StepResult
 from millrace_runtime.protocol.tokens import pack_tokens
 
 LENGTH = 1024
+NUM_PROMPT_TOKENS = 16
+STEPS = range(10, LENGTH - NUM_PROMPT_TOKENS + 1)
+"""The first tenth is warming up; a sequence ends at LENGTH."""
 BUDGET_MICROSECONDS = 8.0
 
 
@@ -62,8 +65,8 @@ def measure(num_sequences: int, num_steps: int) -> Cost:
 def _request(number: int) -> Generate:
     return Generate(
         sequences=[NewSequence(number, Sampling())],
-        prompt=pack_tokens(range(16)),
-        max_tokens=LENGTH - 16,
+        prompt=pack_tokens(range(NUM_PROMPT_TOKENS)),
+        max_tokens=LENGTH - NUM_PROMPT_TOKENS,
         stop_token_ids=[2, 3],
     )
 
@@ -82,15 +85,20 @@ def _time_step(scheduler: Scheduler, executor: NoModel) -> tuple[float, float, f
 def main(argv: list[str]) -> int:
     """Measure, print, and return 1 over the budget."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    parser.add_argument("--steps", type=int, default=500, help="decode steps at each size")
-    num_steps = parser.parse_args(argv).steps
+    span = f"{STEPS.start} to {STEPS.stop - 1}"
+    parser.add_argument("--steps", type=int, default=500, help=f"steps at each size, {span}")
+    add_output(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.steps not in STEPS:
+        parser.error(f"--steps {arguments.steps}: take {span}")
     torch.set_num_threads(1)
-    costs = {count: measure(count, num_steps) for count in (32, 256)}
+    costs = {count: measure(count, arguments.steps) for count in (32, 256)}
     print("sequences  schedule  slots  commit  total (µs a sequence and step)")
     for count, cost in costs.items():
         print(f"{count:9}  {cost.schedule:8.2f}  {cost.slots:5.2f}  {cost.commit:6.2f}  {cost.total:5.2f}")
     figures = {f"step_microseconds_{count}": round(cost.total, 2) for count, cost in costs.items()}
-    print(json.dumps({"benchmark": "engine", "cpu": platform.processor() or platform.machine(), **figures}))
+    origin = {"date": read_date(), "commit": read_commit(), "machine": describe_machine()}
+    publish({"benchmark": "engine", **origin, "steps": arguments.steps, **figures}, arguments.output)
     return int(max(cost.total for cost in costs.values()) > BUDGET_MICROSECONDS)
 
 

@@ -1,9 +1,6 @@
 """`python -m benchmarks.path`: the figures of the whole path; a table, then one JSON line."""
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +9,9 @@ from typing import Any
 from benchmarks.path.apply import time_apply
 from benchmarks.path.idle import measure_idle
 from benchmarks.path.up import Clone, time_ups
+from benchmarks.record import add_output, publish, read_commit, read_date
+from benchmarks.runtime.machine import describe_machine
+from benchmarks.runtime.report import describe_cpu
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.ramp import ramp_beside, start_alone
 from e2e.service import Service
@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.path", description=__doc__)
     parser.add_argument("--peak-seconds", type=float, default=600.0, help="length of the ramp's peak")
     parser.add_argument("--warm", action="store_true", help="let the first `make up` use your caches")
+    add_output(parser)
     return parser
 
 
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> int:
             figures |= measure_cluster(LocalCluster(clone.state, detached=True), arguments.peak_seconds)
         finally:
             clone.make("down")
-    show(figures if not arguments.warm else {**figures, "first_up_seconds": None})
+    show(figures if not arguments.warm else {**figures, "first_up_seconds": None}, arguments.output)
     return 0
 
 
@@ -62,14 +63,15 @@ def measure_cluster(cluster: LocalCluster, peak_seconds: float) -> dict[str, Any
     return figures
 
 
-def show(figures: dict[str, Any]) -> None:
+def show(figures: dict[str, Any], output: Path | None) -> None:
     """Print the table and the JSON line."""
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+    machine = describe_machine()
     width = max(map(len, figures))
-    print(f"\nThe whole path on {machine}")
+    print(f"\nThe whole path on {machine['cores']} cores of {describe_cpu(machine)}, {machine['system']}")
     for name, value in figures.items():
         print(f"  {name:<{width}}  {value}")
-    print(json.dumps({"benchmark": "path", "machine": machine, **figures}))
+    origin = {"date": read_date(), "commit": read_commit(), "machine": machine}
+    publish({"benchmark": "path", **origin, **figures}, output)
 
 
 if __name__ == "__main__":

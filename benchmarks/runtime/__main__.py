@@ -2,20 +2,18 @@
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.runtime.campaign import PRECISIONS, Campaign, Choice
+from benchmarks.record import add_output, publish
+from benchmarks.runtime.campaign import Campaign
+from benchmarks.runtime.choice import ENGINES, PARTS, Choice
 from benchmarks.runtime.errors import BenchmarkError, UsageError
-from benchmarks.runtime.peers import PEERS, START_ONLY
 from benchmarks.runtime.process import ended_by_signals
 from benchmarks.runtime.report import render_table
-
-ENGINES = ("ours", *(peer.name for peer in (*PEERS, START_ONLY)))
-PARTS = ("single", "prefill", "c8", "c32", "memory", "replicas", "start")
+from benchmarks.runtime.workload import PRECISIONS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precisions", type=_names, default=PRECISIONS, help=f"of: {','.join(PRECISIONS)} (default: all)"
     )
+    add_output(parser)
     return parser
 
 
@@ -58,9 +57,10 @@ def read_choice(arguments: argparse.Namespace) -> Choice:
 
 
 def main(argv: list[str]) -> int:
-    """Run what was asked for and print what it measured."""
+    """Run what was asked for and print what it measured; return 1 where ours failed."""
+    arguments = build_parser().parse_args(argv)
     try:
-        choice = read_choice(build_parser().parse_args(argv))
+        choice = read_choice(arguments)
         with contextlib.ExitStack() as stack:
             stack.enter_context(ended_by_signals())
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-bench-"))
@@ -70,8 +70,8 @@ def main(argv: list[str]) -> int:
         return 1
     for line in render_table(result):
         print(line)
-    print(json.dumps(result))
-    return 0
+    publish({"argv": argv, **result}, arguments.output)
+    return int("failed" in result)
 
 
 if __name__ == "__main__":

@@ -1,50 +1,30 @@
 """A whole run: precision by precision all engines side by side, then our limit, two of ours, the starts."""
 
 import contextlib
-import datetime as dt
 import importlib.metadata
 import os
-import subprocess
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import read_commit, read_date
 from benchmarks.runtime.bandwidth import measure_read_bandwidth
+from benchmarks.runtime.bystanders import Bystanders
+from benchmarks.runtime.choice import NOT_ASKED_FOR, Choice
 from benchmarks.runtime.engines import EngineSpec, RunningEngine
-from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.errors import EngineError, UsageError
 from benchmarks.runtime.figures import OURS, Row, spread
-from benchmarks.runtime.machine import describe_machine, measure_busy_percent
+from benchmarks.runtime.machine import describe_machine, read_num_threads
 from benchmarks.runtime.memory_limit import CASE, measure_memory_limit
-from benchmarks.runtime.models import SMALL, write_model
+from benchmarks.runtime.models import SMALL, find_difference, write_model
 from benchmarks.runtime.ours import can_serve, our_server, our_specs
 from benchmarks.runtime.peers import CHECKPOINT, PEERS, PYTHON_PEERS, START_ONLY, Peer
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.replicas import SHARED_CASES, measure_replicas
-from benchmarks.runtime.report import render_comparison, render_ratios, render_rows, render_spread
+from benchmarks.runtime.report import FIGURES, render_comparison, render_ratios, render_rows, render_spread
 from benchmarks.runtime.rounds import Rounds
 from benchmarks.runtime.starts import compare_starts, time_starts
-from benchmarks.runtime.workload import CASES
-
-PRECISIONS = ("bf16", "int8", "int4")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What to run."""
-
-    parts: tuple[str, ...]
-    precisions: tuple[str, ...]
-    engines: tuple[str, ...] | None
-    """By name, ours as "ours". None: all that are there."""
-    num_rounds: int
-    is_quick: bool
-    """Answers are short, so that a run shows only that everything works."""
-    peers: Path | None
-    """$PEERS."""
-
-    def has_engine(self, name: str) -> bool:
-        """Whether an engine is wanted."""
-        return self.engines is None or ("ours" if name == OURS else name) in self.engines
+from benchmarks.runtime.workload import CASES, Case
 
 
 class Campaign:
@@ -53,51 +33,70 @@ class Campaign:
     def __init__(self, choice: Choice, folder: Path) -> None:
         """`folder` is for logs and models, and goes when the run has ended."""
         self._choice, self._folder = choice, folder
-        self._num_threads = len(os.sched_getaffinity(0))
+        self._num_threads = read_num_threads()
         self._rates: dict[Row, list[float]] = {}
-        self._versions = read_our_versions()
-        self._left_out: dict[str, str] = {}
+        self._versions = {OURS: read_commit(), "torch": importlib.metadata.version("torch")}
+        self._left_out = dict.fromkeys(choice.list_unwanted(), NOT_ASKED_FOR)
         self._figures: dict[str, Any] = {}
         self._starts: dict[str, Any] = {}
         self._bandwidths: list[float] = []
-        self._busy_percents: list[float] = []
+        self._bystanders = Bystanders(os.sysconf("SC_CLK_TCK"))
 
     def run(self) -> dict[str, Any]:
-        """Run every part, and return the result. Raises BenchmarkError."""
+        """Run every part, and return the result. Raises UsageError.
+
+        Where our own engine fails the run ends there: the result says so under "failed", beside what was
+        measured until then.
+        """
         self._model = self._find_model()
+        try:
+            self._measure()
+        except EngineError as error:
+            return self._render() | {"failed": str(error)}
+        return self._render()
+
+    def _measure(self) -> None:
         for precision in self._choice.precisions:
             self._compare(precision)
-        self._figures |= render_ratios(self._rates)
-        if "memory" in self._choice.parts and self._choice.has_engine(OURS):
+        if self._choice.has_part("memory"):
             self._measure_memory_limit()
-        if "replicas" in self._choice.parts and self._choice.has_engine(OURS):
+        if self._choice.has_part("replicas"):
             self._measure_replicas()
-        if "start" in self._choice.parts and self._choice.has_engine(OURS):
+        if self._choice.has_part("start"):
             self._time_starts()
-        return self._render()
 
     def _find_model(self) -> Path:
         """Return the peers' checkpoint, so that all have the same weights; without peers one of our own."""
         peers = self._choice.peers
-        if peers is not None and (peers / CHECKPOINT).exists():
-            return peers / CHECKPOINT
-        return write_model(self._folder / "small", SMALL)
+        if peers is None or not (peers / CHECKPOINT).exists():
+            return write_model(self._folder / "small", SMALL)
+        if (difference := find_difference(peers / CHECKPOINT, SMALL)) is not None:
+            raise UsageError(
+                f"$PEERS/{CHECKPOINT} is another model: in its config {difference}. Write the one that is"
+                f" compared by `python -m benchmarks.runtime.models $PEERS/{CHECKPOINT}`, and make the peers'"
+                " models from it anew"
+            )
+        return peers / CHECKPOINT
 
     def _compare(self, precision: str) -> None:
         """Start every engine that has this precision, and measure them in turn."""
-        cases = [case for case in CASES if case.name in self._choice.parts]
-        specs = self._find_specs(precision) if cases else []
-        self._busy_percents.append(measure_busy_percent())
         self._bandwidths.append(measure_read_bandwidth(self._num_threads))
-        if self._choice.is_quick:
-            cases = [case.shorten() for case in cases]
+        cases = [case for case in CASES if self._choice.has_part(case.name)]
+        specs = self._find_specs(precision) if cases else []
         with contextlib.ExitStack() as stack:
             engines = [engine for spec in specs if (engine := self._start(spec, stack)) is not None]
-            rounds = Rounds(engines, cases)
-            self._rates |= rounds.run(self._choice.num_rounds)
-        self._left_out |= {
-            f"{name} {precision}": f"failed: {reason}" for name, reason in rounds.failures.items()
-        }
+            rounds = Rounds(engines, self._shorten(cases), self._bystanders)
+            try:
+                self._figures |= render_ratios(rounds.run(self._choice.num_rounds))
+            finally:
+                self._rates |= rounds.rates
+                self._left_out |= {
+                    f"{name} {precision}": f"failed: {reason}" for name, reason in rounds.failures.items()
+                }
+
+    def _shorten(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the cases as this run asks them."""
+        return [case.shorten() if self._choice.is_quick else case for case in cases]
 
     def _find_specs(self, precision: str) -> list[EngineSpec]:
         """Return the engines of a precision, ours first; none where ours is wanted and lacks it."""
@@ -121,7 +120,10 @@ class Campaign:
             return None
         if peer.name not in self._versions and (version := peer.read_version(folder)) is not None:
             self._versions[peer.name] = version
-        return peer.build(folder, folder / peer.models[precision], precision, self._num_threads)
+        spec = peer.build(folder, folder / peer.models[precision], precision, self._num_threads)
+        if spec.lacks:
+            self._left_out[f"{peer.name}, a part"] = f"it runs slower without {spec.lacks}"
+        return spec
 
     def _start(self, spec: EngineSpec, stack: contextlib.ExitStack) -> RunningEngine | None:
         """Start an engine and stop it where it is. Raises EngineError when it is ours that fails."""
@@ -139,16 +141,19 @@ class Campaign:
         return engine
 
     def _measure_memory_limit(self) -> None:
-        case = CASE.shorten() if self._choice.is_quick else CASE
-        found = measure_memory_limit(self._folder, self._choice.num_rounds, self._num_threads, case)
+        (case,) = self._shorten([CASE])
+        num_rounds, num_threads = self._choice.num_rounds, self._num_threads
+        found = measure_memory_limit(self._folder, num_rounds, num_threads, self._bystanders, case)
         self._figures["decode_over_memory_limit"] = render_spread(found.share) | {
             "tokens_per_second": render_spread(found.tokens_per_second, digits=2),
             "bytes_per_token": found.bytes_per_token,
         }
 
     def _measure_replicas(self) -> None:
-        cases = [case.shorten() if self._choice.is_quick else case for case in SHARED_CASES]
-        found = measure_replicas(self._model, self._folder, self._choice.num_rounds, self._num_threads, cases)
+        cases, num_rounds = self._shorten(SHARED_CASES), self._choice.num_rounds
+        found = measure_replicas(
+            self._model, self._folder, num_rounds, self._num_threads, self._bystanders, cases=cases
+        )
         self._figures |= {
             f"two_replicas_over_one_{name}": render_spread(share) for name, share in found.items()
         }
@@ -164,14 +169,15 @@ class Campaign:
             self._figures["start_seconds_over_python_peers"] = render_comparison(comparison)
 
     def _render(self) -> dict[str, Any]:
+        busy = self._bystanders.busy
         gigabytes = [value / 1e9 for value in self._bandwidths]
         return {
             "benchmark": "runtime",
-            "date": dt.datetime.now(dt.UTC).date().isoformat(),
+            "date": read_date(),
             "machine": describe_machine()
             | {
                 "memory_read_gb_per_second": render_spread(spread(gigabytes), digits=1),
-                "busy_percent_of_others": max(self._busy_percents),
+                "busy_percent_of_others": busy._asdict() if busy is not None else None,
             },
             "model": f"Llama's shape, {SMALL.num_weights / 1e6:.1f} million weights, drawn at random",
             "threads": self._num_threads,
@@ -181,12 +187,5 @@ class Campaign:
             "left_out": self._left_out,
             "rows": render_rows(self._rates),
             "start_seconds": self._starts,
-            "figures": self._figures,
+            "figures": {name: self._figures[name] for name in FIGURES if name in self._figures},
         }
-
-
-def read_our_versions() -> dict[str, str]:
-    """Return the commit that is measured and the torch that it runs on."""
-    command = ["git", "describe", "--always", "--dirty"]
-    said = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return {OURS: said.stdout.strip() or "unknown", "torch": importlib.metadata.version("torch")}

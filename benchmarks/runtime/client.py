@@ -1,6 +1,7 @@
 """Streams completions from a server and notes when their tokens came."""
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ import aiohttp
 
 from benchmarks.runtime.drivers.conversation import Progress
 from benchmarks.runtime.errors import EngineError
-from benchmarks.runtime.workload import Completion
+from benchmarks.runtime.workload import Completion, read_completion
 from e2e.traffic import server_sent_events
 
 REQUEST_SECONDS = 300.0
@@ -101,14 +102,15 @@ class LlamaCpp:
 def complete(base: str, dialect: Dialect, prompts: Sequence[Prompt], num_tokens: int) -> list[Completion]:
     """Send all prompts at once and await the ends of their streams. Raises EngineError."""
     try:
-        return asyncio.run(_complete_all(base, dialect, prompts, num_tokens))
+        return asyncio.run(complete_all(base, dialect, prompts, num_tokens))
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise EngineError(f"{base}{dialect.path} broke off: {error!r}") from error
 
 
-async def _complete_all(
+async def complete_all(
     base: str, dialect: Dialect, prompts: Sequence[Prompt], num_tokens: int
 ) -> list[Completion]:
+    """Do what `complete` does, in a running loop."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(base, timeout=timeout, connector=connector) as session:
@@ -122,7 +124,9 @@ async def _stream(session: aiohttp.ClientSession, dialect: Dialect, body: dict[s
         if response.status != 200:
             raise EngineError(f"{dialect.path} answers {response.status}: {(await response.text())[:300]}")
         async for event in server_sent_events(response):
+            if error := event.get("error"):
+                raise EngineError(f"{dialect.path} breaks off: {json.dumps(error)[:300]}")
             progress.note(dialect.count_tokens(event), time.perf_counter())
-            total = dialect.read_total(event) or total
-    sent, first, last, counted = progress.to_list()
-    return Completion(sent, first, last, total or counted)
+            total = found if (found := dialect.read_total(event)) is not None else total
+    completion = read_completion(progress.to_list())
+    return completion if total is None else completion._replace(num_tokens=total)

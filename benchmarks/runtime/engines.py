@@ -17,7 +17,7 @@ from benchmarks.runtime.client import REQUEST_SECONDS, Dialect
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Manner, Row
 from benchmarks.runtime.process import ProcessGroup
-from benchmarks.runtime.workload import Case, Completion
+from benchmarks.runtime.workload import Case, Completion, read_completion
 
 START_SECONDS = 300.0
 SETTLE_SECONDS = 0.3
@@ -39,6 +39,8 @@ class EngineSpec:
     """A server's. None for a library."""
     ready_path: str = "/health"
     """A server's path that answers 200 once it is ready."""
+    lacks: str = ""
+    """What is not there that would make it faster."""
 
     @property
     def manner(self) -> Manner:
@@ -82,6 +84,10 @@ class RunningEngine:
         """Answer all prompts at once. Raises EngineError."""
         raise NotImplementedError
 
+    def read_cpu_seconds(self) -> float:
+        """Return the CPU time of all its processes so far."""
+        return self.group.read_cpu_seconds()
+
     def pause(self) -> None:
         """Stop all its processes where they are."""
         self.group.pause()
@@ -122,7 +128,7 @@ class LibraryEngine(RunningEngine):
             self.group.stdin.flush()
         except OSError as error:
             raise self.group.failure("it no longer reads") from error
-        return [Completion(*found) for found in self._read(REQUEST_SECONDS)["completions"]]
+        return [read_completion(found) for found in self._read(REQUEST_SECONDS)["completions"]]
 
     def _read(self, seconds: float) -> dict[str, Any]:
         """Read one line of JSON; never wait for longer than `seconds`."""

@@ -32,6 +32,8 @@ class Spread(NamedTuple):
     median: float
     lowest: float
     highest: float
+    rounds: tuple[float, ...]
+    """Every round's value."""
 
 
 class Comparison(NamedTuple):
@@ -48,8 +50,8 @@ OURS = "millrace"
 
 def spread(values: Iterable[float]) -> Spread:
     """Return the median and the range of at least one value."""
-    known = list(values)
-    return Spread(statistics.median(known), min(known), max(known))
+    known = tuple(values)
+    return Spread(statistics.median(known), min(known), max(known), known)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:

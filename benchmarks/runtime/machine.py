@@ -1,15 +1,34 @@
-"""What the run ran on, and how busy others kept it."""
+"""What the run ran on."""
 
 import os
 import platform
 import re
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from millrace_kernels.native.cores import count_threads
+from millrace_runtime.replica.cpu_limit import read_num_cpus
 
 TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "i8mm")
 """Of a CPU's features those that decide which kernels an engine has for it."""
-SAMPLE_SECONDS = 0.7
+MODEL_FIELDS = (("family", "cpu family"), ("model", "model"), ("stepping", "stepping"))
+
+
+def read_num_threads() -> int:
+    """Return how many threads every engine gets: as many as a replica of ours takes here.
+
+    The environment's limits and thread counts don't count; `ProcessGroup` hides them from the engines too.
+    """
+    return count_threads(read_num_cpus({}))
+
+
+def pick_cpus(num_threads: int) -> list[int]:
+    """Return so many of the CPUs that we may use, each of another core."""
+    chosen: list[int] = []
+    for cpu in sorted(os.sched_getaffinity(0)):
+        if count_threads(num_threads, [*chosen, cpu]) > len(chosen):
+            chosen.append(cpu)
+    return chosen
 
 
 def describe_machine() -> dict[str, Any]:
@@ -21,32 +40,12 @@ def describe_machine() -> dict[str, Any]:
 
 
 def read_cpu(cpuinfo: str) -> dict[str, Any]:
-    """Return name and telling flags from the text of /proc/cpuinfo."""
+    """Return name, model and telling flags from the text of /proc/cpuinfo."""
     fields: dict[str, str] = dict(re.findall(r"^(.+?)\s*:\s*(.*)$", cpuinfo, re.MULTILINE))
     words = fields.get("flags", fields.get("Features", "")).split()
-    return {
-        "cpu": fields.get("model name", "unknown"),
-        "flags": [flag for flag in TELLING_FLAGS if flag in words],
-    }
-
-
-class Ticks(NamedTuple):
-    """The machine's CPU time since it started, in clock ticks."""
-
-    total: int
-    idle: int
-
-
-def read_ticks(stat: str) -> Ticks:
-    """Return what the first line of /proc/stat says: user nice system idle iowait irq softirq steal."""
-    fields = [int(word) for word in stat.split("\n", 1)[0].split()[1:9]]
-    return Ticks(sum(fields), fields[3] + fields[4])
-
-
-def measure_busy_percent() -> float:
-    """Return how much of the machine others use, while all engines are stopped."""
-    before = read_ticks(Path("/proc/stat").read_text())
-    time.sleep(SAMPLE_SECONDS)
-    after = read_ticks(Path("/proc/stat").read_text())
-    total = max(1, after.total - before.total)
-    return round(100 * (1 - (after.idle - before.idle) / total), 1)
+    numbers = [f"{name} {fields[field]}" for name, field in MODEL_FIELDS if field in fields]
+    return (
+        {"cpu": fields.get("model name", "unknown")}
+        | ({"cpu_model": ", ".join(numbers)} if numbers else {})
+        | {"flags": [flag for flag in TELLING_FLAGS if flag in words]}
+    )

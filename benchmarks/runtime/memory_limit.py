@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.runtime.bandwidth import measure_read_bandwidth
+from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.figures import Spread, spread
 from benchmarks.runtime.models import BILLION, write_model
 from benchmarks.runtime.ours import our_library
@@ -28,7 +29,9 @@ class MemoryLimit(NamedTuple):
     bytes_per_token: int
 
 
-def measure_memory_limit(folder: Path, num_rounds: int, num_threads: int, case: Case = CASE) -> MemoryLimit:
+def measure_memory_limit(
+    folder: Path, num_rounds: int, num_threads: int, bystanders: Bystanders, case: Case = CASE
+) -> MemoryLimit:
     """Write the model, and decode on it in process. Raises EngineError."""
     tell("writing two gigabytes of random weights")
     model = write_model(folder / "billion", BILLION)
@@ -39,7 +42,7 @@ def measure_memory_limit(folder: Path, num_rounds: int, num_threads: int, case: 
         engine.pause()
         for number in range(num_rounds):
             before = measure_read_bandwidth(num_threads)
-            with running(engine):
+            with running(engine), bystanders.watch(engine):
                 rate = ask(engine, case, str(number))
             bandwidth = statistics.mean([before, measure_read_bandwidth(num_threads)])
             rates.append(rate)

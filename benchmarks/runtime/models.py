@@ -1,9 +1,12 @@
-"""Models of Llama's shape with random weights, written by ourselves: nothing is downloaded.
+"""`python -m benchmarks.runtime.models FOLDER`: writes the model that all engines are compared at.
 
-Speed does not depend on what the weights say, and greedy text of random weights is as long as any other.
+Models have Llama's shape and random weights, and are written by ourselves: nothing is downloaded. Speed does
+not depend on what the weights say, and greedy text of random weights is as long as any other.
 """
 
+import argparse
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,15 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
 BYTES_PER_VALUE = 2  # bfloat16, weights and KV cache
+
+END_OF_TEXT = "<|endoftext|>"
+MAX_LENGTH = 8192
+_TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": MAX_LENGTH,
+    "bos_token": END_OF_TEXT,
+    "eos_token": END_OF_TEXT,
+}
 
 
 @dataclass(frozen=True)
@@ -52,13 +64,23 @@ BILLION = Shape(hidden=2048, layers=16, heads=32, kv_heads=8, mlp=8192, vocabula
 
 
 def write_model(folder: Path, shape: Shape) -> Path:
-    """Write config, weights in bfloat16 and a tokenizer; return the folder."""
+    """Write config, weights in bfloat16 and a tokenizer, as peers read them too; return the folder."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(_render_config(shape)))
     torch.manual_seed(1)
     save_file(_draw_weights(shape), folder / "model.safetensors", metadata={"format": "pt"})
     _build_tokenizer(shape.vocabulary).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER_CONFIG))
     return folder
+
+
+def find_difference(folder: Path, shape: Shape) -> str | None:
+    """Return in what a model's config is not that of a shape, or None."""
+    found = json.loads((folder / "config.json").read_text())
+    for name, wanted in _render_config(shape).items():
+        if found.get(name) != wanted:
+            return f"{name} is {found.get(name)!r} instead of {wanted!r}"
+    return None
 
 
 def _render_config(shape: Shape) -> dict[str, object]:
@@ -71,7 +93,7 @@ def _render_config(shape: Shape) -> dict[str, object]:
         "num_key_value_heads": shape.kv_heads,
         "intermediate_size": shape.mlp,
         "vocab_size": shape.vocabulary,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": MAX_LENGTH,
         "rms_norm_eps": 1e-5,
         "rope_theta": 100000.0,
         "hidden_act": "silu",
@@ -105,10 +127,26 @@ def _draw(rows: int, columns: int) -> Tensor:
 
 
 def _build_tokenizer(size: int) -> tokenizers.Tokenizer:
-    """Bytes, then filler words: each token has a text, and few of them end within a character."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    """An end, bytes, then filler words: each token has a text, and few of them end within a character."""
+    letters = [END_OF_TEXT, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     pieces = [*letters, *(f"filler{number}" for number in range(len(letters), size))]
     tokenizer = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer
+
+
+def main(argv: list[str]) -> int:
+    """Write the model."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime.models", description=__doc__)
+    parser.add_argument("folder", type=Path, help="a folder that is not there yet")
+    folder = parser.parse_args(argv).folder
+    if folder.exists():
+        parser.error(f"{folder} exists: name another folder, or remove it")
+    write_model(folder, SMALL)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,5 @@
 """Our own engine, over HTTP and in process."""
 
-import os
 import subprocess
 import sys
 from functools import cache
@@ -37,7 +36,7 @@ def our_library(model: Path, precision: str, num_threads: int) -> EngineSpec:
     """Return the driver of our scheduler and executor, with the replica's own thread settings."""
     driver = (sys.executable, "-m", "benchmarks.runtime.drivers.millrace")
     command = (*driver, str(model), precision, str(MAX_BATCHED_TOKENS))
-    wanted = thread_environment(os.environ, num_threads)
+    wanted = thread_environment({}, num_threads)
     return EngineSpec(OURS, precision, command, wanted)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.runtime.client import LlamaCpp, OpenAI, PlainOpenAI
 from benchmarks.runtime.engines import PORT, EngineSpec
+from benchmarks.runtime.machine import pick_cpus
 from benchmarks.runtime.ours import MODEL_NAME
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -42,7 +43,8 @@ class Peer:
         command = [str(folder / self.ask_version[0]), *self.ask_version[1:]]
         said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         lines = (said.stdout + said.stderr).splitlines()
-        return next((line.strip() for line in lines if any(map(str.isdigit, line))), None)
+        told = next((line.strip() for line in lines if any(map(str.isdigit, line))), None)
+        return told and told.removeprefix("version: ")
 
 
 def build_llama_cpp(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
@@ -58,16 +60,25 @@ def build_vllm(folder: Path, model: Path, precision: str, num_threads: int) -> E
     command = [str(folder / "venvs/vllm/bin/vllm"), "serve", str(model), "--served-model-name", MODEL_NAME]
     command += ["--host", "127.0.0.1", "--port", PORT, "--dtype", "bfloat16", "--max-model-len", "2048"]
     command += ["--no-enable-prefix-caching", "--max-num-seqs", "64", "--disable-uvicorn-access-log"]
-    preloads = [*(folder / "build").rglob("libtcmalloc_minimal.so.4"), folder / "venvs/vllm/lib/libiomp5.so"]
+    preloads = find_preloads(folder)
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{num_threads - 1}",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, pick_cpus(num_threads))),
         "OMP_NUM_THREADS": str(num_threads),
-        "LD_PRELOAD": ":".join(str(path) for path in preloads if path.exists()),
+        "LD_PRELOAD": ":".join(str(path) for path in preloads.values() if path is not None),
         "VLLM_CACHE_ROOT": str(folder / "cache/vllm"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache/inductor"),
     }
-    return EngineSpec("vllm", precision, tuple(command), OFFLINE | environment, OpenAI(MODEL_NAME))
+    lacks = ", ".join(name for name, path in preloads.items() if path is None)
+    return EngineSpec(
+        "vllm", precision, tuple(command), OFFLINE | environment, OpenAI(MODEL_NAME), lacks=lacks
+    )
+
+
+def find_preloads(folder: Path) -> dict[str, Path | None]:
+    """Return where the libraries lie that vLLM's manual wants preloaded, None for one that is not there."""
+    places = {"libtcmalloc_minimal.so.4": folder / "build", "libiomp5.so": folder / "venvs/vllm/lib"}
+    return {name: next(place.rglob(name), None) for name, place in places.items()}
 
 
 def build_transformers(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:

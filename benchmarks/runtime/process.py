@@ -16,9 +16,13 @@ from typing import IO, Self
 from benchmarks.runtime.errors import EngineError
 
 STOP_SECONDS = 20.0
+THREAD_SETTINGS = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MILLRACE_CPU_LIMIT")
+"""How the names of variables begin that set an engine's threads."""
 _GUARD = 'read -r _ || kill -s KILL -- "-$1"'
 """Kills a group when our end of the pipe closes without a word: were we killed, the stopped would stay."""
 _POLL_SECONDS = 0.02
+_GROUP, _TIMES = 2, slice(11, 15)
+"""Where /proc/PID/stat has them, after the name: its group; user and system time, and its dead children's."""
 
 
 class ProcessGroup:
@@ -27,7 +31,7 @@ class ProcessGroup:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, is_piped: bool
     ) -> None:
-        """Start the command with `environment` on top of ours; what it says goes to `log`.
+        """Start the command with `environment` on top of what it inherits; what it says goes to `log`.
 
         With `is_piped` its input and output are pipes to us.
         """
@@ -36,7 +40,7 @@ class ProcessGroup:
         with log.open("wb") as said:
             self._leader = subprocess.Popen(
                 command,
-                env={**os.environ, **environment},
+                env={**inherit_environment(os.environ), **environment},
                 stdin=subprocess.PIPE if is_piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if is_piped else said,
                 stderr=said,
@@ -75,6 +79,12 @@ class ProcessGroup:
     def resume(self) -> None:
         """Continue them."""
         self._signal(signal.SIGCONT)
+
+    def read_cpu_seconds(self) -> float:
+        """Return the CPU time of every process of the group, and of those of them that ended."""
+        stats = map(_read_stat, Path("/proc").glob("[0-9]*/stat"))
+        members = [stat for stat in stats if stat and stat[_GROUP] == str(self._leader.pid)]
+        return sum(int(ticks) for stat in members for ticks in stat[_TIMES]) / os.sysconf("SC_CLK_TCK")
 
     def await_condition(self, what: str, condition: Callable[[], bool], seconds: float) -> None:
         """Wait until the condition holds. Raises EngineError when the command ends or time is up."""
@@ -121,6 +131,19 @@ class ProcessGroup:
         if self._leader.returncode is not None:
             return True
         return os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def inherit_environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """Return what engines inherit: nothing that would set one's threads and not another's."""
+    return {name: value for name, value in ours.items() if not name.startswith(THREAD_SETTINGS)}
+
+
+def _read_stat(path: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name; none of a process that has just ended."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 @contextlib.contextmanager

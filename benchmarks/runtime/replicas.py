@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Spread, spread
 from benchmarks.runtime.ours import our_library
@@ -25,7 +26,13 @@ SHARED_CASES = tuple(
 
 
 def measure_replicas(
-    model: Path, folder: Path, num_rounds: int, num_threads: int, cases: Sequence[Case] = SHARED_CASES
+    model: Path,
+    folder: Path,
+    num_rounds: int,
+    num_threads: int,
+    bystanders: Bystanders,
+    *,
+    cases: Sequence[Case] = SHARED_CASES,
 ) -> dict[str, Spread]:
     """Return, for each case's name, together over alone, round by round. Raises EngineError."""
     with contextlib.ExitStack() as stack:
@@ -41,20 +48,21 @@ def measure_replicas(
         shares: dict[str, list[float]] = {case.name: [] for case in cases}
         for number in range(num_rounds):
             for case in cases:
-                shares[case.name].append(compare_replicas(replicas, case, str(number)))
+                shares[case.name].append(compare_replicas(replicas, case, str(number), bystanders))
                 tell(f"round {number + 1}: two replicas {case.name} {shares[case.name][-1]:.2f}")
     return {name: spread(found) for name, found in shares.items()}
 
 
-def compare_replicas(replicas: Sequence[Engine], case: Case, seed: str) -> float:
+def compare_replicas(replicas: Sequence[Engine], case: Case, seed: str, bystanders: Bystanders) -> float:
     """Return what all do together over what one does alone, on average. Raises EngineError."""
     alone = []
     for engine in replicas:
-        with running(engine):
+        with running(engine), bystanders.watch(engine):
             alone.append(ask(engine, case, seed))
     with contextlib.ExitStack() as stack:
         for engine in replicas:
             stack.enter_context(running(engine))
+        stack.enter_context(bystanders.watch(*replicas))
         together = ask_at_once(replicas, case, seed)
     return together / statistics.mean(alone)
 

@@ -1,9 +1,21 @@
 """The run's result: a table for people, and one JSON line from which the README's table is made."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from benchmarks.runtime.figures import Comparison, Rates, Spread, compare_manners, compare_with_best, spread
+from benchmarks.runtime.figures import (
+    Comparison,
+    Manner,
+    Rates,
+    Row,
+    Spread,
+    compare_manners,
+    compare_with_best,
+    spread,
+)
+from benchmarks.runtime.replicas import SHARED_CASES
+from benchmarks.runtime.workload import PRECISIONS
 
 COMPARED = (
     ("single", ("bf16", "int8", "int4")),
@@ -12,14 +24,25 @@ COMPARED = (
     ("c32", ("bf16", "int8", "int4")),
 )
 """Which cases are put over the best peer's, and at which precisions."""
+MANNERS_COMPARED = ("single", "c32")
+"""In which cases our engine over HTTP is put over the same in process."""
+FIGURES = (
+    *(f"{case}_{precision}_over_best" for case, precisions in COMPARED for precision in precisions),
+    *(f"http_over_engine_{case}_{precision}" for case in MANNERS_COMPARED for precision in PRECISIONS),
+    "decode_over_memory_limit",
+    *(f"two_replicas_over_one_{case.name}" for case in SHARED_CASES),
+    "start_seconds_over_python_peers",
+)
+"""All that a run with every engine and part finds, in the order of the README's table."""
+RANGE = ("median", "lowest", "highest")
 ALONE = "no ratio to a peer: ours and a peer were not both measured at one precision"
 
 
 def render_rows(rates: Rates) -> list[dict[str, Any]]:
-    """Return every row's median and range, in tokens a second."""
+    """Return every row's median, range and rounds, in tokens a second."""
     return [
         {"case": row.case, "precision": row.precision, "engine": row.engine, "manner": str(row.manner)}
-        | render_spread(spread(found), digits=1)
+        | render_spread(spread(found), digits=2)
         for row, found in rates.items()
     ]
 
@@ -31,9 +54,9 @@ def render_ratios(rates: Rates) -> dict[str, Any]:
         for precision in precisions:
             if (comparison := compare_with_best(rates, case, precision)) is not None:
                 found[f"{case}_{precision}_over_best"] = render_comparison(comparison)
-    for case in ("single", "c32"):
-        if (kept := compare_manners(rates, case, "bf16")) is not None:
-            found[f"http_over_engine_{case}"] = render_spread(kept)
+    for case, precision in itertools.product(MANNERS_COMPARED, PRECISIONS):
+        if (kept := compare_manners(rates, case, precision)) is not None:
+            found[f"http_over_engine_{case}_{precision}"] = render_spread(kept)
     return found
 
 
@@ -42,15 +65,26 @@ def render_comparison(comparison: Comparison) -> dict[str, Any]:
     return render_spread(comparison.ratio) | {"over": comparison.over}
 
 
-def render_spread(found: Spread, digits: int = 3) -> dict[str, float]:
+def render_spread(found: Spread, digits: int = 3) -> dict[str, Any]:
     """Return a spread as JSON has it."""
-    return {name: round(value, digits) for name, value in found._asdict().items()}
+    rounded = [round(value, digits) for value in found.rounds]
+    return {name: round(getattr(found, name), digits) for name in RANGE} | {"rounds": rounded}
+
+
+def read_rates(rows: Iterable[Mapping[str, Any]]) -> Rates:
+    """Return the rates that a result's rows tell: of them its ratios can be taken again."""
+    return {
+        Row(row["case"], row["precision"], row["engine"], Manner(row["manner"])): row["rounds"]
+        for row in rows
+    }
 
 
 def render_table(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that a person reads."""
     machine = result["machine"]
-    yield f"Our runtime on {machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}"
+    yield f"Our runtime on {describe_cpu(machine)}, {machine['cores']} cores, {', '.join(machine['flags'])}"
+    if (busy := machine["busy_percent_of_others"]) is not None:
+        yield f"  others kept {busy['median']} % of it busy, {busy['highest']} % in the worst turn"
     for name, version in result["engines"].items():
         yield f"  {name} {version}"
     for name, reason in result["left_out"].items():
@@ -62,9 +96,17 @@ def render_table(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name + ', start to first token':<42}{render_range(found, digits=1):>24} s"
     for name, figure in result["figures"].items():
         over = f" over {figure['over']}" if "over" in figure else ""
+        over += f", {figure['bytes_per_token']} bytes a token" if "bytes_per_token" in figure else ""
         yield f"  {name:<42}{render_range(figure):>24}{over}"
     if not any("over" in figure for figure in result["figures"].values()):
         yield f"  {ALONE}"
+    if "failed" in result:
+        yield f"  ended early, as ours failed: {result['failed']}"
+
+
+def describe_cpu(machine: Mapping[str, Any]) -> str:
+    """Return the CPU's name, and its model where it is known: some machines name only the maker."""
+    return f"{machine['cpu']} ({machine['cpu_model']})" if "cpu_model" in machine else str(machine["cpu"])
 
 
 def render_range(found: Mapping[str, Any], digits: int = 2) -> str:

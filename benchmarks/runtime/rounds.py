@@ -1,7 +1,7 @@
 """The order of the measurements, and carrying it out: one engine runs, the others are stopped.
 
-In every round each case goes to all engines one after the other (A B C, A B C, …), so that what is
-compared lies seconds apart.
+In every round each case goes to all engines one after the other, so that what is compared lies seconds
+apart. The next round begins with the next engine (A B C, B C A, …): none has the better place in all of them.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS, Row
 from benchmarks.runtime.progress import tell
@@ -19,6 +20,9 @@ class Engine(Protocol):
     """A started engine that answers when it is asked."""
 
     name: str
+
+    def read_cpu_seconds(self) -> float:
+        """Return the CPU time of all its processes so far."""
 
     def row(self, case: Case) -> Row:
         """Return where this engine's rate in a case belongs."""
@@ -46,14 +50,14 @@ def plan_turns(num_rounds: int, cases: Sequence[Case], num_engines: int) -> Iter
     for number in range(num_rounds):
         for case in cases:
             for engine in range(num_engines):
-                yield Turn(number, case, engine)
+                yield Turn(number, case, (number + engine) % num_engines)
 
 
 class Rounds:
     """Measures engines in turn. A peer that fails once is left out from then on, and so are its rates."""
 
-    def __init__(self, engines: Sequence[Engine], cases: Sequence[Case]) -> None:
-        self._engines, self._cases = engines, cases
+    def __init__(self, engines: Sequence[Engine], cases: Sequence[Case], bystanders: Bystanders) -> None:
+        self._engines, self._cases, self._bystanders = engines, cases, bystanders
         self._rates: dict[Row, list[float]] = {}
         self.failures: dict[str, str] = {}
         """Why a peer was left out, by its name."""
@@ -65,6 +69,11 @@ class Rounds:
         for turn in plan_turns(num_rounds, self._cases, len(self._engines)):
             engine = self._engines[turn.engine]
             self._attempt(engine, partial(self._measure, engine, turn))
+        return self.rates
+
+    @property
+    def rates(self) -> dict[Row, list[float]]:
+        """Every rate so far, by row and round, of the engines that never failed."""
         return {row: rates for row, rates in self._rates.items() if row.engine not in self.failures}
 
     def _attempt(self, engine: Engine, action: Callable[[], None]) -> None:
@@ -84,8 +93,9 @@ class Rounds:
             ask(engine, case.shorten(), "warm")
 
     def _measure(self, engine: Engine, turn: Turn) -> None:
-        ask(engine, WAKE, str(turn))  # its caches went cold while it was stopped
-        rate = ask(engine, turn.case, str(turn.round))
+        with self._bystanders.watch(engine):
+            ask(engine, WAKE, str(turn))  # its caches went cold while it was stopped
+            rate = ask(engine, turn.case, str(turn.round))
         row = engine.row(turn.case)
         self._rates.setdefault(row, []).append(rate)
         tell(f"round {turn.round + 1}: {row.case} {row.precision} {row.engine} {row.manner}: {rate:.1f}")

@@ -9,8 +9,10 @@ from benchmarks.runtime.engines import EngineSpec, ServerEngine
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS, Comparison, ratios, spread
 from benchmarks.runtime.progress import tell
+from benchmarks.runtime.workload import Case, Figure, find_fault
 
 PROMPT = "Once upon a time"
+START = Case("start", Figure.PREFILL, 1, 4, 1)
 MAX_ROUNDS = 3
 """A start of some takes a minute."""
 
@@ -50,8 +52,10 @@ def time_start(spec: EngineSpec, folder: Path) -> float:
     """Start a server for one token; return the seconds from its start to it. Raises EngineError."""
     with spec.start(folder) as engine:
         assert isinstance(engine, ServerEngine)
-        answer = client.complete(engine.base, engine.dialect, [PROMPT], 1)[0]
-        return answer.first_token - engine.group.began
+        answers = client.complete(engine.base, engine.dialect, [PROMPT], START.num_output_tokens)
+        if (fault := find_fault(START, answers)) is not None:
+            raise EngineError(fault)
+        return answers[0].first_token - engine.group.began
 
 
 def compare_starts(seconds: Mapping[str, Sequence[float]]) -> Comparison | None:

@@ -5,8 +5,12 @@ import enum
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from benchmarks.runtime.errors import EngineError
+
+PRECISIONS = ("bf16", "int8", "int4")
+"""Of the weights."""
 FIRST_TOKEN, END_TOKEN = 300, 32_000
 """Prompts are drawn from [FIRST_TOKEN, END_TOKEN): above the special tokens, below every vocabulary's end."""
 QUICK_OUTPUT_TOKENS = 12
@@ -60,6 +64,15 @@ class Completion(NamedTuple):
     first_token: float
     last_token: float
     num_tokens: int
+    num_first_tokens: int = 1
+    """Those that came together at `first_token`; 1 where a server does not tell."""
+
+
+def read_completion(found: Sequence[Any]) -> Completion:
+    """Return what was noted of a request. Raises EngineError where no token came: then it has no times."""
+    if None in found:
+        raise EngineError("an answer ended without a token")
+    return Completion(*found)
 
 
 def compute_rate(case: Case, completions: Sequence[Completion]) -> float:
@@ -70,7 +83,8 @@ def compute_rate(case: Case, completions: Sequence[Completion]) -> float:
     num_tokens = sum(completion.num_tokens for completion in completions)
     match case.figure:
         case Figure.DECODE:
-            return (num_tokens - len(completions)) / (ended - first)
+            num_first = sum(completion.num_first_tokens for completion in completions)
+            return (num_tokens - num_first) / (ended - first)
         case Figure.PREFILL:
             return case.num_requests * case.num_prompt_tokens / (first - began)
         case Figure.OUTPUT:

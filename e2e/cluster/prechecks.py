@@ -10,6 +10,8 @@ from pathlib import Path
 from e2e.cluster.errors import PrecheckFailedError
 
 MINIMUM_PYTHON = (3, 11)
+COMPILERS = ("c++", "g++", "clang++")
+"""As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
 DISK_TO_BUILD = 7_000_000_000
 """Bytes: Go's modules and build cache while the parts are built from nothing."""
 DISK_TO_RUN = 1_000_000_000
@@ -65,6 +67,16 @@ def check_port(port: int, flag: str) -> None:
                 f"port {port} on 127.0.0.1 is taken ({error.strerror}); end what uses it, or choose "
                 f'another: make up ARGS="{flag} {port + 1}"'
             ) from error
+
+
+def check_compiler() -> None:
+    """Refuse a machine whose native kernels can't be tested. A replica there computes with torch, slowly."""
+    names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
+    if not any(map(shutil.which, names)):
+        raise PrecheckFailedError(
+            f"there is no C++ compiler ({', '.join(names)}), and the tests of the CPU kernels need one; "
+            "on Debian and Ubuntu write: sudo apt-get install g++"
+        )
 
 
 def check_namespaces() -> None:

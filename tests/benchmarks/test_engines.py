@@ -1,5 +1,6 @@
 """Servers' dialects, drivers' pipes, and peers that are not there."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -63,6 +64,18 @@ def test_a_peer_names_what_is_missing(peer: Peer, tmp_path: Path) -> None:
     assert peer.find_missing(tmp_path, precision) is None
     command = peer.build(tmp_path, tmp_path / peer.models[precision], precision, 2).command
     assert str(tmp_path / peer.models[precision]) in command
+
+
+def test_vllm_is_bound_to_our_cpus_and_names_the_libraries_it_lacks(tmp_path: Path) -> None:
+    (vllm,) = (peer for peer in PEERS if peer.name == "vllm")
+    spec = vllm.build(tmp_path, tmp_path / "model", "bf16", 1)
+    assert spec.environment["VLLM_CPU_OMP_THREADS_BIND"] == str(min(os.sched_getaffinity(0)))
+    assert spec.lacks == "libtcmalloc_minimal.so.4, libiomp5.so"
+    library = tmp_path / "build/lib/libtcmalloc_minimal.so.4"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    spec = vllm.build(tmp_path, tmp_path / "model", "bf16", 1)
+    assert (spec.lacks, spec.environment["LD_PRELOAD"]) == ("libiomp5.so", str(library))
 
 
 def test_a_start_is_compared_with_the_fastest_peer() -> None:

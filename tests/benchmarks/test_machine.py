@@ -1,12 +1,20 @@
 """The machine as /proc tells it, and the models that are written."""
 
+import dataclasses
+import os
 from pathlib import Path
 
+import pytest
+import transformers
 from safetensors import safe_open
 
-from benchmarks.runtime.machine import Ticks, read_cpu, read_ticks
-from benchmarks.runtime.models import BILLION, SMALL, Shape, write_model
+from benchmarks.runtime import models
+from benchmarks.runtime.machine import pick_cpus, read_cpu
+from benchmarks.runtime.models import BILLION, SMALL, Shape, find_difference, write_model
+from millrace_kernels.native.cores import count_threads
 from millrace_runtime.chat.tokenizer import Tokenizer
+
+TOY = Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=96, vocabulary=512)
 
 
 def test_a_cpu_is_its_name_and_the_flags_that_choose_kernels() -> None:
@@ -15,17 +23,48 @@ def test_a_cpu_is_its_name_and_the_flags_that_choose_kernels() -> None:
     assert read_cpu("") == {"cpu": "unknown", "flags": []}
 
 
-def test_waiting_for_a_disk_is_idle() -> None:
-    assert read_ticks("cpu  10 1 5 80 4 0 0 2 7 7\ncpu0 1 1 1 1\n") == Ticks(total=102, idle=84)
+def test_a_cpu_whose_name_tells_only_the_maker_is_known_by_its_model() -> None:
+    text = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: A CPU\nstepping\t: 1\n"
+    assert read_cpu(text)["cpu_model"] == "family 25, model 17, stepping 1"
+
+
+def test_cpus_are_picked_among_those_we_may_use_and_no_two_of_one_core() -> None:
+    allowed = os.sched_getaffinity(0)
+    picked = pick_cpus(len(allowed))
+    assert set(picked) <= allowed
+    assert len(picked) == count_threads(len(allowed))
+    assert pick_cpus(1) == picked[:1] == [min(allowed)]
+
+
+def test_a_model_of_another_shape_is_told_by_what_differs(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", TOY)
+    assert find_difference(folder, TOY) is None
+    assert (
+        find_difference(folder, dataclasses.replace(TOY, layers=3)) == "num_hidden_layers is 2 instead of 3"
+    )
 
 
 def test_a_written_model_has_the_weights_that_are_counted_and_a_tokenizer_we_load(tmp_path: Path) -> None:
-    shape = Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=96, vocabulary=512)
-    folder = write_model(tmp_path / "model", shape)
+    folder = write_model(tmp_path / "model", TOY)
     with safe_open(folder / "model.safetensors", "pt") as weights:
         num_weights = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118
-    assert num_weights == shape.num_weights
-    assert Tokenizer.load(folder).decode([256, 257]) == "filler256filler257"
+    assert num_weights == TOY.num_weights
+    assert Tokenizer.load(folder).decode([257, 258]) == "filler257filler258"
+
+
+@pytest.mark.slow
+def test_transformers_reads_a_written_model_as_the_peers_converters_do(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", TOY)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.eos_token_id, len(tokenizer)) == (0, TOY.vocabulary)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert sum(weights.numel() for weights in model.parameters()) == TOY.num_weights
+
+
+def test_the_compared_model_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        models.main([str(tmp_path)])
+    assert f"{tmp_path} exists: name another folder" in capsys.readouterr().err
 
 
 def test_a_decode_step_reads_every_weight_and_its_own_context() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runtime.errors import EngineError
-from benchmarks.runtime.process import ProcessGroup
+from benchmarks.runtime.process import THREAD_SETTINGS, ProcessGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILY = ("sh", "-c", "sleep 60 & echo $!; wait")
@@ -58,6 +58,18 @@ def test_a_wait_is_bounded(tmp_path: Path) -> None:
         pytest.raises(EngineError, match=r"not ready after 0\.1 s; its last words: it said nothing"),
     ):
         group.await_condition("ready", lambda: False, 0.1)
+
+
+def test_no_engine_inherits_what_would_set_its_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "KMP_AFFINITY", "MILLRACE_CPU_LIMIT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("OTHER", "kept")
+    with ProcessGroup(("env",), {"OMP_WAIT_POLICY": "PASSIVE"}, tmp_path / "log", is_piped=True) as group:
+        said = dict(line.split("=", 1) for line in group.stdout.read().decode().splitlines() if "=" in line)
+    assert {name for name in said if name.startswith(THREAD_SETTINGS)} == {"OMP_WAIT_POLICY"}
+    assert said["OTHER"] == "kept"
 
 
 def test_stopped_processes_end_when_the_benchmark_is_killed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Manner, Row
 from benchmarks.runtime.replicas import SHARED_CASES, compare_replicas
@@ -27,6 +28,9 @@ class FakeReplica:
         seconds = 10.0 if len(RUNNING) == 1 else self._shared_seconds
         return [Completion(0.0, 1.0, seconds, self._num_tokens) for _ in prompts]
 
+    def read_cpu_seconds(self) -> float:
+        return 0.0
+
     def pause(self) -> None:
         RUNNING.discard(self.name)
 
@@ -36,13 +40,15 @@ class FakeReplica:
 
 def test_the_ratio_is_of_all_tokens_until_the_last_over_one_alone() -> None:
     replicas = [FakeReplica("a", 20.0), FakeReplica("b", 25.0)]
-    assert compare_replicas(replicas, CASE, "0") == pytest.approx((200 / 25) / (100 / 10))
+    assert compare_replicas(replicas, CASE, "0", Bystanders(100)) == pytest.approx((200 / 25) / (100 / 10))
     assert not RUNNING
 
 
 def test_an_answer_that_is_too_short_is_no_rate() -> None:
     with pytest.raises(EngineError, match="answers of"):
-        compare_replicas([FakeReplica("a", 20.0), FakeReplica("b", 20.0, num_tokens=3)], CASE, "0")
+        compare_replicas(
+            [FakeReplica("a", 20.0), FakeReplica("b", 20.0, num_tokens=3)], CASE, "0", Bystanders(100)
+        )
     assert not RUNNING
 
 

@@ -1,14 +1,25 @@
 """What a run prints, and the README's table of it."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.record import publish
 from benchmarks.runtime.__main__ import build_parser, read_choice
 from benchmarks.runtime.errors import UsageError
-from benchmarks.runtime.figures import OURS, Manner, Row
-from benchmarks.runtime.report import ALONE, COMPARED, render_ratios, render_rows, render_table
-from benchmarks.runtime.table import MEANINGS, describe, render_markdown
+from benchmarks.runtime.figures import OURS, Manner, Row, spread
+from benchmarks.runtime.report import (
+    ALONE,
+    FIGURES,
+    read_rates,
+    render_ratios,
+    render_rows,
+    render_spread,
+    render_table,
+)
+from benchmarks.runtime.table import describe, render_prose, render_table_rows
 
 HTTP, LIBRARY = Manner.HTTP, Manner.LIBRARY
 RATES = {
@@ -21,7 +32,16 @@ RATES = {
 
 def build_result(rates: dict[Row, list[float]]) -> dict[str, Any]:
     return {
-        "machine": {"cpu": "Some CPU", "cores": 2, "flags": ["avx2"]},
+        "date": "2026-11-21",
+        "machine": {
+            "cpu": "Some CPU",
+            "cpu_model": "family 1",
+            "cores": 2,
+            "flags": ["avx2"],
+            "busy_percent_of_others": {"median": 1.0, "highest": 12.5},
+        },
+        "model": "Llama's shape, 134.5 million weights, drawn at random",
+        "rounds": 2,
         "engines": {OURS: "abc", "llama.cpp": "1.0"},
         "left_out": {"vllm bf16": "absent: $PEERS/venvs/vllm is not there"},
         "rows": render_rows(rates),
@@ -39,6 +59,7 @@ def test_a_row_holds_the_median_and_the_range_over_the_rounds() -> None:
         "median": 47.5,
         "lowest": 45.0,
         "highest": 50.0,
+        "rounds": [45.0, 50.0],
     }
 
 
@@ -48,15 +69,31 @@ def test_figures_are_those_that_both_sides_were_measured_for() -> None:
             "median": 0.475,
             "lowest": 0.45,
             "highest": 0.5,
+            "rounds": [0.45, 0.5],
             "over": "llama.cpp over HTTP",
         },
-        "http_over_engine_single": {"median": 0.95, "lowest": 0.9, "highest": 1.0},
+        "http_over_engine_single_bf16": {
+            "median": 0.95,
+            "lowest": 0.9,
+            "highest": 1.0,
+            "rounds": [0.9, 1.0],
+        },
     }
+
+
+def test_http_is_put_over_the_engine_at_every_precision_that_both_were_measured_at() -> None:
+    rates = {Row("c32", "int4", OURS, manner): [rate] for manner, rate in ((HTTP, 9.0), (LIBRARY, 10.0))}
+    assert list(render_ratios(rates)) == ["http_over_engine_c32_int4"]
+
+
+def test_the_figures_follow_from_the_rounds_that_a_result_keeps() -> None:
+    assert render_ratios(read_rates(render_rows(RATES))) == render_ratios(RATES)
 
 
 def test_the_table_names_engines_what_was_left_out_and_every_row() -> None:
     text = "\n".join(render_table(build_result(RATES)))
-    assert "Some CPU, 2 cores, avx2" in text
+    assert "Some CPU (family 1), 2 cores, avx2" in text
+    assert "others kept 1.0 % of it busy, 12.5 % in the worst turn" in text
     assert "llama.cpp 1.0" in text
     assert "left out: vllm bf16: absent" in text
     assert "47.5 (45.0–50.0) tokens/s" in text
@@ -65,21 +102,69 @@ def test_the_table_names_engines_what_was_left_out_and_every_row() -> None:
     assert ALONE not in text
 
 
+def test_the_table_says_how_many_bytes_the_memory_limit_is_of() -> None:
+    figure = render_spread(spread([0.9])) | {"bytes_per_token": 2_085_228_544}
+    result = build_result(RATES) | {"figures": {"decode_over_memory_limit": figure}}
+    assert "0.90 (0.90–0.90), 2085228544 bytes a token" in "\n".join(render_table(result))
+
+
+def test_a_run_that_ours_ended_says_so() -> None:
+    assert "ended early, as ours failed: out" in "\n".join(
+        render_table(build_result(RATES) | {"failed": "out"})
+    )
+
+
 def test_a_run_without_peers_claims_no_ratio() -> None:
     alone = {row: rates for row, rates in RATES.items() if row.engine == OURS}
     assert ALONE in "\n".join(render_table(build_result(alone)))
 
 
 def test_the_readmes_table_says_what_each_figure_is() -> None:
-    lines = list(render_markdown(build_result(RATES)))
+    lines = list(render_table_rows(build_result(RATES)))
     assert lines[2].startswith("| `single_bf16_over_best` | bf16 weights, one stream, 128 tokens in")
     assert lines[2].endswith("| llama.cpp over HTTP |")
-    assert lines[3].startswith("| `http_over_engine_single` | one stream, over HTTP / in process |")
+    assert lines[3].startswith("| `http_over_engine_single_bf16` | bf16 weights, one stream: over HTTP /")
 
 
 def test_every_figure_that_a_run_can_have_is_described() -> None:
-    names = [f"{case}_{precision}_over_best" for case, precisions in COMPARED for precision in precisions]
-    assert all(describe(name) for name in [*names, *(name for name in MEANINGS if "_" in name)])
+    assert all(describe(name) for name in FIGURES)
+
+
+def test_the_readmes_prose_is_the_runs() -> None:
+    text = " ".join(render_prose(build_result(RATES)))
+    assert "2026-11-21 at commit abc" in text
+    assert "134.5 million weights" in text
+    assert "2 cores of Some CPU (family 1) with avx2" in text
+    assert "2 rounds" in text
+    assert "llama.cpp 1.0" in text
+    assert max(map(len, render_prose(build_result(RATES)))) <= 120
+    assert "below" not in text
+    slow = render_spread(spread([0.9]))
+    result = build_result(RATES) | {"figures": {"http_over_engine_c32_int8": slow}}
+    assert "`http_over_engine_c32_int8` is below" in " ".join(render_prose(result))
+
+
+def test_a_part_that_the_flags_leave_out_is_named() -> None:
+    choice = read_choice(build_parser().parse_args(["--only", "single,start", "--precisions", "bf16,int8"]))
+    assert set(choice.list_unwanted()) == {
+        *("part prefill", "part c8", "part c32", "part memory", "part replicas"),
+        "precision int4",
+    }
+    without_ours = read_choice(build_parser().parse_args(["--engines", "llama.cpp"]))
+    assert {"part memory", "part replicas", "part start", "engine ours"} <= set(without_ours.list_unwanted())
+    assert not list(read_choice(build_parser().parse_args([])).list_unwanted())
+
+
+def test_a_result_that_can_not_be_written_is_told_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["--output", str(tmp_path / "none" / "run.json")])
+    assert "name a file in a folder that exists" in capsys.readouterr().err
+    path = build_parser().parse_args(["--output", str(tmp_path / "run.json")]).output
+    assert not path.exists()
+    publish({"benchmark": "runtime"}, path)
+    assert json.loads(path.read_text()) == {"benchmark": "runtime"}
 
 
 @pytest.mark.parametrize("flag", ["--only", "--engines", "--precisions"])

@@ -1,7 +1,10 @@
 """A run as a transcript: which engine goes on, is asked and is stopped, and what a failure changes."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS, Manner, Row
 from benchmarks.runtime.rounds import Rounds, plan_turns
@@ -29,6 +32,9 @@ class FakeEngine:
         seconds = len(prompts) * case.num_output_tokens / self._speed
         return [Completion(0.0, 0.0, seconds, case.num_output_tokens) for _ in prompts]
 
+    def read_cpu_seconds(self) -> float:
+        return 0.0
+
     def pause(self) -> None:
         self._transcript.append(f"{self.name} stops")
 
@@ -36,15 +42,19 @@ class FakeEngine:
         self._transcript.append(f"{self.name} goes on")
 
 
-def test_every_case_goes_round_all_engines_before_the_next() -> None:
+def watched(engines: Sequence[FakeEngine], cases: Sequence[Case]) -> Rounds:
+    return Rounds(engines, cases, Bystanders(100))
+
+
+def test_every_case_goes_round_all_engines_before_the_next_and_each_round_begins_with_another() -> None:
     turns = [f"{turn.round}{turn.case.name}{turn.engine}" for turn in plan_turns(2, [ONE, TWO], 2)]
-    assert turns == ["0one0", "0one1", "0two0", "0two1", "1one0", "1one1", "1two0", "1two1"]
+    assert turns == ["0one0", "0one1", "0two0", "0two1", "1one1", "1one0", "1two1", "1two0"]
 
 
 def test_only_the_engine_that_is_asked_runs() -> None:
     transcript: list[str] = []
     engines = [FakeEngine(OURS, transcript), FakeEngine("peer", transcript, speed=20.0)]
-    rates = Rounds(engines, [ONE]).run(1)
+    rates = watched(engines, [ONE]).run(1)
     assert transcript == [
         *("millrace goes on", "millrace stops", "peer goes on", "peer stops"),  # warming up
         *("millrace goes on", "millrace one", "millrace stops", "peer goes on", "peer one", "peer stops"),
@@ -54,7 +64,7 @@ def test_only_the_engine_that_is_asked_runs() -> None:
 
 def test_a_peer_that_fails_is_named_and_leaves_no_rates_and_is_asked_no_more() -> None:
     transcript: list[str] = []
-    rounds = Rounds(
+    rounds = watched(
         [FakeEngine(OURS, transcript), FakeEngine("peer", transcript, fails_on="two")], [ONE, TWO]
     )
     rates = rounds.run(2)
@@ -71,5 +81,5 @@ def test_a_peer_that_fails_is_named_and_leaves_no_rates_and_is_asked_no_more() -
 def test_a_failure_of_ours_ends_the_run_with_the_engine_stopped() -> None:
     transcript: list[str] = []
     with pytest.raises(EngineError, match="broke off"):
-        Rounds([FakeEngine(OURS, transcript, fails_on="one")], [ONE]).run(1)
+        watched([FakeEngine(OURS, transcript, fails_on="one")], [ONE]).run(1)
     assert transcript[-1] == "millrace stops"

@@ -28,6 +28,11 @@ def test_a_rate_is_over_the_time_that_its_figure_is_about(figure: Figure, rate: 
     assert compute_rate(Case("two", figure, 2, 100, 10), completions) == pytest.approx(rate)
 
 
+def test_tokens_that_came_with_the_first_are_not_decoded_in_the_time_after_it() -> None:
+    burst = Completion(1.0, 2.0, 7.0, 11, num_first_tokens=3)
+    assert compute_rate(Case("one", Figure.DECODE, 1, 100, 11), [burst]) == pytest.approx((11 - 3) / 5.0)
+
+
 def test_an_answer_that_stopped_early_counts_as_a_fault_and_not_as_a_fast_one() -> None:
     case = Case("two", Figure.OUTPUT, 2, 100, 10)
     whole, cut = Completion(0, 1, 2, 10), Completion(0, 1, 2, 7)

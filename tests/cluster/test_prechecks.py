@@ -8,6 +8,7 @@ import pytest
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.prechecks import (
     available_memory,
+    check_compiler,
     check_disk,
     check_memory,
     check_port,
@@ -43,6 +44,21 @@ def test_a_taken_port_is_refused_with_the_flag_that_moves_it() -> None:
         ):
             check_port(port, "--api-port")
     check_port(port, "--api-port")
+
+
+def test_a_machine_without_a_compiler_is_refused_for_the_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PrecheckFailedError, match=r"no C\+\+ compiler.*write: sudo apt-get install g\+\+"):
+        check_compiler()
+    compiler = tmp_path / "g++"
+    compiler.touch(mode=0o755)
+    check_compiler()
+    monkeypatch.setenv("CXX", "another")
+    with pytest.raises(PrecheckFailedError, match=r"no C\+\+ compiler \(another\)"):
+        check_compiler()
 
 
 @pytest.mark.parametrize(

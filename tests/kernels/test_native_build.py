@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from millrace_kernels.native import build, selection
+from millrace_kernels.native import build, instruction_sets, selection
 from millrace_kernels.native.errors import BuildError, NativeError
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from millrace_kernels.native.instruction_sets import (
+    InstructionSet,
+    buildable_sets,
+    read_cpu_flags,
+    usable_sets,
+)
 
 PORTABLE = InstructionSet.PORTABLE
 
@@ -97,8 +102,32 @@ def test_building_ahead_makes_what_lacks_and_removes_what_is_stale(
     monkeypatch.setattr(build, "build_library", build_library)
     (tmp_path / "millrace-avx2-0123.so").touch()
     assert build.main(["--to", str(tmp_path)]) == build.main(["--to", str(tmp_path)]) == 0
-    assert made == list(InstructionSet)
+    assert made == buildable_sets()
     assert {file.name for file in tmp_path.iterdir()} == {build.library_name(one) for one in made}
+
+
+def test_a_compiler_that_lacks_one_instruction_set_builds_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler = tmp_path / "old"
+    compiler.write_text(
+        "#!/bin/sh\n"
+        'for word; do [ "$word" = -mavx512bf16 ] && echo "unrecognized option" >&2 && exit 1; done\n'
+        'while [ "$1" != -o ]; do shift; done; touch "$2"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(instruction_sets.platform, "machine", lambda: "x86_64")
+    folder = tmp_path / "lib"
+    assert build.main(["--to", str(folder)]) == 1
+    assert "avx512_bf16: the C++ compiler failed: unrecognized option" in capsys.readouterr().err
+    others = set(InstructionSet) - {InstructionSet.AVX512_BF16}
+    assert {file.name for file in folder.iterdir()} == {build.library_name(one) for one in others}
+
+
+def test_what_is_no_x86_builds_the_portable_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instruction_sets.platform, "machine", lambda: "aarch64")
+    assert buildable_sets() == usable_sets(read_cpu_flags()) == [PORTABLE]
 
 
 def test_building_ahead_without_a_compiler_fails_in_a_line(

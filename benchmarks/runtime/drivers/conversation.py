@@ -1,7 +1,8 @@
 """What a driver and the benchmark say to each other: a line of JSON each, over the driver's stdin and stdout.
 
 The driver says {"ready": version} once it has loaded; then each line {"prompts": […], "num_tokens": n} is
-answered with the requests' [sent, first token, last token, number of tokens].
+answered with the requests' [sent, first token, last token, number of tokens, number that came first]. The
+times of one without a token are null.
 """
 
 import json
@@ -30,17 +31,20 @@ class Progress:
     """Notes one request's tokens as they come."""
 
     def __init__(self, now: float) -> None:
-        self._sent = self._first = self._last = now
-        self._num_tokens = 0
+        self._sent = now
+        self._first: float | None = None
+        self._last: float | None = None
+        self._num_tokens = self._num_first_tokens = 0
 
     def note(self, num_tokens: int, now: float) -> None:
         """So many tokens came."""
-        if num_tokens and not self._num_tokens:
-            self._first = now
-        if num_tokens:
-            self._last = now
+        if not num_tokens:
+            return
+        if self._first is None:
+            self._first, self._num_first_tokens = now, num_tokens
+        self._last = now
         self._num_tokens += num_tokens
 
     def to_list(self) -> list[Any]:
         """Return what the benchmark reads."""
-        return [self._sent, self._first, self._last, self._num_tokens]
+        return [self._sent, self._first, self._last, self._num_tokens, self._num_first_tokens]

@@ -144,16 +144,25 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> None:
-    """Build what `folder` lacks, and remove what other sources left there. Raises BuildError."""
+def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> list[str]:
+    """Build what `folder` lacks, and remove what other sources left there; return what failed, and why.
+
+    An old compiler knows some instruction sets and not the newest.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     current = {library_name(one) for one in InstructionSet}
     for stale in folder.glob("millrace-*.so"):
         if stale.name not in current:
             stale.unlink()
+    failures = []
     for instruction_set in instruction_sets:
-        if not (folder / library_name(instruction_set)).is_file():
+        if (folder / library_name(instruction_set)).is_file():
+            continue
+        try:
             build_library(instruction_set, folder)
+        except BuildError as error:
+            failures.append(f"{instruction_set.value}: {error}")
+    return failures
 
 
 def main(argv: list[str]) -> int:
@@ -162,12 +171,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
     parser.add_argument("--here", action="store_true", help="for this CPU alone (default: for all)")
     values = parser.parse_args(argv)
-    try:
-        build_ahead(values.to, usable_sets(read_cpu_flags())[:1] if values.here else buildable_sets())
-    except BuildError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+    wanted = usable_sets(read_cpu_flags())[:1] if values.here else buildable_sets()
+    failures = build_ahead(values.to, wanted)
+    sys.stderr.writelines(f"{failure}\n" for failure in failures)
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

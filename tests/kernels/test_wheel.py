@@ -1,0 +1,60 @@
+"""The wheel brings the compiled kernels. The compiler is a stand-in: others test what the real one makes."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from millrace_kernels.native import build
+from millrace_kernels.native.instruction_sets import buildable_sets
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "operator", "runtime", "kernels")
+COMPILER = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; echo made > "$2"\n'
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    for part in PARTS:
+        source, target = ROOT / part, tmp_path / "clone" / part
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "lib"))
+        else:
+            shutil.copy(source, target)
+    return tmp_path / "clone"
+
+
+def make_wheel(clone: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    compiler = clone / "compiler"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(clone / "dist"), str(clone)]
+    environment = {**os.environ, "CXX": str(compiler), **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_wheel_holds_a_library_for_each_instruction_set(clone: Path) -> None:
+    done = make_wheel(clone, COMPILER, MILLRACE_REQUIRE_KERNELS="1")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (clone / "dist").glob("*.whl")
+    assert "-none-any" not in wheel.name
+    libraries = {
+        name.rpartition("/")[2] for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")
+    }
+    assert libraries == {build.library_name(one) for one in buildable_sets()}
+
+
+def test_a_wheel_without_kernels_is_made_unless_they_are_required(clone: Path) -> None:
+    broken = "#!/bin/sh\necho no such option >&2; exit 1\n"
+    done = make_wheel(clone, broken, MILLRACE_REQUIRE_KERNELS="1")
+    assert done.returncode != 0
+    assert "kernels could not be compiled: " in done.stdout + done.stderr
+    assert make_wheel(clone, broken).returncode == 0
+    (wheel,) = (clone / "dist").glob("*.whl")
+    assert wheel.name.endswith("-none-any.whl")
