@@ -68,6 +68,31 @@ class Matrix(Protocol):
         """Rows of the weight."""
 
 
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Matrices of the same inputs as one, for `linear` and `linear_add`: their outputs follow each other.
+
+    So projections of one input stay one operation of the model where they are kept in different formats.
+    """
+
+    parts: tuple[Matrix, ...]
+
+    @property
+    def inputs(self) -> int:
+        """Columns of each part."""
+        return self.parts[0].inputs
+
+    @property
+    def outputs(self) -> int:
+        """Rows of all parts."""
+        return sum(part.outputs for part in self.parts)
+
+
+def parts_of(matrix: Matrix) -> tuple[Matrix, ...]:
+    """Return what a matrix is made of: itself, mostly."""
+    return matrix.parts if isinstance(matrix, SideBySide) else (matrix,)
+
+
 class Packer(Protocol):
     """Makes matrices for one path, from the type and on the device that the model runs with."""
 

@@ -16,7 +16,7 @@ from millrace_kernels.linear.quantized_reference import (
 )
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.select import Attend, Kernels
-from millrace_kernels.step import Angles, Format, Heads, Matrix
+from millrace_kernels.step import Angles, Format, Heads, Matrix, SideBySide
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,8 @@ class TensorStep:
 
 def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
     """Return the product, in float32 where the weight is rounded."""
+    if isinstance(matrix, SideBySide):
+        return torch.cat([_multiply(x, part).to(x.dtype) for part in matrix.parts], dim=-1)
     if isinstance(matrix, RoundedMatrix):
         return quantized_linear_reference(x, matrix.weight, matrix.bias)
     dense = _dense(matrix)

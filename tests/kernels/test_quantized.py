@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.recorder import record
-from millrace_kernels.step import Format
+from millrace_kernels.select import select_kernels
+from millrace_kernels.step import Format, Packer, SideBySide
+from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 FORMATS = [Format.INT8, Format.INT4]
 SHAPES = [(1, 10, 1), (5, 48, 37), (13, 2090, 70), (6, 576, 64)]
@@ -30,6 +33,12 @@ Rows = Any
 
 def rounded(form: Format, weight: torch.Tensor) -> Rounded:
     return round_int8(weight) if form is Format.INT8 else round_int4(weight)
+
+
+def tensor_step() -> TensorStep:
+    """A step that only multiplies."""
+    kernels, empty = select_kernels(torch.device("cpu")), torch.empty(0, dtype=torch.int64)
+    return TensorStep(kernels, empty, empty, empty, [], lambda *_: empty, lambda: None)
 
 
 def with_outliers(rows: int, width: int) -> torch.Tensor:
@@ -67,6 +76,33 @@ def test_parts_sums_and_bfloat16_have_the_definitions_bits(
     twice = quantized_linear_reference(once, rounded(form, weight), None)
     found = rows.run(lambda step, x: step.linear_add(step.linear(x, matrix), matrix, x), x)
     assert torch.equal(found, twice + x)
+
+
+def test_parts_in_different_formats_are_one_product(library: Library, native_rows: Rows) -> None:
+    x, weights = torch.randn(9, 48), [torch.randn(rows, 48) for rows in (21, 5, 22)]
+    biases = [torch.randn(21), None, torch.randn(22)]
+    formats = (Format.INT4, Format.DENSE, Format.INT8)
+
+    def side_by_side(packer: Callable[[Format], Packer]) -> SideBySide:
+        parts = zip(formats, weights, biases, strict=True)
+        return SideBySide(tuple(packer(f).pack([part], len(part), 48, bias) for f, part, bias in parts))
+
+    native = side_by_side(lambda form: NativePacker(torch.float32, form))
+    torchs = side_by_side(lambda form: TensorPacker(torch.float32, torch.device("cpu"), form))
+    expected = tensor_step().linear(x, torchs)
+    found = native_rows(library).run(lambda step, x: step.linear(x, native), x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    whole = [*range(21), *range(26, 48)]
+    assert torch.equal(found[:, whole], expected[:, whole])
+    twice = native_rows(library).run(lambda step, x: step.linear_add(step.linear(x, native), native, x), x)
+    torch.testing.assert_close(twice, x + tensor_step().linear(found, torchs), rtol=1e-5, atol=1e-3)
+
+
+def test_a_gate_in_another_format_is_refused() -> None:
+    packers = (NativePacker(torch.float32, form) for form in FORMATS)
+    pair = SideBySide(tuple(packer.pack([torch.eye(32)], 32, 32, None) for packer in packers))
+    with pytest.raises(RecordError, match="one format"):
+        record(lambda step: step.linear_silu_mul(torch.empty(1, 32), pair), lambda x, _: x, torch.float32)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -130,6 +130,7 @@ class NativeProgram:
 
     def _op(self, operation: Recorded, places: dict[Register, Place]) -> abi.Op:
         y = _rows(operation.y, places)
+        y.offset += operation.column * operation.y.dtype.itemsize
         op = abi.Op(operation.kind, operation.layer, _rows(operation.x or operation.y, places), y)
         if (matrix := operation.matrix) is not None:
             bias = None if matrix.bias is None else matrix.bias.data_ptr()

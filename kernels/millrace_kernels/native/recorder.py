@@ -11,7 +11,7 @@ from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, Format, Heads, Matrix
+from millrace_kernels.step import Angles, Format, Heads, Matrix, parts_of
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -48,6 +48,8 @@ class Recorded:
     layer: int = 0
     heads: Heads | None = None
     length: int = 0
+    column: int = 0
+    """The first of y that it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,15 @@ class Recorder:
         register = self._registers.pop(id(residual), None)
         if register is None:
             raise RecordError("a residual is used again, or no operation of the step made it")
-        packed = _packed(weight, is_gated=False)
-        _require(register, torch.float32, packed.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
-        self._append(Recorded(abi.Kind.LINEAR_ADD, self._find(self._fit(x, packed)), register, packed))
+        self._append_products(abi.Kind.LINEAR_ADD, x, weight, register)
+        _require(register, torch.float32, weight.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
         self._rounded.pop(register, None)
         return self._name(register)
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """See Step."""
+        if len(parts_of(weight)) > 1:
+            raise RecordError("a gate and what it multiplies are kept in one format: pack them together")
         return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
@@ -140,8 +143,17 @@ class Recorder:
         return self._find(tensor)
 
     def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
-        packed = _packed(weight, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
-        return self._write(kind, self._fit(x, packed), width, dtype, matrix=packed)
+        y = Register(width, dtype, self._find(x).is_drawn)
+        self._append_products(kind, x, weight, y)
+        return self._name(y)
+
+    def _append_products(self, kind: abi.Kind, x: Tensor, weight: Matrix, y: Register) -> None:
+        """Multiply by each part of the weight, into columns of y that follow each other."""
+        column = 0
+        for part in parts_of(weight):
+            packed = _packed(part, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
+            self._append(Recorded(kind, self._find(self._fit(x, packed)), y, packed, column=column))
+            column += packed.outputs
 
     def _fit(self, x: Tensor, matrix: PackedMatrix) -> Tensor:
         """Return x as a product with the matrix takes it, rounded once for all of them."""
