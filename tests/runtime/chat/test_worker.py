@@ -1,6 +1,9 @@
 import asyncio
 import dataclasses
+import os
 import re
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -16,7 +19,8 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
 )
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
-from millrace_runtime.chat.worker import TextLimits, TextWorker
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
 LIMITS = TextLimits(job_seconds=1.0, memory_bytes=1 << 30, start_seconds=30, retry_seconds=(0.05, 0.1))
@@ -56,18 +60,97 @@ async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker
     assert await worker.run(EncodeTexts(["the"])) == good
 
 
-async def test_a_killed_worker_is_replaced_and_a_cancelled_caller_harms_nobody(worker: TextWorker) -> None:
+def process_of(worker: TextWorker) -> WorkerProcess:
+    assert worker._process is not None
+    return worker._process
+
+
+async def kill_process(worker: TextWorker) -> None:
+    process = process_of(worker)
+    os.kill(process.pid, signal.SIGKILL)
+    await asyncio.shield(process._exit)
+
+
+async def test_a_caller_that_leaves_during_its_job_harms_nobody(worker: TextWorker) -> None:
     leaving = asyncio.create_task(worker.run(say("loop")))
     await asyncio.sleep(0.05)
     leaving.cancel()
-    behind = asyncio.create_task(worker.run(EncodeTexts(["the"])))
-    assert len(await behind) == 1
-    assert worker._connection is not None
-    worker._connection._process.kill()
-    await worker._connection._process.wait()
-    with pytest.raises(TextWorkerDiedError):
-        await worker.run(EncodeTexts(["the"]))
     assert len(await worker.run(EncodeTexts(["the"]))) == 1
+
+
+async def test_a_caller_that_leaves_before_its_turn_has_no_turn(worker: TextWorker) -> None:
+    running = asyncio.create_task(worker.run(say("loop")))
+    await asyncio.sleep(0.05)
+    leaving = [asyncio.create_task(worker.run(say("loop"))) for _ in range(20)]
+    behind = asyncio.create_task(worker.run(EncodeTexts(["the"])))
+    await asyncio.sleep(0.05)
+    for task in leaving:
+        task.cancel()
+    async with asyncio.timeout(10):
+        assert len(await behind) == 1
+        with pytest.raises(TextTimeoutError):
+            await running
+
+
+async def test_a_worker_that_dies_idle_is_replaced_before_anybody_asks(worker: TextWorker) -> None:
+    first_pid = process_of(worker).pid
+    await kill_process(worker)
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1
+    assert process_of(worker).pid != first_pid
+    assert worker.is_ready
+
+
+async def test_a_worker_that_dies_during_a_job_fails_that_job(worker: TextWorker) -> None:
+    dying = asyncio.create_task(worker.run(say("loop")))
+    await asyncio.sleep(0.05)
+    await kill_process(worker)
+    with pytest.raises(TextWorkerDiedError):
+        await dying
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1
+
+
+async def test_a_worker_that_cannot_be_replaced_is_not_ready_and_says_so_in_the_end(
+    worker: TextWorker, tmp_path: Path
+) -> None:
+    assert worker.is_ready
+    assert not worker.failure.done()
+    (tmp_path / "tokenizer.json").unlink()
+    await kill_process(worker)
+    waiting = [asyncio.create_task(worker.run(EncodeTexts(["the"]))) for _ in range(3)]
+    async with asyncio.timeout(20):
+        failure = await worker.failure
+    assert "does not start, tried 3 times" in failure
+    assert not worker.is_ready
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == [failure] * 3
+    with pytest.raises(TextWorkerDiedError, match="does not start"):
+        await worker.run(EncodeTexts(["the"]))
+
+
+async def test_jobs_wait_for_a_replacement_that_starts_at_a_later_try(
+    worker: TextWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = (tmp_path / "tokenizer.json").rename(tmp_path / "aside.json")
+    await kill_process(worker)
+    waiting = [asyncio.create_task(worker.run(EncodeTexts(["the"]))) for _ in range(3)]
+    async with asyncio.timeout(20):
+        while "again in 0.1 s" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not worker.is_ready
+        saved.rename(tmp_path / "tokenizer.json")
+        assert [len(tokens) for tokens in await asyncio.gather(*waiting)] == [1, 1, 1]
+    assert worker.is_ready
+    assert caplog.text.count("did not start") == 2  # no job started a process of its own
+
+
+async def test_a_process_that_the_system_refuses_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS)
+    with pytest.raises(TextWorkerDiedError, match="tried 3 times"):
+        await worker.start()
+    assert await worker.failure
 
 
 async def test_a_first_start_that_fails_is_tried_again(
@@ -111,8 +194,7 @@ async def test_a_tokenizer_that_fails_fails_one_job(
 ) -> None:
     worker = TextWorker(write_model(tmp_path, build()), LIMITS)
     await worker.start()
-    assert worker._connection is not None
-    first_pid = worker._connection._process.pid
+    first_pid = process_of(worker).pid
     bad, good = await asyncio.gather(
         worker.run(EncodeTexts(["the"])), worker.run(EncodeTexts([END_TOKEN])), return_exceptions=True
     )
@@ -120,16 +202,28 @@ async def test_a_tokenizer_that_fails_fails_one_job(
     assert re.search(said, str(bad))
     assert isinstance(good, list)
     assert len(good[0]) == 1
-    assert worker._connection._process.pid == first_pid
+    assert process_of(worker).pid == first_pid
     await worker.close()
+
+
+async def test_closing_ends_the_process_and_fails_every_job(worker: TextWorker) -> None:
+    process = process_of(worker)
+    jobs = [asyncio.create_task(worker.run(say("loop"))) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    await worker.close()
+    assert process.has_ended
+    for job in jobs:
+        with pytest.raises(TextWorkerDiedError, match="closed"):
+            await job
+    assert not worker.failure.done()
 
 
 async def test_closing_waits_for_a_worker_that_is_just_starting(worker: TextWorker) -> None:
     with pytest.raises(TextTimeoutError):
         await worker.run(say("loop"))
     await asyncio.sleep(0)
-    assert any(not task.done() for task in worker._tasks)  # another is being started
-    starting = set(worker._tasks)
-    await worker.close()
-    assert all(task.done() for task in starting)
-    assert worker._connection is None
+    killed = process_of(worker)
+    await worker.close()  # another is being started, or this one being killed
+    assert killed.has_ended
+    assert worker._keeping is not None
+    assert worker._keeping.done()
