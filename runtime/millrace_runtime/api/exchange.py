@@ -114,6 +114,7 @@ class Exchange:
                 self._replica.text,
                 self._replica.settings.inline_body_bytes,
                 partial(self._accept, ticket),
+                max_prompt_tokens=ready.max_model_length,
             )
             del body  # else it would be held for as long as its answer takes
             self._replica.admission.drop_body(ticket)

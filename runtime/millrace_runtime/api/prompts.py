@@ -9,7 +9,6 @@ from millrace_runtime.api.reading import READERS
 from millrace_runtime.api.text_process import decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
-    TemplateError,
     TextMemoryError,
     TextTimeoutError,
     TextWorkerError,
@@ -34,13 +33,15 @@ async def read_prompts(
     text: TextWorker,
     inline_bytes: int,
     on_request: Callable[[GenerationRequest], None],
+    *,
+    max_prompt_tokens: int,
 ) -> Prompted:
     """Return what a body asks for, having called `on_request` as soon as all but the prompts is known.
 
     Raises BadRequestError, GenerationError, and what `on_request` raises.
     """
     if len(body) > inline_bytes:
-        read = await _answered(text.read(dialect, bytes(body)))
+        read = await _answered(text.read(dialect, bytes(body), max_prompt_tokens))
         request = decode_request(read.request)
         on_request(request)
         return Prompted(request, read.prompts)
@@ -48,7 +49,7 @@ async def read_prompts(
     on_request(request)
     if isinstance(prompts, list):
         return Prompted(request, prompts)
-    return Prompted(request, await _answered(text.run(prompts)))
+    return Prompted(request, await _answered(text.run(prompts, max_prompt_tokens)))
 
 
 async def _answered(job: Awaitable[Result]) -> Result:
@@ -56,7 +57,7 @@ async def _answered(job: Awaitable[Result]) -> Result:
         return await job
     except BodyRefusedError as error:
         raise BadRequestError(str(error), param=error.param, code=error.code) from error
-    except (TemplateError, TextTimeoutError, TextMemoryError) as error:
+    except (TextTimeoutError, TextMemoryError) as error:
         raise BadRequestError(str(error)) from error
     except TextWorkerError as error:
         raise GenerationError(str(error)) from error

@@ -11,13 +11,13 @@ from typing import NamedTuple, TypeAlias
 
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
-    TemplateError,
     TextJobFailedError,
     TextMemoryError,
     TextWorkerDiedError,
     TextWorkerError,
 )
 from millrace_runtime.chat.jobs import (
+    AnyJob,
     Encoded,
     FromTextWorker,
     JobFailed,
@@ -99,13 +99,13 @@ class TextWorker:
             started.cancel()
         self._require_open()
 
-    async def run(self, job: TextJob) -> Sequence[Tokens]:
-        """Return each prompt's token ids. Raises TemplateError or a TextWorkerError."""
-        return (await self._run(job)).prompts
+    async def run(self, job: TextJob, max_prompt_tokens: int | None = None) -> Sequence[Tokens]:
+        """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError."""
+        return (await self._run(job, max_prompt_tokens)).prompts
 
-    async def read(self, dialect: str, body: bytes) -> ReadPrompts:
-        """Return what the module's reader makes of a whole body. Raises as `run`, and BodyRefusedError."""
-        return await self._run(ReadBody(dialect, body))
+    async def read(self, dialect: str, body: bytes, max_prompt_tokens: int | None = None) -> ReadPrompts:
+        """Return what the module's reader makes of a whole body. Raises as `run`."""
+        return await self._run(ReadBody(dialect, body), max_prompt_tokens)
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
@@ -115,17 +115,19 @@ class TextWorker:
         if self._process is not None:
             await self._process.kill()  # the keeper may have been cancelled while it waited for the end
 
-    async def _run(self, job: ToTextWorker) -> ReadPrompts:
+    async def _run(self, job: AnyJob, max_prompt_tokens: int | None) -> ReadPrompts:
         """Run a job in its turn.
 
         A caller that is cancelled loses its turn. Once the job runs it is left to end (or to be killed), so
         that its time is never charged to the job behind it.
         """
         self._require_open()
-        asked = _Asked(encode_frame(job), asyncio.get_running_loop().create_future())
+        asked = _Asked(
+            encode_frame(ToTextWorker(job, max_prompt_tokens)), asyncio.get_running_loop().create_future()
+        )
         self._queue.append(asked)
         self._has_news.set()
-        return _interpret(job, await asked.answer)
+        return _interpret(await asked.answer)
 
     def _require_open(self) -> None:
         if self._refusal is not None:
@@ -209,14 +211,12 @@ def _settle(asked: _Asked, outcome: FromTextWorker | TextWorkerError) -> None:
         asked.answer.set_result(outcome)
 
 
-def _interpret(job: ToTextWorker, answer: FromTextWorker) -> ReadPrompts:
+def _interpret(answer: FromTextWorker) -> ReadPrompts:
     match answer:
         case Encoded(prompts, request):
             return ReadPrompts(request, [unpack_tokens(prompt) for prompt in prompts])
-        case JobRefused(message) if isinstance(job, ReadBody):
-            raise BodyRefusedError(message, answer.param, answer.code)
-        case JobRefused(message):
-            raise TemplateError(message)
+        case JobRefused(message, param, code):
+            raise BodyRefusedError(message, param, code)
         case JobFailed(message):
             logger.error("a job of the text worker failed: %s", message)
             raise TextJobFailedError(message)

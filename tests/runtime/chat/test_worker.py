@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from millrace_runtime.chat.errors import (
-    TemplateError,
+    BodyRefusedError,
     TextJobFailedError,
     TextMemoryError,
     TextTimeoutError,
@@ -43,9 +44,21 @@ async def test_jobs_are_answered_and_refusals_told(worker: TextWorker) -> None:
     assert [len(tokens) for tokens in both] == [1, 2]
     native = build_byte_level()
     assert native.decode(chat[0]) == "user: hi\nassistant:"
-    with pytest.raises(TemplateError, match="no villains"):
+    with pytest.raises(BodyRefusedError, match="no villains"):
         await worker.run(say("hi", "villain"))
     assert await worker.run(EncodeTexts(["the"])) == both[:1]
+
+
+async def test_a_text_that_cannot_fit_is_refused_untokenised(worker: TextWorker) -> None:
+    job = EncodeTexts(["the", "the " * 500_000])
+    began = time.monotonic()
+    with pytest.raises(BodyRefusedError, match="2000000 bytes, and none of more than 70 ") as refused:
+        await worker.run(job, max_prompt_tokens=10)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(BodyRefusedError, match="none of more than 70 "):
+        await worker.run(say("x" * 80), max_prompt_tokens=10)
+    assert time.monotonic() - began < 0.5  # tokenised it takes several seconds
+    assert len((await worker.run(EncodeTexts([END_TOKEN * 10]), max_prompt_tokens=10))[0]) == 10
 
 
 async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker) -> None:
