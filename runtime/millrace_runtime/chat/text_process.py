@@ -34,7 +34,10 @@ from millrace_runtime.protocol.tokens import pack_tokens
 
 _READ_BYTES = 1 << 20
 Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
-"""Dialect and body to prompts, and the rest of what the body says. Raises BodyRefusedError."""
+"""Dialect and body to prompts (token ids of 31 bits), and the rest of what the body says.
+
+Raises BodyRefusedError.
+"""
 
 
 def _refuse_body(dialect: str, body: bytes) -> NoReturn:
@@ -71,10 +74,7 @@ class JobRunner:
         prompts, request = self._read_body(job.dialect, job.body)
         if not isinstance(prompts, list):
             return Encoded(self._encode(prompts, max_tokens), request)
-        try:
-            return Encoded([pack_tokens(tokens) for tokens in prompts], request)
-        except OverflowError as error:
-            raise BodyRefusedError("a token id is too large for any vocabulary", "prompt", None) from error
+        return Encoded([pack_tokens(tokens) for tokens in prompts], request)
 
     def _encode(self, job: TextJob, max_tokens: int | None) -> list[bytes]:
         match job:

@@ -14,7 +14,6 @@ from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20
-_MAX_THREADS = 4
 _ORPHAN_SECONDS = 5.0
 """How much longer than we do the worker's own alarm waits: it matters only when we are gone."""
 
@@ -27,6 +26,8 @@ class TextLimits:
     """A job that runs longer is killed with the worker."""
     memory_bytes: int = 4 * 1024**3
     """Data memory of the worker's process."""
+    num_threads: int = 1
+    """Threads that tokenise the prompts of one job."""
     start_seconds: float = 60.0
     """How long loading the tokenizer may take."""
     retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -124,7 +125,7 @@ async def _spawn(
                 *_command(model_path, limits, module, theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=_environment(limits),
             )
     except BaseException:
         ours.close()
@@ -138,11 +139,9 @@ def _command(model_path: Path, limits: TextLimits, module: str, fd: int) -> list
     return [sys.executable, "-m", module, *arguments]
 
 
-def _environment() -> dict[str, str]:
-    """Keep tokenising off the engine's cores and the allocator's arenas within the memory limit."""
-    threads = min(_MAX_THREADS, os.cpu_count() or 1)
+def _environment(limits: TextLimits) -> dict[str, str]:
     return os.environ | {
-        "RAYON_NUM_THREADS": str(threads),
+        "RAYON_NUM_THREADS": str(limits.num_threads),
         "TOKENIZERS_PARALLELISM": "true",
-        "MALLOC_ARENA_MAX": "2",
+        "MALLOC_ARENA_MAX": "2",  # each reserves memory that would count
     }

@@ -24,7 +24,9 @@ from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
-LIMITS = TextLimits(job_seconds=1.0, memory_bytes=1 << 30, start_seconds=30, retry_seconds=(0.05, 0.1))
+LIMITS = TextLimits(
+    job_seconds=1.0, memory_bytes=1 << 30, num_threads=3, start_seconds=30, retry_seconds=(0.05, 0.1)
+)
 
 
 @pytest.fixture
@@ -217,6 +219,14 @@ async def test_a_tokenizer_that_fails_fails_one_job(
     assert len(good[0]) == 1
     assert process_of(worker).pid == first_pid
     await worker.close()
+
+
+def read_environment(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+async def test_a_worker_has_the_threads_that_are_its_own(worker: TextWorker) -> None:
+    assert b"RAYON_NUM_THREADS=3" in read_environment(process_of(worker).pid)
 
 
 async def test_closing_ends_the_process_and_fails_every_job(worker: TextWorker) -> None:
