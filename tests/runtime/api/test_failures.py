@@ -154,7 +154,11 @@ BAD_CHATS = [
     ({"messages": []}, "length"),
     ({"messages": [{"role": "villain", "content": "x"}]}, "no villains"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text parts"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "tool calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "`tool_calls` is not supported"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "y"}]}, "`tool_call_id` is not supp"),
+    ({"messages": [{"role": "user", "content": "x", "weight": 0}]}, "`weight` is not known"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "`continuous_usage_stats` is not"),
+    ({"prompt": "x"}, "`prompt` is not known"),
 ]
 
 
@@ -173,17 +177,88 @@ async def test_what_is_no_json_is_a_400(served: Served) -> None:
         assert answer.json()["error"]["message"]
 
 
-async def test_inert_and_unknown_fields_are_accepted(served: Served) -> None:
-    extra = {
-        "tools": [],
-        "response_format": {"type": "text"},
-        "user": "u",
-        "store": False,
-        "min_tokens": 0,
-        "n": None,
-    }
-    answer = await served.client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1} | extra)
-    assert answer.status_code == 200
+INERT = {
+    "tools": [],
+    "response_format": {"type": "text"},
+    "user": "u",
+    "store": False,
+    "metadata": {"a": "b"},
+    "service_tier": "auto",
+    "request_id": "r",
+    "priority": 0,
+    "min_tokens": 0,
+    "n": None,
+    "skip_special_tokens": True,
+    "include_stop_str_in_output": False,
+    "bad_words": [],
+    "length_penalty": 1.0,
+    "allowed_token_ids": None,
+    "return_token_ids": False,
+}
+
+
+async def test_harmless_fields_and_values_that_ask_for_nothing_are_accepted(served: Served) -> None:
+    chat = {"messages": HI, "max_tokens": 1, "add_special_tokens": False, "reasoning_effort": "none"}
+    answer = await served.client.post("/v1/chat/completions", json=chat | INERT)
+    assert answer.status_code == 200, answer.text
+    completion = {"prompt": "a", "max_tokens": 1, "add_special_tokens": True, "echo": False}
+    answer = await served.client.post("/v1/completions", json=completion | INERT)
+    assert answer.status_code == 200, answer.text
+
+
+async def test_an_answer_of_openais_may_be_sent_back_as_a_message(served: Served) -> None:
+    said = (await served.openai.chat.completions.create(model="tiny", messages=HI)).choices[0].message
+    again = await served.openai.chat.completions.create(model="tiny", messages=[*HI, said, *HI])
+    assert again.choices[0].message.content == REPLY
+    dumped = said.model_dump() | {"annotations": [], "audio": None}
+    await served.openai.chat.completions.create(model="tiny", messages=[*HI, dumped, *HI])
+
+
+ASKING = {
+    "allowed_token_ids": [5],
+    "bad_words": ["the"],
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,
+    "length_penalty": 2.0,
+    "logits_processors": ["x"],
+    "return_token_ids": True,
+    "reasoning_effort": "high",
+    "guided_decoding_backend": "x",
+}
+UNKNOWN = {
+    "regex": "a+",
+    "json_schema": "{}",
+    "grammar": "root",
+    "ebnf": "x",
+    "num_beams": 4,
+    "typical_p": 0.5,
+    "mirostat": 2,
+    "repeat_penalty": 2.0,
+    "max_new_tokens": 3,
+    "thinking": {"type": "enabled"},
+    "x" * 64: None,
+}
+
+
+async def test_fields_that_would_change_the_answer_are_never_ignored(served: Served) -> None:
+    for path, body in (("completions", {"prompt": "a"}), ("chat/completions", {"messages": HI})):
+        adds = {"add_special_tokens": path != "completions"}
+        for fields, code in ((ASKING | adds, "unsupported_parameter"), (UNKNOWN, "unknown_parameter")):
+            for name, value in fields.items():
+                answer = await served.client.post(f"/v1/{path}", json=body | {name: value})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"], error["param"]) == (400, code, name)
+                assert f"`{name}` is not" in error["message"]
+    assert served.engine.seen == []
+    await assert_conserved(served)
+
+
+async def test_numbers_of_any_size_are_bounded(served: Served) -> None:
+    for field in ({"stop_token_ids": [10**23]}, {"stop_token_ids": [2**31]}, {"prompt": [2**31]},
+                  {"prompt": [[1], [10**23]]}, {"prompt": [-1]}):  # fmt: skip
+        answer = await served.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1} | field)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"].partition("[")[0]) == (400, next(iter(field)))
 
 
 async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:
