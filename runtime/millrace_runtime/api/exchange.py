@@ -166,7 +166,7 @@ class Exchange:
         replica = self._replica
         generation = Generation(replica.engine, replica.metrics, self._arrival, self._start_tokens)
         for prompt in prompts:
-            max_tokens = fit_prompt(prompt, request.max_tokens, ready)
+            max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
         replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
         generation.start()

@@ -28,7 +28,9 @@ class GenerationRequest:
     model: str | None
     num_choices: int
     max_tokens: int | None
-    """None: as many as fit."""
+    """None: the client does not say."""
+    default_max_tokens: int
+    """Then so many, or as many as fit."""
     sampling: Sampling
     """Its seed is not used: each sequence gets its own from `seed_of`."""
     seed: int | None
@@ -83,7 +85,11 @@ def _refuse_invalid(said: str) -> BadRequestError:
 
 
 def build_request(
-    body: GenerationBody, num_prompts: int, max_tokens: int | None, num_logprobs: int | None
+    body: GenerationBody,
+    num_prompts: int,
+    max_tokens: int | None,
+    default_max_tokens: int,
+    num_logprobs: int | None,
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for what can't be honoured."""
     num_choices = body.n or 1
@@ -100,6 +106,7 @@ def build_request(
         model=body.model,
         num_choices=num_choices,
         max_tokens=max_tokens,
+        default_max_tokens=default_max_tokens,
         sampling=_sampling(body, num_logprobs),
         seed=body.seed,
         stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),

@@ -12,7 +12,10 @@ from millrace_runtime.api.refusals import refuse_in_message, refuse_unsupported
 from millrace_runtime.api.schema import MAX_SEQUENCES, ChatBody, ChatMessage, CompletionBody, TextPart
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 
-_DEFAULT_MAX_TOKENS = 16
+_COMPLETION_TOKENS = 16
+"""OpenAI's default."""
+_CHAT_TOKENS = 2**31 - 1
+"""As many as fit."""
 
 
 def read_completion(data: bytes | bytearray) -> Reading:
@@ -20,7 +23,7 @@ def read_completion(data: bytes | bytearray) -> Reading:
     body = decode_body(data, CompletionBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
     prompts, num_prompts = _read_prompts(body.prompt)
-    request = build_request(body, num_prompts, body.max_tokens or _DEFAULT_MAX_TOKENS, body.logprobs)
+    request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
     return Reading(request, prompts)
 
 
@@ -46,7 +49,7 @@ def read_chat(data: bytes | bytearray) -> Reading:
     messages = [_read_message(message, place) for place, message in enumerate(body.messages)]
     max_tokens = body.max_completion_tokens or body.max_tokens
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return Reading(build_request(body, 1, max_tokens, num_logprobs), RenderChat(messages))
+    return Reading(build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs), RenderChat(messages))
 
 
 def _read_message(message: ChatMessage, place: int) -> dict[str, Any]:

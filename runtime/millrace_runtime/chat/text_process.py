@@ -12,7 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from millrace_runtime.chat.errors import BodyRefusedError, ChatError, TemplateError, TokenizingError
+from millrace_runtime.chat.errors import (
+    BodyRefusedError,
+    BrokenTemplateError,
+    ChatError,
+    TemplateError,
+    TokenizingError,
+)
 from millrace_runtime.chat.jobs import (
     Encoded,
     EncodeTexts,
@@ -65,7 +71,7 @@ class JobRunner:
             return MemoryExceeded()
         except BodyRefusedError as error:
             return JobRefused(str(error), error.param, error.code)
-        except TokenizingError as error:
+        except (TokenizingError, BrokenTemplateError) as error:
             return JobFailed(str(error))
         except ChatError as error:
             return JobRefused(str(error))
@@ -91,7 +97,8 @@ class JobRunner:
     def _refuse_too_long(self, texts: list[str], max_tokens: int | None) -> None:
         if self._bytes_per_token is None or max_tokens is None:
             return
-        num_bytes, max_bytes = max(len(text.encode()) for text in texts), max_tokens * self._bytes_per_token
+        num_bytes = max(len(text.encode(errors="surrogatepass")) for text in texts)
+        max_bytes = max_tokens * self._bytes_per_token
         if num_bytes > max_bytes:
             raise BodyRefusedError(
                 f"the prompt has {num_bytes} bytes, and none of more than {max_bytes} is within this model's "
