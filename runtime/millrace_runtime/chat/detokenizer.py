@@ -1,4 +1,7 @@
-"""Tokens to text as they arrive: never half a character, and in sum what decoding at once would give."""
+"""Tokens to text as they arrive: never half a character, and in sum what decoding at once would give.
+
+Byte-level vocabularies keep that for any tokens, others for tokens that spell whole characters.
+"""
 
 import codecs
 from collections.abc import Sequence
@@ -74,6 +77,10 @@ class WindowDetokenizer:
 
     It decodes a short window twice: the tokens already written, and those plus the new ones. The window is
     bounded, so the work for a token does not grow with the tokens before it, even where none gave text.
+
+    In sum it is what decoding at once would give where runs of byte pieces are whole characters. Decoding at
+    once turns every byte of a run that is not into U+FFFD, whole characters before the fault included; we have
+    passed those on by then. The text of other pieces is the same for any tokens.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
