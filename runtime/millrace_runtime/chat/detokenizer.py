@@ -78,8 +78,8 @@ class WindowDetokenizer:
     It decodes a short window twice: the tokens already written, and those plus the new ones. The window is
     bounded, so the work for a token does not grow with the tokens before it, even where none gave text.
 
-    In sum it is what decoding at once would give where runs of byte pieces are whole characters. Decoding at
-    once turns every byte of a run that is not into U+FFFD, whole characters before the fault included; we have
+    In sum it is what decoding at once would give where runs of byte pieces are whole characters. Of a run that
+    is not, decoding at once turns every byte into U+FFFD, also the whole characters before the fault; we have
     passed those on by then. The text of other pieces is the same for any tokens.
     """
 
