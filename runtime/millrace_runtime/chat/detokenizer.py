@@ -78,9 +78,9 @@ class WindowDetokenizer:
     It decodes a short window twice: the tokens already written, and those plus the new ones. The window is
     bounded, so the work for a token does not grow with the tokens before it, even where none gave text.
 
-    In sum it is what decoding at once would give where runs of byte pieces are whole characters. Of a run that
-    is not, decoding at once turns every byte into U+FFFD, also the whole characters before the fault; we have
-    passed those on by then. The text of other pieces is the same for any tokens.
+    In sum it is what decoding at once would give where runs of byte pieces are whole characters. In a run
+    that is not, decoding at once turns every byte into U+FFFD, also the whole characters before the fault;
+    we have passed those on by then. The text of other pieces is the same for any tokens.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
