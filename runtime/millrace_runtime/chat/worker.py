@@ -142,7 +142,9 @@ class TextWorker:
                 fault = await self._serve(self._process)
                 logger.warning("text worker %s: starting another", fault)
                 await self._process.kill()
-        except TextWorkerDiedError as error:
+        except Exception as error:
+            if not isinstance(error, TextWorkerDiedError):
+                logger.exception("the text worker is given up")
             why = str(error)
             self.failure.set_result(why)
         finally:

@@ -187,6 +187,19 @@ async def test_a_worker_that_never_starts_says_how_often_it_was_tried(tmp_path: 
         await TextWorker(tmp_path, LIMITS).start()
 
 
+async def test_a_fault_of_ours_is_told_as_a_failure(
+    worker: TextWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: bytes) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(process_of(worker), "ask", fail)
+    with pytest.raises(TextWorkerDiedError):
+        await worker.run(EncodeTexts(["the"]))
+    assert await worker.failure == "ours"
+    assert not worker.is_ready
+
+
 def refuse_words() -> tokenizers.Tokenizer:
     """Raises Exception for every word that it does not know, and it knows none."""
     native = tokenizers.Tokenizer(models.WordLevel({"-": 0}))
