@@ -1,14 +1,13 @@
 """POST /v1/chat/completions: writing answers."""
 
-from typing import Any
-
 import orjson
 
 from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.envelope import Envelope, encode_reason
 from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.logprobs import NO_LOGPROBS, ChatLogprobs, Logprobs
+from millrace_runtime.api.whole_choice import WholeChoice
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.protocol.step import TokenLogprobs
 
 ID_PREFIX = "chatcmpl-"
 _OBJECT = "chat.completion"
@@ -24,6 +23,7 @@ class ChatWriter:
         self._has_logprobs = has_logprobs
         self._head = envelope.chunk_head(_CHUNK_OBJECT)
         self._tail = envelope.chunk_tail
+        self._choices: dict[int, WholeChoice] = {}
 
     def encode_opening(self, num_choices: int) -> bytes:
         """Return each choice's first chunk, which tells the role."""
@@ -35,13 +35,14 @@ class ChatWriter:
 
     def encode_delta(self, delta: Delta) -> bytes:
         """Return one choice's chunk."""
-        logprobs = orjson.dumps(self._logprobs(delta)) if self._has_logprobs else b"null"
-        content = b'{"content":%b}' % orjson.dumps(delta.text) if delta.text or delta.logprobs else b"{}"
+        logprobs = self._open_logprobs()
+        logprobs.add(delta.positions)
+        content = b'{"content":%b}' % orjson.dumps(delta.text) if delta.text or delta.positions else b"{}"
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
             self._head,
             delta.index,
             content,
-            logprobs,
+            b"".join(logprobs.encode()),
             encode_reason(delta.finish_reason),
             self._tail,
         )
@@ -50,25 +51,25 @@ class ChatWriter:
         """Return the chunk that tells the usage."""
         return self._envelope.encode_usage_chunk(_CHUNK_OBJECT, usage)
 
-    def encode_answer(self, choices: list[Delta], usage: Usage) -> bytes:
+    def add_delta(self, delta: Delta) -> None:
+        """Take one choice's news for an answer in one piece."""
+        if delta.index not in self._choices:
+            self._choices[delta.index] = WholeChoice(self._open_logprobs())
+        self._choices[delta.index].add(delta)
+
+    def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole answer; each choice is the sum of its deltas."""
-        return self._envelope.encode_answer(_OBJECT, [self._choice(choice) for choice in choices], usage)
+        choices = (self._encode_choice(index) for index in sorted(self._choices))
+        return self._envelope.encode_answer(_OBJECT, choices, usage)
 
-    def _choice(self, choice: Delta) -> dict[str, Any]:
-        return {
-            "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": self._logprobs(choice) if self._has_logprobs else None,
-            "finish_reason": choice.finish_reason,
-        }
+    def _encode_choice(self, index: int) -> list[bytes]:
+        choice = self._choices[index]
+        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        return [
+            b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
+            *choice.logprobs.encode(),
+            b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
+        ]
 
-    def _logprobs(self, delta: Delta) -> dict[str, Any]:
-        return {"content": [self._position(token, item) for token, item in delta.logprobs], "refusal": None}
-
-    def _position(self, token: int, item: TokenLogprobs) -> dict[str, Any]:
-        top = zip(item.top_tokens, item.top_logprobs, strict=True)
-        return self._entry(token, item.drawn) | {"top_logprobs": [self._entry(*pair) for pair in top]}
-
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        spelled = self._tokenizer.token_bytes(token)
-        return {"token": spelled.decode(errors="replace"), "logprob": logprob, "bytes": list(spelled)}
+    def _open_logprobs(self) -> Logprobs:
+        return ChatLogprobs(self._tokenizer) if self._has_logprobs else NO_LOGPROBS

@@ -1,11 +1,22 @@
 """One sequence's text as its tokens arrive: detokenised, cut at stop strings, timed."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace_runtime.chat.stop import StopMatcher
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP, SequenceOutput
 from millrace_runtime.protocol.step import TokenLogprobs
+
+
+class Position(NamedTuple):
+    """A generated token and its log-probabilities."""
+
+    token: int
+    text_offset: int
+    """Characters of the choice's text that were certain before this token."""
+    logprobs: TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -14,9 +25,9 @@ class Delta:
 
     index: int
     text: str
-    logprobs: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
-    """(token id, its log-probabilities), where they were asked for."""
-    finish_reason: str | None = None
+    positions: list[Position]
+    """The new tokens, where log-probabilities were asked for; their text may still be held back."""
+    finish_reason: str | None
 
 
 class Choice:
@@ -40,7 +51,8 @@ class Choice:
         self._detokenizer = tokenizer.open_detokenizer()
         self._stop = StopMatcher(stops)
         self._end_ids = ends
-        self._logprobs: list[tuple[int, TokenLogprobs]] = []
+        self._num_characters = 0
+        """Detokenised so far, where log-probabilities are asked for."""
 
     def accept(self, output: SequenceOutput) -> Delta | None:
         """Return what the output makes certain; None if that is nothing yet."""
@@ -48,20 +60,29 @@ class Choice:
         self.num_tokens += len(tokens)
         if finish == FINISH_STOP and tokens and tokens[-1] in self._end_ids:
             tokens = tokens[:-1]  # the token that ends the sequence is no text
+        positions: list[Position] = []
         if output.logprobs:
-            self._logprobs += zip(tokens, output.logprobs, strict=False)
-        text = self._stop.feed(self._detokenizer.feed(tokens))
+            text = "".join(self._detokenize_each(tokens, output.logprobs, positions))
+        else:
+            text = self._detokenizer.feed(tokens)
+        text = self._stop.feed(text)
         if finish is not None:
             text += self._stop.feed(self._detokenizer.finish())
         if self._stop.is_matched:
             finish = FINISH_STOP
         elif finish is not None:
             text += self._stop.finish()
-        if not text and finish is None:
+        if not text and not positions and finish is None:
             return None
         self.finish_reason = finish
-        return self._delta(text)
+        return Delta(self.index, text, positions, finish)
 
-    def _delta(self, text: str) -> Delta:
-        logprobs, self._logprobs = self._logprobs, []
-        return Delta(self.index, text, logprobs, self.finish_reason)
+    def _detokenize_each(
+        self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]
+    ) -> Iterator[str]:
+        """Yield each token's text, and note where in the text the token stands."""
+        for token, item in zip(tokens, logprobs, strict=False):  # there is one for a token that ends it too
+            positions.append(Position(token, self._num_characters, item))
+            text = self._detokenizer.feed([token])
+            self._num_characters += len(text)
+            yield text

@@ -1,5 +1,6 @@
 """What every chunk and answer of one request has in common, encoded once."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +36,13 @@ class Envelope:
         body = self._fields(object_name) | {"choices": [], "usage": usage_fields(usage)}
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
-    def encode_answer(self, object_name: str, choices: list[dict[str, Any]], usage: Usage) -> bytes:
-        """Return a whole answer's JSON."""
-        return orjson.dumps(self._fields(object_name) | {"choices": choices, "usage": usage_fields(usage)})
+    def encode_answer(self, object_name: str, choices: Iterable[list[bytes]], usage: Usage) -> bytes:
+        """Return a whole answer's JSON. A choice is its JSON in pieces, which are copied once."""
+        pieces = [orjson.dumps(self._fields(object_name))[:-1], b',"choices":[']
+        for number, choice in enumerate(choices):
+            pieces += [b",", *choice] if number else choice
+        pieces += [b'],"usage":', orjson.dumps(usage_fields(usage)), b"}"]
+        return b"".join(pieces)
 
     def _fields(self, object_name: str) -> dict[str, Any]:
         return {

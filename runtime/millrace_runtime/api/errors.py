@@ -7,7 +7,7 @@ ApiError                    any refusal or failure, with its HTTP status
 ├── BodyTooLargeError       413
 ├── HeadTooLargeError       431
 ├── OverloadedError         429: admission's bounds are reached; Retry-After says when to come back
-├── UnavailableError        503: loading, draining or without an engine; Retry-After
+├── UnavailableError        503: loading, draining, without an engine, too busy for a text; Retry-After
 └── GenerationError         500: the engine or the text worker failed on this request
 ClientGoneError             the client closed its connection: nobody to answer
 """
@@ -95,7 +95,7 @@ class OverloadedError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """Nothing can be served here now: loading, draining, or the engine is gone."""
+    """The request can't be served here now: loading, draining, no engine, or a short text took too long."""
 
     status = 503
     error_type = "unavailable_error"

@@ -43,7 +43,10 @@ class Writer(Protocol):
     def encode_usage(self, usage: Usage) -> bytes:
         """Return the chunk that tells the usage."""
 
-    def encode_answer(self, choices: list[Delta], usage: Usage) -> bytes:
+    def add_delta(self, delta: Delta) -> None:
+        """Take one choice's news for an answer in one piece."""
+
+    def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole answer."""
 
 
@@ -114,6 +117,7 @@ class Exchange:
                 self._replica.text,
                 self._replica.settings.inline_body_bytes,
                 partial(self._accept, ticket),
+                max_prompt_tokens=ready.max_model_length,
             )
             del body  # else it would be held for as long as its answer takes
             self._replica.admission.drop_body(ticket)
@@ -162,7 +166,7 @@ class Exchange:
         replica = self._replica
         generation = Generation(replica.engine, replica.metrics, self._arrival, self._start_tokens)
         for prompt in prompts:
-            max_tokens = fit_prompt(prompt, request.max_tokens, ready)
+            max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
         replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
         generation.start()
@@ -199,11 +203,10 @@ class Exchange:
         await self._answer.end_events(usage + DONE)
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
-        choices = [Delta(index, "") for index in range(generation.num_choices)]
         async for deltas in generation.deltas():
             for delta in deltas:
-                _add_delta(choices[delta.index], delta)
-        await self._answer.send_json(200, writer.encode_answer(choices, generation.usage))
+                writer.add_delta(delta)
+        await self._answer.send_json(200, writer.encode_answer(generation.usage))
 
     def _disconnect(self) -> None:
         if self._generation is not None:
@@ -228,9 +231,3 @@ class Exchange:
 
 def _overloaded(refusal: Refusal) -> OverloadedError:
     return OverloadedError(refusal.message, retry_after=refusal.retry_after_seconds)
-
-
-def _add_delta(choice: Delta, delta: Delta) -> None:
-    choice.text += delta.text
-    choice.logprobs += delta.logprobs
-    choice.finish_reason = delta.finish_reason

@@ -1,18 +1,21 @@
 """What a client asks for, whichever dialect it spoke."""
 
 import random
+import re
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.refusals import refuse_unsupported
 from millrace_runtime.api.schema import MAX_SEQUENCES, GenerationBody
 from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.protocol.sampling import Sampling
 
 Body = TypeVar("Body", bound=GenerationBody)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+"""As msgspec says it."""
+_MAX_NAME = 64
 _SEED_BITS = 63
 _SEED_MASK = (1 << _SEED_BITS) - 1
 
@@ -25,7 +28,9 @@ class GenerationRequest:
     model: str | None
     num_choices: int
     max_tokens: int | None
-    """None: as many as fit."""
+    """None: the client does not say."""
+    default_max_tokens: int
+    """Then so many, or as many as fit."""
     sampling: Sampling
     """Its seed is not used: each sequence gets its own from `seed_of`."""
     seed: int | None
@@ -60,20 +65,34 @@ def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     try:
         return msgspec.json.decode(data, type=body_type)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$.")
-        raise BadRequestError(
-            f"{message} - in `{path.rstrip('`')}`" if path else message, param=path.rstrip("`") or None
-        ) from error
+        raise _refuse_invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
 
 
+def _refuse_invalid(said: str) -> BadRequestError:
+    """Return what msgspec says of a value, with the place as `param`."""
+    message, _, path = said.partition(" - at `$")
+    path = path.rstrip("`").removeprefix(".")
+    if unknown := _UNKNOWN_FIELD.fullmatch(message):
+        name = unknown[1][:_MAX_NAME]
+        return BadRequestError(
+            f"`{name}` is not known to this server: leave it out",
+            param=f"{path}.{name}" if path else name,
+            code="unknown_parameter",
+        )
+    return BadRequestError(f"{message} - in `{path}`" if path else message, param=path or None)
+
+
 def build_request(
-    body: GenerationBody, num_prompts: int, max_tokens: int | None, num_logprobs: int | None
+    body: GenerationBody,
+    num_prompts: int,
+    max_tokens: int | None,
+    default_max_tokens: int,
+    num_logprobs: int | None,
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for what can't be honoured."""
     num_choices = body.n or 1
-    refuse_unsupported(body, num_choices)
     if num_prompts * num_choices > MAX_SEQUENCES:
         raise BadRequestError(
             f"{num_prompts} prompts with {num_choices} choices each are more than {MAX_SEQUENCES} sequences: "
@@ -87,6 +106,7 @@ def build_request(
         model=body.model,
         num_choices=num_choices,
         max_tokens=max_tokens,
+        default_max_tokens=default_max_tokens,
         sampling=_sampling(body, num_logprobs),
         seed=body.seed,
         stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),

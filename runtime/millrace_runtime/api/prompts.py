@@ -3,13 +3,12 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from millrace_runtime.api.errors import BadRequestError, GenerationError
+from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
 from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.reading import READERS
 from millrace_runtime.api.text_process import decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
-    TemplateError,
     TextMemoryError,
     TextTimeoutError,
     TextWorkerError,
@@ -19,6 +18,7 @@ from millrace_runtime.protocol.messages import EngineReady
 
 Prompts = Sequence[Sequence[int]]
 Result = TypeVar("Result")
+_RETRY_SECONDS = 5
 
 
 class Prompted(NamedTuple):
@@ -34,13 +34,16 @@ async def read_prompts(
     text: TextWorker,
     inline_bytes: int,
     on_request: Callable[[GenerationRequest], None],
+    *,
+    max_prompt_tokens: int,
 ) -> Prompted:
     """Return what a body asks for, having called `on_request` as soon as all but the prompts is known.
 
-    Raises BadRequestError, GenerationError, and what `on_request` raises.
+    Raises BadRequestError, UnavailableError, GenerationError, and what `on_request` raises.
     """
     if len(body) > inline_bytes:
-        read = await _answered(text.read(dialect, bytes(body)))
+        job = text.read(dialect, bytes(body), max_prompt_tokens)
+        read = await _answered(job, is_large=True)
         request = decode_request(read.request)
         on_request(request)
         return Prompted(request, read.prompts)
@@ -48,21 +51,28 @@ async def read_prompts(
     on_request(request)
     if isinstance(prompts, list):
         return Prompted(request, prompts)
-    return Prompted(request, await _answered(text.run(prompts)))
+    return Prompted(request, await _answered(text.run(prompts, max_prompt_tokens), is_large=False))
 
 
-async def _answered(job: Awaitable[Result]) -> Result:
+async def _answered(job: Awaitable[Result], *, is_large: bool) -> Result:
+    """Return the job's answer, or raise what the client is told.
+
+    What a large body takes too long for, it would the next time too. A small one met a busy machine, or a
+    fault of the model's files.
+    """
     try:
         return await job
     except BodyRefusedError as error:
         raise BadRequestError(str(error), param=error.param, code=error.code) from error
-    except (TemplateError, TextTimeoutError, TextMemoryError) as error:
-        raise BadRequestError(str(error)) from error
+    except (TextTimeoutError, TextMemoryError) as error:
+        if is_large:
+            raise BadRequestError(f"{error}: shorten it") from error
+        raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
     except TextWorkerError as error:
         raise GenerationError(str(error)) from error
 
 
-def fit_prompt(prompt: Sequence[int], max_tokens: int | None, ready: EngineReady) -> int:
+def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineReady) -> int:
     """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
     limit, length = ready.max_model_length, len(prompt)
     if not length:
@@ -73,6 +83,7 @@ def fit_prompt(prompt: Sequence[int], max_tokens: int | None, ready: EngineReady
             "generated: shorten the prompt",
             code="context_length_exceeded",
         )
+    max_tokens = request.max_tokens
     if max_tokens is not None and length + max_tokens > limit:
         raise BadRequestError(
             f"the prompt has {length} tokens and {max_tokens} more are asked for, but this model's limit is "
@@ -81,7 +92,7 @@ def fit_prompt(prompt: Sequence[int], max_tokens: int | None, ready: EngineReady
             code="context_length_exceeded",
         )
     _check_tokens(prompt, ready.vocabulary_size)
-    return limit - length if max_tokens is None else max_tokens
+    return min(limit - length, request.default_max_tokens) if max_tokens is None else max_tokens
 
 
 def _check_tokens(prompt: Sequence[int], vocabulary_size: int) -> None:

@@ -8,17 +8,22 @@ from typing import Any
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.intent import Reading, build_request, decode_body
+from millrace_runtime.api.refusals import refuse_in_message, refuse_unsupported
 from millrace_runtime.api.schema import MAX_SEQUENCES, ChatBody, ChatMessage, CompletionBody, TextPart
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 
-_DEFAULT_MAX_TOKENS = 16
+_COMPLETION_TOKENS = 16
+"""OpenAI's default."""
+_CHAT_TOKENS = 2**31 - 1
+"""As many as fit."""
 
 
 def read_completion(data: bytes | bytearray) -> Reading:
     """Return what a body of POST /v1/completions asks for. Raises BadRequestError."""
     body = decode_body(data, CompletionBody)
+    refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
     prompts, num_prompts = _read_prompts(body.prompt)
-    request = build_request(body, num_prompts, body.max_tokens or _DEFAULT_MAX_TOKENS, body.logprobs)
+    request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
     return Reading(request, prompts)
 
 
@@ -38,22 +43,18 @@ def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], i
 def read_chat(data: bytes | bytearray) -> Reading:
     """Return what a body of POST /v1/chat/completions asks for. Raises BadRequestError."""
     body = decode_body(data, ChatBody)
+    refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     messages = [_read_message(message, place) for place, message in enumerate(body.messages)]
     max_tokens = body.max_completion_tokens or body.max_tokens
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return Reading(build_request(body, 1, max_tokens, num_logprobs), RenderChat(messages))
+    return Reading(build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs), RenderChat(messages))
 
 
 def _read_message(message: ChatMessage, place: int) -> dict[str, Any]:
     where = f"messages[{place}]"
-    if message.tool_calls or message.function_call:
-        raise BadRequestError(
-            "tool calls are not supported by this server: leave them out",
-            param=f"{where}.tool_calls",
-            code="unsupported_parameter",
-        )
+    refuse_in_message(message, where)
     read: dict[str, Any] = {"role": message.role, "content": _read_content(message.content, where)}
     return read if message.name is None else read | {"name": message.name}
 

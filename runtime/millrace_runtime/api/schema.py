@@ -1,7 +1,10 @@
 """The bodies of OpenAI's requests, every number, list and string bounded.
 
-A field that means something here is declared with its type. One that would change the answer but is not
-supported is declared as Any and refused by `refusals.py`. Others are ignored, as OpenAI's servers do.
+A field that means something here is declared with its type. One that would change the answer, but that
+clients send with values that ask for nothing, is in `Unsupported`; `refusals.py` knows those values. What is
+in `Harmless` changes no answer and is ignored. Any other field is refused by name, as OpenAI's own servers
+do: a client that asks for a grammar or a sampler in the spelling of vLLM, SGLang, llama.cpp or TGI must hear
+that it gets none, and a list of all their spellings would never be complete.
 """
 
 from typing import Annotated, Any
@@ -15,50 +18,93 @@ MAX_SEQUENCES = 128
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
 _INT63 = 2**63 - 1
+_INT31 = 2**31 - 1
 
 Name = Annotated[str, Meta(max_length=256)]
-TokenCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TokenCount = Annotated[int, Meta(ge=1, le=_INT31)]
+TokenId = Annotated[int, Meta(ge=0, le=_INT31)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class StreamOptions(msgspec.Struct):
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """What a stream carries besides text."""
 
     include_usage: bool | None = None
+    include_obfuscation: Any = None
+    """Ignored: padding against who counts a stream's bytes."""
 
 
-class Unsupported(msgspec.Struct, kw_only=True):
+class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields that change no answer: whom and what a request is for, and how it might be served faster."""
+
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prediction: Any = None
+    parallel_tool_calls: Any = None
+    request_id: Any = None
+    priority: Any = None
+    cache_salt: Any = None
+    include_reasoning: Any = None
+    separate_reasoning: Any = None
+    spaces_between_special_tokens: Any = None
+
+
+class Unsupported(Harmless, kw_only=True):
     """Fields that would change the answer and that this server can't honour yet."""
 
-    best_of: Any = None
-    logit_bias: Any = None
-    suffix: Any = None
-    echo: Any = None
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    response_format: Any = None
-    modalities: Any = None
+    add_generation_prompt: Any = None
+    add_special_tokens: Any = None
+    allowed_token_ids: Any = None
     audio: Any = None
+    bad_words: Any = None
+    best_of: Any = None
     chat_template: Any = None
     chat_template_kwargs: Any = None
-    documents: Any = None
-    add_generation_prompt: Any = None
     continue_final_message: Any = None
-    prompt_embeds: Any = None
-    prompt_logprobs: Any = None
-    truncate_prompt_tokens: Any = None
-    structured_outputs: Any = None
+    documents: Any = None
+    echo: Any = None
+    early_stopping: Any = None
+    function_call: Any = None
+    functions: Any = None
+    guided_choice: Any = None
+    guided_decoding_backend: Any = None
+    guided_grammar: Any = None
     guided_json: Any = None
     guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
+    guided_whitespace_pattern: Any = None
+    include_stop_str_in_output: Any = None
+    kv_transfer_params: Any = None
+    length_penalty: Any = None
+    logit_bias: Any = None
+    logits_processors: Any = None
     min_tokens: Any = None
+    mm_processor_kwargs: Any = None
+    modalities: Any = None
+    prompt_embeds: Any = None
+    prompt_logprobs: Any = None
+    reasoning_effort: Any = None
     repetition_penalty: Any = None
+    response_format: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    skip_special_tokens: Any = None
+    structural_tag: Any = None
+    structured_outputs: Any = None
+    suffix: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
+    verbosity: Any = None
+    vllm_xargs: Any = None
+    web_search_options: Any = None
 
 
 class GenerationBody(Unsupported, kw_only=True):
@@ -68,12 +114,12 @@ class GenerationBody(Unsupported, kw_only=True):
     max_tokens: TokenCount | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=_INT31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-_INT63, le=_INT63)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     ignore_eos: bool | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -87,7 +133,7 @@ TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 class CompletionBody(GenerationBody, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
     logprobs: TopLogprobs | None = None
 
 
@@ -98,14 +144,26 @@ class TextPart(msgspec.Struct):
     text: str | None = None
 
 
-class ChatMessage(msgspec.Struct):
+class UnsupportedInMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of a message that would change the prompt; empty ones come with OpenAI's own answers."""
+
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+    refusal: Any = None
+    audio: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+
+class ChatMessage(UnsupportedInMessage, kw_only=True):
     """One message of a conversation."""
 
     role: Role
     content: str | Annotated[list[TextPart], Meta(max_length=1024)] | None = None
     name: Name | None = None
-    tool_calls: Any = None
-    function_call: Any = None
+    annotations: Any = None
+    """Ignored: what an answer of OpenAI's says of its sources."""
 
 
 class ChatBody(GenerationBody, kw_only=True):

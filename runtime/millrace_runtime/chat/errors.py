@@ -3,7 +3,8 @@
 ChatError
 ├── TokenizerError          the model's tokenizer files are absent or unusable
 ├── TokenizingError         the tokenizer's library failed on a text or on tokens
-├── TemplateError           the chat template refused the messages, or is itself wrong
+├── TemplateError           the chat template refused the messages, or there is none
+├── BrokenTemplateError     the chat template is itself wrong
 ├── BodyRefusedError        a request's body is at fault
 └── TextWorkerError         the text worker gave no answer
     ├── TextTimeoutError    the job ran past its time limit and was killed
@@ -26,7 +27,11 @@ class TokenizingError(ChatError):
 
 
 class TemplateError(ChatError):
-    """The chat template refused the messages, or is itself wrong."""
+    """The chat template refused the messages, or there is none."""
+
+
+class BrokenTemplateError(ChatError):
+    """The chat template is itself wrong, whatever the messages."""
 
 
 class BodyRefusedError(ChatError):

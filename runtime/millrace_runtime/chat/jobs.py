@@ -38,7 +38,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
 
 
 class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The template or the reader refused the job."""
+    """The job is at fault: the template or the reader refused it, or a text is too long."""
 
     message: str
     param: str | None = None
@@ -57,5 +57,15 @@ class MemoryExceeded(msgspec.Struct, frozen=True, array_like=True, tag="memory")
 
 
 TextJob = RenderChat | EncodeTexts
-ToTextWorker = TextJob | ReadBody
+AnyJob = TextJob | ReadBody
+
+
+class ToTextWorker(msgspec.Struct, frozen=True, array_like=True):
+    """A job, and how much it may bring."""
+
+    job: AnyJob
+    max_prompt_tokens: int | None
+    """A text that is sure to have more is refused before it is tokenised; None: no text is."""
+
+
 FromTextWorker = WorkerReady | Encoded | JobRefused | JobFailed | MemoryExceeded

@@ -11,19 +11,19 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from millrace_runtime.chat.errors import TemplateError
+from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 
 
 class ChatTemplate:
     """A compiled chat template with the variables of its model."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        """Compile the source. Raises TemplateError for a syntax error."""
+        """Compile the source. Raises BrokenTemplateError for a syntax error."""
         environment = _build_environment()
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
-            raise TemplateError(f"the model's chat template does not compile: {error}") from error
+            raise BrokenTemplateError(f"the model's chat template does not compile: {error}") from error
         self._special_tokens = special_tokens
 
     def render(self, messages: list[dict[str, Any]]) -> str:

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from millrace_runtime.chat.errors import BodyRefusedError, ChatError, TemplateError, TokenizingError
+from millrace_runtime.chat.errors import (
+    BodyRefusedError,
+    BrokenTemplateError,
+    ChatError,
+    TemplateError,
+    TokenizingError,
+)
 from millrace_runtime.chat.jobs import (
     Encoded,
     EncodeTexts,
@@ -27,13 +33,17 @@ from millrace_runtime.chat.jobs import (
     WorkerReady,
 )
 from millrace_runtime.chat.template import ChatTemplate
+from millrace_runtime.chat.text_bound import read_bytes_per_token
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.tokens import pack_tokens
 
 _READ_BYTES = 1 << 20
 Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
-"""Dialect and body to prompts, and the rest of what the body says. Raises BodyRefusedError."""
+"""Dialect and body to prompts (token ids of 31 bits), and the rest of what the body says.
+
+Raises BodyRefusedError.
+"""
 
 
 def _refuse_body(dialect: str, body: bytes) -> NoReturn:
@@ -43,42 +53,59 @@ def _refuse_body(dialect: str, body: bytes) -> NoReturn:
 class JobRunner:
     """Answers jobs with a model's tokenizer and template."""
 
-    def __init__(self, tokenizer: Tokenizer, read_body: Reader) -> None:
+    def __init__(self, tokenizer: Tokenizer, bytes_per_token: int | None, read_body: Reader) -> None:
+        """`bytes_per_token` is at most what a token stands for; None where that is not known."""
         self._tokenizer = tokenizer
+        self._bytes_per_token = bytes_per_token
         self._read_body = read_body
         self._template: ChatTemplate | None = None
 
-    def answer(self, job: ToTextWorker) -> FromTextWorker:
+    def answer(self, asked: ToTextWorker) -> FromTextWorker:
         """Return the job's answer; what goes wrong is an answer too."""
+        job = asked.job
         try:
-            return self._read(job) if isinstance(job, ReadBody) else Encoded(self._encode(job))
+            if isinstance(job, ReadBody):
+                return self._read(job, asked.max_prompt_tokens)
+            return Encoded(self._encode(job, asked.max_prompt_tokens))
         except MemoryError:
             return MemoryExceeded()
         except BodyRefusedError as error:
             return JobRefused(str(error), error.param, error.code)
-        except TokenizingError as error:
+        except (TokenizingError, BrokenTemplateError) as error:
             return JobFailed(str(error))
         except ChatError as error:
             return JobRefused(str(error))
 
-    def _read(self, job: ReadBody) -> Encoded:
+    def _read(self, job: ReadBody, max_tokens: int | None) -> Encoded:
         prompts, request = self._read_body(job.dialect, job.body)
         if not isinstance(prompts, list):
-            return Encoded(self._encode(prompts), request)
-        try:
-            return Encoded([pack_tokens(tokens) for tokens in prompts], request)
-        except OverflowError as error:
-            raise BodyRefusedError("a token id is too large for any vocabulary", "prompt", None) from error
+            return Encoded(self._encode(prompts, max_tokens), request)
+        return Encoded([pack_tokens(tokens) for tokens in prompts], request)
 
-    def _encode(self, job: TextJob) -> list[bytes]:
+    def _encode(self, job: TextJob, max_tokens: int | None) -> list[bytes]:
         match job:
             case RenderChat(messages):
-                text = self._compiled_template().render(messages)
-                # The template writes the special tokens itself.
-                prompts = self._tokenizer.encode_batch([text], add_special_tokens=False)
+                texts = [self._compiled_template().render(messages)]
             case EncodeTexts(texts):
-                prompts = self._tokenizer.encode_batch(texts, add_special_tokens=True)
+                pass
+        self._refuse_too_long(texts, max_tokens)
+        # The template writes the special tokens itself.
+        adds_special_tokens = isinstance(job, EncodeTexts)
+        prompts = self._tokenizer.encode_batch(texts, add_special_tokens=adds_special_tokens)
         return [pack_tokens(tokens) for tokens in prompts]
+
+    def _refuse_too_long(self, texts: list[str], max_tokens: int | None) -> None:
+        if self._bytes_per_token is None or max_tokens is None:
+            return
+        num_bytes = max(len(text.encode(errors="surrogatepass")) for text in texts)
+        max_bytes = max_tokens * self._bytes_per_token
+        if num_bytes > max_bytes:
+            raise BodyRefusedError(
+                f"the prompt has {num_bytes} bytes, and none of more than {max_bytes} is within this model's "
+                f"limit of {max_tokens} tokens: shorten the prompt",
+                None,
+                "context_length_exceeded",
+            )
 
     def _compiled_template(self) -> ChatTemplate:
         """Compile at the first use: a model with a broken template still completes plain prompts."""
@@ -92,7 +119,7 @@ class JobRunner:
 
 def serve_jobs(connection: socket.socket, runner: JobRunner, job_seconds: float) -> None:
     """Answer jobs until the peer closes. The alarm kills a job that outlives a parent that is gone."""
-    decoder: FrameDecoder[ToTextWorker] = FrameDecoder(ToTextWorker)  # type: ignore[arg-type]
+    decoder: FrameDecoder[ToTextWorker] = FrameDecoder(ToTextWorker)
     connection.sendall(encode_frame(WorkerReady()))
     while data := connection.recv(_READ_BYTES):
         for job in decoder.feed(data):
@@ -112,7 +139,8 @@ def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=fd) as connection:
-        serve_jobs(connection, JobRunner(Tokenizer.load(model_path), read_body), job_seconds)
+        runner = JobRunner(Tokenizer.load(model_path), read_bytes_per_token(model_path), read_body)
+        serve_jobs(connection, runner, job_seconds)
     return 0
 
 

@@ -5,10 +5,14 @@ from functools import cache
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _NUM_REMAPPED_FROM = 256
+BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
+"""SentencePiece's pieces for single bytes."""
+SPACE = "\u2581"
+"""SentencePiece's space."""
 
 
 @cache
-def _byte_of_letter() -> dict[str, int]:
+def byte_of_letter() -> dict[str, int]:
     """Return byte-level BPE's alphabet: printable Latin-1 stands for itself, the rest from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {chr(byte): byte for byte in printable}
@@ -19,7 +23,7 @@ def _byte_of_letter() -> dict[str, int]:
 
 def spell_byte_level(piece: str) -> bytes:
     """Return the bytes of a byte-level piece; an added token outside the alphabet is plain text."""
-    letters = _byte_of_letter()
+    letters = byte_of_letter()
     try:
         return bytes([letters[letter] for letter in piece])
     except KeyError:
@@ -30,4 +34,4 @@ def spell_sentencepiece(piece: str) -> bytes:
     """Return the bytes of a SentencePiece piece: `▁` is a space, `<0x0A>` one byte."""
     if match := _BYTE_PIECE.fullmatch(piece):
         return bytes([int(match[1], 16)])
-    return piece.replace("\u2581", " ").encode()
+    return piece.replace(SPACE, " ").encode()

@@ -28,6 +28,7 @@ class Tokenizer:
         self._native = native
         self._is_byte_level = is_byte_level
         self._spelling: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
         self.config = config
         added = native.get_added_tokens_decoder()
         self._special_ids = frozenset(number for number, token in added.items() if token.special)
@@ -76,6 +77,14 @@ class Tokenizer:
             self._spelling[token] = spelled
         return spelled
 
+    def token_text(self, token: int) -> str | None:
+        """Return the text of a byte-level token that is whole characters; None for one that is not."""
+        try:
+            return self._texts[token]
+        except KeyError:
+            text = self._texts[token] = "" if self.is_special(token) else _as_text(self.token_bytes(token))
+            return text
+
     def is_special(self, token: int) -> bool:
         """Tell whether the token is a marker that never appears in text."""
         return token in self._special_ids
@@ -90,6 +99,13 @@ class Tokenizer:
         if named is not None:
             ids[named] = None
         return tuple(ids)
+
+
+def _as_text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _translate(error: BaseException) -> NoReturn:

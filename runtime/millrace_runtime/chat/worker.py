@@ -1,26 +1,23 @@
 """The asyncio side of the text worker: starts it, hands it one job at a time, replaces it when it fails."""
 
 import asyncio
-import contextlib
 import logging
-import os
-import socket
-import sys
 from array import array
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
-    TemplateError,
     TextJobFailedError,
     TextMemoryError,
-    TextTimeoutError,
     TextWorkerDiedError,
+    TextWorkerError,
 )
 from millrace_runtime.chat.jobs import (
+    AnyJob,
     Encoded,
     FromTextWorker,
     JobFailed,
@@ -29,33 +26,15 @@ from millrace_runtime.chat.jobs import (
     ReadBody,
     TextJob,
     ToTextWorker,
-    WorkerReady,
 )
-from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
+from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
+from millrace_runtime.protocol.framing import encode_frame
 from millrace_runtime.protocol.tokens import unpack_tokens
 
 logger = logging.getLogger(__name__)
 TEXT_MODULE = "millrace_runtime.chat.text_process"
-_READ_BYTES = 1 << 20
-_MAX_THREADS = 4
-_ORPHAN_SECONDS = 5.0
-"""How much longer than we do the worker's own alarm waits: it matters only when we are gone."""
-Result = TypeVar("Result")
+_CLOSED = "the text worker was closed"
 Tokens: TypeAlias = "array[int]"
-
-
-@dataclass(frozen=True)
-class TextLimits:
-    """What the worker may spend."""
-
-    job_seconds: float = 10.0
-    """A job that runs longer is killed with the worker."""
-    memory_bytes: int = 4 * 1024**3
-    """Data memory of the worker's process."""
-    start_seconds: float = 60.0
-    """How long loading the tokenizer may take."""
-    retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
-    """Pauses between the tries to start it; one try more than pauses."""
 
 
 class ReadPrompts(NamedTuple):
@@ -66,39 +45,18 @@ class ReadPrompts(NamedTuple):
     prompts: list[Tokens]
 
 
-class _Connection:
-    """One living worker process and its socket."""
+class _Asked(NamedTuple):
+    """A job in the queue. Its answer is done early where the caller has left."""
 
-    def __init__(self, process: asyncio.subprocess.Process, sock: socket.socket) -> None:
-        self._process = process
-        self._sock = sock
-        self._decoder: FrameDecoder[FromTextWorker] = FrameDecoder(FromTextWorker)  # type: ignore[arg-type]
-        self._messages: list[FromTextWorker] = []
-
-    async def send(self, job: ToTextWorker) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._sock, encode_frame(job))
-
-    async def receive(self) -> FromTextWorker:
-        """Return the next message. Raises EOFError when the worker is gone."""
-        while not self._messages:
-            data = await asyncio.get_running_loop().sock_recv(self._sock, _READ_BYTES)
-            if not data:
-                raise EOFError("the text worker closed its socket")
-            self._messages += self._decoder.feed(data)
-        return self._messages.pop(0)
-
-    async def kill(self) -> None:
-        self._sock.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+    frame: bytes
+    answer: "asyncio.Future[FromTextWorker]"
 
 
 class TextWorker:
     """Renders and tokenises in a process of its own, one job at a time in order of arrival.
 
-    A job that runs too long, uses too much memory or crashes the process fails alone: the next job
-    finds a fresh worker.
+    A job that runs too long, uses too much memory or crashes the process fails alone: the jobs behind it
+    wait for a fresh process. One task keeps the process and hands out the jobs.
     """
 
     def __init__(self, model_path: Path, limits: TextLimits | None = None, module: str = TEXT_MODULE) -> None:
@@ -106,154 +64,164 @@ class TextWorker:
         self._model_path = model_path
         self._module = module
         self._limits = limits or TextLimits()
-        self._turn = asyncio.Lock()
-        self._connection: _Connection | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_closed = False
+        self._queue: deque[_Asked] = deque()
+        self._has_news = asyncio.Event()
+        """A job was queued, or a process ended."""
+        self._has_started = asyncio.Event()
+        self._process: WorkerProcess | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._is_ready = False
+        self._refusal: str | None = "the text worker was not started"
+        """Why no job is taken at all, not even to wait."""
+
+    @cached_property
+    def failure(self) -> "asyncio.Future[str]":
+        """Done once no process can be had: why. From then on every job fails at once."""
+        return asyncio.get_running_loop().create_future()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether jobs are taken: a process has started, and no try to replace it has failed since.
+
+        While a replacement's first try is under way, jobs wait for it: a job that is killed must not
+        make the whole replica unready.
+        """
+        return self._is_ready
 
     async def start(self) -> None:
         """Start the process and wait until it has loaded. Raises TextWorkerDiedError after the last try."""
-        for seconds in self._limits.retry_seconds:
-            try:
-                await self._start_once()
-            except TextWorkerDiedError as error:
-                logger.warning("%s; again in %g s", error, seconds)
-                await asyncio.sleep(seconds)
-            else:
-                return
+        self._refusal = None
+        self._keeping = asyncio.create_task(self._keep())
+        started = asyncio.create_task(self._has_started.wait())
         try:
-            await self._start_once()
-        except TextWorkerDiedError as error:
-            num_tries = len(self._limits.retry_seconds) + 1
-            raise TextWorkerDiedError(
-                f"the text worker does not start, tried {num_tries} times; the log says why"
-            ) from error
+            await asyncio.wait((started, self.failure), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        self._require_open()
 
-    async def run(self, job: TextJob) -> Sequence[Tokens]:
-        """Return each prompt's token ids. Raises TemplateError or a TextWorkerError."""
-        return (await self._run(job)).prompts
+    async def run(self, job: TextJob, max_prompt_tokens: int | None = None) -> Sequence[Tokens]:
+        """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError."""
+        return (await self._run(job, max_prompt_tokens)).prompts
 
-    async def read(self, dialect: str, body: bytes) -> ReadPrompts:
-        """Return what the module's reader makes of a whole body. Raises as `run`, and BodyRefusedError."""
-        return await self._run(ReadBody(dialect, body))
-
-    async def _run(self, job: ToTextWorker) -> ReadPrompts:
-        """Run a job in its turn.
-
-        A caller that is cancelled leaves the job to end (or to be killed) in its turn, so that its time
-        is never charged to the job behind it.
-        """
-        return await asyncio.shield(self._spawn(self._run_in_turn(job)))
+    async def read(self, dialect: str, body: bytes, max_prompt_tokens: int | None = None) -> ReadPrompts:
+        """Return what the module's reader makes of a whole body. Raises as `run`."""
+        return await self._run(ReadBody(dialect, body), max_prompt_tokens)
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
-        self._is_closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # one may be starting another process
-        await self._drop_connection()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._process is not None:
+            await self._process.kill()  # the keeper may have been cancelled while it waited for the end
 
-    async def _start_once(self) -> None:
-        async with self._turn:
-            await self._connected()
+    async def _run(self, job: AnyJob, max_prompt_tokens: int | None) -> ReadPrompts:
+        """Run a job in its turn.
 
-    def _spawn(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
+        A caller that is cancelled loses its turn. Once the job runs it is left to end (or to be killed), so
+        that its time is never charged to the job behind it.
+        """
+        self._require_open()
+        asked = _Asked(
+            encode_frame(ToTextWorker(job, max_prompt_tokens)), asyncio.get_running_loop().create_future()
+        )
+        self._queue.append(asked)
+        self._has_news.set()
+        return _interpret(await asked.answer)
 
-    def _forget(self, task: "asyncio.Task[Result]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a caller that left does not read it
+    def _require_open(self) -> None:
+        if self._refusal is not None:
+            raise TextWorkerDiedError(self._refusal)
 
-    async def _run_in_turn(self, job: ToTextWorker) -> ReadPrompts:
-        async with self._turn:
-            connection = await self._connected()
-            answer = await self._ask(connection, job)
-        match answer:
-            case Encoded(prompts, request):
-                return ReadPrompts(request, [unpack_tokens(prompt) for prompt in prompts])
-            case JobRefused(message) if isinstance(job, ReadBody):
-                raise BodyRefusedError(message, answer.param, answer.code)
-            case JobRefused(message):
-                raise TemplateError(message)
-            case JobFailed(message):
-                logger.error("a job of the text worker failed: %s", message)
-                raise TextJobFailedError(message)
-            case MemoryExceeded():
-                raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
-        raise TextWorkerDiedError(f"the text worker answered out of turn: {answer!r}")
-
-    async def _ask(self, connection: _Connection, job: ToTextWorker) -> FromTextWorker:
+    async def _keep(self) -> None:
+        """Keep a process, and hand it jobs until it fails. Ends when none can be started any more."""
+        why = _CLOSED
         try:
-            async with asyncio.timeout(self._limits.job_seconds):
-                await connection.send(job)
-                return await connection.receive()
-        except TimeoutError as error:
-            await self._replace_later("ran past its time limit")
-            raise TextTimeoutError(
-                f"rendering and tokenising the prompt took longer than {self._limits.job_seconds:g} s"
-            ) from error
-        except (EOFError, OSError, FrameError) as error:
-            await self._replace_later("ended during a job")
-            raise TextWorkerDiedError("the text worker ended while it handled this prompt") from error
+            while True:
+                self._process = await self._start_process()
+                fault = await self._serve(self._process)
+                logger.warning("text worker %s: starting another", fault)
+                await self._process.kill()
+        except Exception as error:
+            if not isinstance(error, TextWorkerDiedError):
+                logger.exception("the text worker is given up")
+            why = str(error)
+            self.failure.set_result(why)
+        finally:
+            self._refuse_all(why)
 
-    async def _replace_later(self, why: str) -> None:
-        logger.warning("text worker %s: starting another", why)
-        await self._drop_connection()
-        if not self._is_closed:
-            self._spawn(self.start())
+    async def _start_process(self) -> WorkerProcess:
+        """Return a process that has loaded. Raises TextWorkerDiedError after the last try."""
+        pauses = self._limits.retry_seconds
+        for seconds in (*pauses, None):
+            try:
+                process = await WorkerProcess.start(self._model_path, self._limits, self._module)
+            except TextWorkerDiedError as error:
+                self._is_ready = False
+                if seconds is None:
+                    raise TextWorkerDiedError(
+                        f"the text worker does not start, tried {len(pauses) + 1} times; the log says why"
+                    ) from error
+                logger.warning("%s; again in %g s", error, seconds)
+                await asyncio.sleep(seconds)
+            else:
+                break
+        self._is_ready = True
+        self._has_started.set()
+        process.call_at_end(self._has_news.set)
+        return process
 
-    async def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.kill()
+    async def _serve(self, process: WorkerProcess) -> str:
+        """Hand the process one job after the other. Returns how it failed."""
+        while (asked := await self._next_job(process)) is not None:
+            outcome: FromTextWorker | TextWorkerError = TextWorkerDiedError(_CLOSED)
+            try:
+                outcome = await process.ask(asked.frame)
+            except TextWorkerError as error:
+                outcome = error
+            finally:
+                _settle(asked, outcome)
+            if isinstance(outcome, TextWorkerError):
+                return f"failed a job ({outcome})"
+        return "ended while it was idle"
 
-    async def _connected(self) -> _Connection:
-        if self._connection is None:
-            self._connection = await self._launch()
-        return self._connection
+    async def _next_job(self, process: WorkerProcess) -> _Asked | None:
+        """Return the next job that somebody waits for; None when the process has ended."""
+        while not process.has_ended:
+            self._has_news.clear()
+            while self._queue:
+                asked = self._queue.popleft()
+                if not asked.answer.done():
+                    return asked
+            await self._has_news.wait()
+        return None
 
-    async def _launch(self) -> _Connection:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *self._command(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=_environment(),
-            )
-        connection = _Connection(process, ours)
-        try:
-            async with asyncio.timeout(self._limits.start_seconds):
-                first = await connection.receive()
-        except (TimeoutError, EOFError, OSError, FrameError) as error:
-            await connection.kill()
-            raise TextWorkerDiedError("the text worker did not start") from error
-        except BaseException:
-            await connection.kill()
-            raise
-        if not isinstance(first, WorkerReady):
-            await connection.kill()
-            raise TextWorkerDiedError("the text worker's first message is not what was expected")
-        return connection
-
-    def _command(self, fd: int) -> list[str]:
-        limits = self._limits
-        alarm_seconds = limits.job_seconds + _ORPHAN_SECONDS
-        arguments = [str(self._model_path), str(fd), str(limits.memory_bytes), str(alarm_seconds)]
-        return [sys.executable, "-m", self._module, *arguments]
+    def _refuse_all(self, why: str) -> None:
+        """Fail every job that waits, and every later one."""
+        self._is_ready = False
+        self._refusal = why
+        while self._queue:
+            _settle(self._queue.popleft(), TextWorkerDiedError(why))
 
 
-def _environment() -> dict[str, str]:
-    """Keep tokenising off the engine's cores and the allocator's arenas within the memory limit."""
-    threads = min(_MAX_THREADS, os.cpu_count() or 1)
-    return os.environ | {
-        "RAYON_NUM_THREADS": str(threads),
-        "TOKENIZERS_PARALLELISM": "true",
-        "MALLOC_ARENA_MAX": "2",
-    }
+def _settle(asked: _Asked, outcome: FromTextWorker | TextWorkerError) -> None:
+    if asked.answer.done():  # the caller has left
+        return
+    if isinstance(outcome, TextWorkerError):
+        asked.answer.set_exception(outcome)
+    else:
+        asked.answer.set_result(outcome)
+
+
+def _interpret(answer: FromTextWorker) -> ReadPrompts:
+    match answer:
+        case Encoded(prompts, request):
+            return ReadPrompts(request, [unpack_tokens(prompt) for prompt in prompts])
+        case JobRefused(message, param, code):
+            raise BodyRefusedError(message, param, code)
+        case JobFailed(message):
+            logger.error("a job of the text worker failed: %s", message)
+            raise TextJobFailedError(message)
+        case MemoryExceeded():
+            raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
+    raise TextWorkerDiedError(f"the text worker answered out of turn: {answer!r}")

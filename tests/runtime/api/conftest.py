@@ -18,7 +18,8 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.chat.worker import TextLimits, TextWorker
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.chat.worker_process import TextLimits
 from tests.runtime.api.fake_engine import FakeEngine
 from tests.runtime.text_model import build_byte_level, write_model
 

@@ -7,7 +7,9 @@ import pytest
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.contract import HEADER_DRAINING
 from tests.runtime.api.conftest import REPLY, Served, serve, sum_samples
+from tests.runtime.text_model import build_byte_level, write_model
 
+IGNORING = {"ignore_eos": True}
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -80,11 +82,38 @@ async def test_a_template_without_end_fails_alone(served: Served) -> None:
     await asyncio.sleep(0.05)
     served.engine.pauses_after = None
     assert "".join([chunk.choices[0].text async for chunk in stream]) == REPLY
-    with pytest.raises(openai.BadRequestError, match="took longer than 1 s"):
+    with pytest.raises(openai.InternalServerError, match="took longer than 1 s") as failed:
         await bad
+    assert (failed.value.status_code, failed.value.response.headers["retry-after"]) == (503, "5")
     answer = await served.openai.chat.completions.create(model="tiny", messages=HI)
     assert answer.choices[0].message.content == REPLY
     await assert_conserved(served)
+
+
+async def test_a_large_body_that_takes_too_long_is_told_to_be_shorter(model_path: Path) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny", inline_body_bytes=0)) as served:
+        with pytest.raises(openai.BadRequestError, match="took longer than 1 s: shorten it"):
+            await served.openai.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "loop"}]
+            )
+
+
+async def test_a_template_that_does_not_compile_is_the_servers_fault(tmp_path: Path) -> None:
+    broken = write_model(tmp_path, build_byte_level(), "{% for %}")
+    async with serve(broken, ApiSettings(served_name="tiny")) as served:
+        with pytest.raises(openai.InternalServerError, match="does not compile") as failed:
+            await served.openai.chat.completions.create(model="tiny", messages=HI)
+        assert failed.value.status_code == 500
+        await served.openai.completions.create(model="tiny", prompt="a", max_tokens=1)
+
+
+async def test_what_nobody_asked_for_never_fails_a_prompt_near_the_limit(served: Served) -> None:
+    answer = await served.openai.completions.create(model="tiny", prompt=[1] * 195, extra_body=IGNORING)
+    assert answer.usage.completion_tokens == 5
+    answer = await served.openai.completions.create(model="tiny", prompt=[1] * 50, extra_body=IGNORING)
+    assert answer.usage.completion_tokens == 16
+    with pytest.raises(openai.BadRequestError, match="16 more are asked for"):
+        await served.openai.completions.create(model="tiny", prompt=[1] * 195, max_tokens=16)
 
 
 async def test_admission_bounds_sequences_and_tokens(model_path: Path) -> None:
@@ -154,7 +183,11 @@ BAD_CHATS = [
     ({"messages": []}, "length"),
     ({"messages": [{"role": "villain", "content": "x"}]}, "no villains"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text parts"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "tool calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "`tool_calls` is not supported"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "y"}]}, "`tool_call_id` is not supp"),
+    ({"messages": [{"role": "user", "content": "x", "weight": 0}]}, "`weight` is not known"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "`continuous_usage_stats` is not"),
+    ({"prompt": "x"}, "`prompt` is not known"),
 ]
 
 
@@ -171,19 +204,6 @@ async def test_what_is_no_json_is_a_400(served: Served) -> None:
         answer = await served.client.post("/v1/completions", content=body)
         assert answer.status_code == 400, body[:20]
         assert answer.json()["error"]["message"]
-
-
-async def test_inert_and_unknown_fields_are_accepted(served: Served) -> None:
-    extra = {
-        "tools": [],
-        "response_format": {"type": "text"},
-        "user": "u",
-        "store": False,
-        "min_tokens": 0,
-        "n": None,
-    }
-    answer = await served.client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1} | extra)
-    assert answer.status_code == 200
 
 
 async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:

@@ -42,7 +42,7 @@ async def test_a_request_waits_while_its_template_is_rendered(served: Served) ->
     answer = asyncio.create_task(served.client.post("/v1/chat/completions", json=loop))
     await served.until(lambda: served.replica.admission.num_sequences == 3)
     assert await told(served) == (3, 0)
-    assert (await answer).status_code == 400
+    assert (await answer).status_code == 503
     assert await told(served) == (0, 0)
 
 

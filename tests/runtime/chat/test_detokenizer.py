@@ -45,13 +45,13 @@ def test_an_incomplete_character_is_held_and_replaced_at_the_end(tokenizer: Toke
     assert detokenizer.finish().endswith("\ufffd")
 
 
-@given(st.lists(st.integers(0, 260), max_size=40))
-@settings(max_examples=60, deadline=None)
-def test_byte_level_equals_decoding_at_once_for_any_tokens(tokens: list[int]) -> None:
+@given(st.lists(st.lists(st.integers(0, 262), max_size=6), max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_byte_level_equals_decoding_at_once_for_any_tokens(steps: list[list[int]]) -> None:
     tokenizer = BYTE_LEVEL
     detokenizer = tokenizer.open_detokenizer()
-    text = "".join(detokenizer.feed([token]) for token in tokens) + detokenizer.finish()
-    assert text == tokenizer.decode(tokens)
+    text = "".join(map(detokenizer.feed, steps)) + detokenizer.finish()
+    assert text == tokenizer.decode([token for step in steps for token in step])
 
 
 def test_special_tokens_are_no_text(tmp_path: Path) -> None:
@@ -78,6 +78,9 @@ class CountingVocabulary:
 
     def token_bytes(self, token: int) -> bytes:
         return self._tokenizer.token_bytes(token)
+
+    def token_text(self, token: int) -> str | None:
+        return self._tokenizer.token_text(token)
 
     def is_special(self, token: int) -> bool:
         return self._tokenizer.is_special(token)
@@ -130,3 +133,28 @@ def test_windows_equal_decoding_at_once_whatever_textless_tokens_lie_between(
     detokenizer = SENTENCEPIECE.open_detokenizer()
     pieces = [detokenizer.feed([token]) for token in tokens] + [detokenizer.finish()]
     assert "".join(pieces) == SENTENCEPIECE.decode(tokens)
+
+
+PLAIN = [0, 2, 3, 4]
+"""The pieces that are no bytes, but for the space."""
+CHARACTERS = [[5 + byte for byte in letter.encode()] for letter in "bü€日😀"]
+
+
+def detokenize(tokens: list[int]) -> str:
+    detokenizer = SENTENCEPIECE.open_detokenizer()
+    return "".join(detokenizer.feed([token]) for token in tokens) + detokenizer.finish()
+
+
+@given(st.lists(st.sampled_from([*([token] for token in [1, *PLAIN]), *CHARACTERS]), max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_windows_equal_decoding_at_once_for_whole_characters(parts: list[list[int]]) -> None:
+    tokens = [token for part in parts for token in part]
+    assert detokenize(tokens) == SENTENCEPIECE.decode(tokens)
+
+
+@given(st.lists(st.sampled_from(PLAIN) | st.integers(5 + 128, 5 + 255), max_size=40))
+@settings(max_examples=500, deadline=None)
+def test_windows_lose_no_plain_piece_among_any_bytes(tokens: list[int]) -> None:
+    plain = SENTENCEPIECE.decode([token for token in tokens if token in PLAIN])
+    got = detokenize(tokens)
+    assert [letter for letter in got if letter in "abc"] == [letter for letter in plain if letter in "abc"]

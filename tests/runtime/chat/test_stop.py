@@ -1,5 +1,7 @@
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace_runtime.chat.stop import StopMatcher
@@ -25,15 +27,49 @@ def test_the_earliest_match_counts(text: str, left: str) -> None:
     assert "".join(map(matcher.feed, text)) == left
 
 
-@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
-def test_any_cut_gives_the_text_before_the_first_stop(text: str, stops: list[str]) -> None:
+def text_before_the_first(text: str, stops: list[str]) -> str | None:
+    """Letter by letter, the stop that is complete first ends the text; of those the longest."""
+    for end in range(1, len(text) + 1):
+        starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if starts:
+            return text[: min(starts)]
+    return None
+
+
+def certain_part(text: str, stops: list[str]) -> str:
+    """Without the longest end that is the beginning of a stop."""
+    held = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
+    return text[: len(text) - max(held, default=0)]
+
+
+@given(
+    st.lists(st.text("ab", max_size=8), max_size=8),
+    st.lists(st.text("ab", min_size=1, max_size=6), max_size=4),
+)
+@settings(max_examples=500)
+def test_any_cut_gives_the_text_before_the_first_stop(pieces: list[str], stops: list[str]) -> None:
     matcher = StopMatcher(tuple(stops))
-    got = "".join(map(matcher.feed, text))
-    got += "" if matcher.is_matched else matcher.finish()
-    ends = [i + len(s) for s in stops for i in [text.find(s)] if i >= 0]
-    if not ends:
-        assert got == text
-    else:  # letter by letter, the stop that completes first wins; of those the longest
-        end = min(ends)
-        starts = [end - len(s) for s in stops if text[:end].endswith(s)]
-        assert got == text[: min(starts)]
+    got, read, before = "", "", None
+    for piece in pieces:
+        got += matcher.feed(piece)
+        read += piece
+        before = text_before_the_first(read, stops)
+        assert matcher.is_matched == (before is not None)
+        assert got == (certain_part(read, stops) if before is None else before)
+    assert got + matcher.finish() == (read if before is None else before)
+
+
+def seconds_a_letter(stops: tuple[str, ...]) -> float:
+    matcher = StopMatcher(stops)
+    matcher.feed("a" * 199)
+    began = time.process_time()
+    for _ in range(2000):
+        matcher.feed("a")
+    return (time.process_time() - began) / 2000
+
+
+def test_many_long_stops_cost_a_token_no_more_than_one() -> None:
+    """Searched one by one they cost a hundred times as much."""
+    many = ("b" + "a" * 255, *("a" * 200 + chr(98 + number) * 56 for number in range(15)))
+    one, all_of_them = (min(seconds_a_letter(stops) for _ in range(5)) for stops in (("ab",), many))
+    assert all_of_them < 10 * one

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_runtime.chat.errors import TemplateError, TokenizerError
+from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
 from millrace_runtime.chat.model_files import read_text_config
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ def test_what_a_template_may_not_do_is_an_error(source: str, said: str) -> None:
 
 
 def test_a_template_that_does_not_compile_is_an_error() -> None:
-    with pytest.raises(TemplateError, match="compile"):
+    with pytest.raises(BrokenTemplateError, match="compile"):
         ChatTemplate("{% for %}", {})
 
 

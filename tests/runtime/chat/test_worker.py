@@ -1,6 +1,10 @@
 import asyncio
 import dataclasses
+import os
 import re
+import signal
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -9,17 +13,20 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from millrace_runtime.chat.errors import (
-    TemplateError,
+    BodyRefusedError,
     TextJobFailedError,
     TextMemoryError,
     TextTimeoutError,
     TextWorkerDiedError,
 )
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
-from millrace_runtime.chat.worker import TextLimits, TextWorker
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
-LIMITS = TextLimits(job_seconds=1.0, memory_bytes=1 << 30, start_seconds=30, retry_seconds=(0.05, 0.1))
+LIMITS = TextLimits(
+    job_seconds=1.0, memory_bytes=1 << 30, num_threads=3, start_seconds=30, retry_seconds=(0.05, 0.1)
+)
 
 
 @pytest.fixture
@@ -39,9 +46,21 @@ async def test_jobs_are_answered_and_refusals_told(worker: TextWorker) -> None:
     assert [len(tokens) for tokens in both] == [1, 2]
     native = build_byte_level()
     assert native.decode(chat[0]) == "user: hi\nassistant:"
-    with pytest.raises(TemplateError, match="no villains"):
+    with pytest.raises(BodyRefusedError, match="no villains"):
         await worker.run(say("hi", "villain"))
     assert await worker.run(EncodeTexts(["the"])) == both[:1]
+
+
+async def test_a_text_that_cannot_fit_is_refused_untokenised(worker: TextWorker) -> None:
+    job = EncodeTexts(["the", "the " * 500_000])
+    began = time.monotonic()
+    with pytest.raises(BodyRefusedError, match="2000000 bytes, and none of more than 70 ") as refused:
+        await worker.run(job, max_prompt_tokens=10)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(BodyRefusedError, match="none of more than 70 "):
+        await worker.run(say("x" * 80), max_prompt_tokens=10)
+    assert time.monotonic() - began < 0.5  # tokenised it takes several seconds
+    assert len((await worker.run(EncodeTexts([END_TOKEN * 10]), max_prompt_tokens=10))[0]) == 10
 
 
 async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker) -> None:
@@ -56,18 +75,97 @@ async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker
     assert await worker.run(EncodeTexts(["the"])) == good
 
 
-async def test_a_killed_worker_is_replaced_and_a_cancelled_caller_harms_nobody(worker: TextWorker) -> None:
+def process_of(worker: TextWorker) -> WorkerProcess:
+    assert worker._process is not None
+    return worker._process
+
+
+async def kill_process(worker: TextWorker) -> None:
+    process = process_of(worker)
+    os.kill(process.pid, signal.SIGKILL)
+    await asyncio.shield(process._exit)
+
+
+async def test_a_caller_that_leaves_during_its_job_harms_nobody(worker: TextWorker) -> None:
     leaving = asyncio.create_task(worker.run(say("loop")))
     await asyncio.sleep(0.05)
     leaving.cancel()
-    behind = asyncio.create_task(worker.run(EncodeTexts(["the"])))
-    assert len(await behind) == 1
-    assert worker._connection is not None
-    worker._connection._process.kill()
-    await worker._connection._process.wait()
-    with pytest.raises(TextWorkerDiedError):
-        await worker.run(EncodeTexts(["the"]))
     assert len(await worker.run(EncodeTexts(["the"]))) == 1
+
+
+async def test_a_caller_that_leaves_before_its_turn_has_no_turn(worker: TextWorker) -> None:
+    running = asyncio.create_task(worker.run(say("loop")))
+    await asyncio.sleep(0.05)
+    leaving = [asyncio.create_task(worker.run(say("loop"))) for _ in range(20)]
+    behind = asyncio.create_task(worker.run(EncodeTexts(["the"])))
+    await asyncio.sleep(0.05)
+    for task in leaving:
+        task.cancel()
+    async with asyncio.timeout(10):
+        assert len(await behind) == 1
+        with pytest.raises(TextTimeoutError):
+            await running
+
+
+async def test_a_worker_that_dies_idle_is_replaced_before_anybody_asks(worker: TextWorker) -> None:
+    first_pid = process_of(worker).pid
+    await kill_process(worker)
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1
+    assert process_of(worker).pid != first_pid
+    assert worker.is_ready
+
+
+async def test_a_worker_that_dies_during_a_job_fails_that_job(worker: TextWorker) -> None:
+    dying = asyncio.create_task(worker.run(say("loop")))
+    await asyncio.sleep(0.05)
+    await kill_process(worker)
+    with pytest.raises(TextWorkerDiedError):
+        await dying
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1
+
+
+async def test_a_worker_that_cannot_be_replaced_is_not_ready_and_says_so_in_the_end(
+    worker: TextWorker, tmp_path: Path
+) -> None:
+    assert worker.is_ready
+    assert not worker.failure.done()
+    (tmp_path / "tokenizer.json").unlink()
+    await kill_process(worker)
+    waiting = [asyncio.create_task(worker.run(EncodeTexts(["the"]))) for _ in range(3)]
+    async with asyncio.timeout(20):
+        failure = await worker.failure
+    assert "does not start, tried 3 times" in failure
+    assert not worker.is_ready
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == [failure] * 3
+    with pytest.raises(TextWorkerDiedError, match="does not start"):
+        await worker.run(EncodeTexts(["the"]))
+
+
+async def test_jobs_wait_for_a_replacement_that_starts_at_a_later_try(
+    worker: TextWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = (tmp_path / "tokenizer.json").rename(tmp_path / "aside.json")
+    await kill_process(worker)
+    waiting = [asyncio.create_task(worker.run(EncodeTexts(["the"]))) for _ in range(3)]
+    async with asyncio.timeout(20):
+        while "again in 0.1 s" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not worker.is_ready
+        saved.rename(tmp_path / "tokenizer.json")
+        assert [len(tokens) for tokens in await asyncio.gather(*waiting)] == [1, 1, 1]
+    assert worker.is_ready
+    assert caplog.text.count("did not start") == 2  # no job started a process of its own
+
+
+async def test_a_process_that_the_system_refuses_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS)
+    with pytest.raises(TextWorkerDiedError, match="tried 3 times"):
+        await worker.start()
+    assert await worker.failure
 
 
 async def test_a_first_start_that_fails_is_tried_again(
@@ -87,6 +185,19 @@ async def test_a_first_start_that_fails_is_tried_again(
 async def test_a_worker_that_never_starts_says_how_often_it_was_tried(tmp_path: Path) -> None:
     with pytest.raises(TextWorkerDiedError, match="does not start, tried 3 times"):
         await TextWorker(tmp_path, LIMITS).start()
+
+
+async def test_a_fault_of_ours_is_told_as_a_failure(
+    worker: TextWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: bytes) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(process_of(worker), "ask", fail)
+    with pytest.raises(TextWorkerDiedError):
+        await worker.run(EncodeTexts(["the"]))
+    assert await worker.failure == "ours"
+    assert not worker.is_ready
 
 
 def refuse_words() -> tokenizers.Tokenizer:
@@ -111,8 +222,7 @@ async def test_a_tokenizer_that_fails_fails_one_job(
 ) -> None:
     worker = TextWorker(write_model(tmp_path, build()), LIMITS)
     await worker.start()
-    assert worker._connection is not None
-    first_pid = worker._connection._process.pid
+    first_pid = process_of(worker).pid
     bad, good = await asyncio.gather(
         worker.run(EncodeTexts(["the"])), worker.run(EncodeTexts([END_TOKEN])), return_exceptions=True
     )
@@ -120,16 +230,36 @@ async def test_a_tokenizer_that_fails_fails_one_job(
     assert re.search(said, str(bad))
     assert isinstance(good, list)
     assert len(good[0]) == 1
-    assert worker._connection._process.pid == first_pid
+    assert process_of(worker).pid == first_pid
     await worker.close()
+
+
+def read_environment(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+async def test_a_worker_has_the_threads_that_are_its_own(worker: TextWorker) -> None:
+    assert b"RAYON_NUM_THREADS=3" in read_environment(process_of(worker).pid)
+
+
+async def test_closing_ends_the_process_and_fails_every_job(worker: TextWorker) -> None:
+    process = process_of(worker)
+    jobs = [asyncio.create_task(worker.run(say("loop"))) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    await worker.close()
+    assert process.has_ended
+    for job in jobs:
+        with pytest.raises(TextWorkerDiedError, match="closed"):
+            await job
+    assert not worker.failure.done()
 
 
 async def test_closing_waits_for_a_worker_that_is_just_starting(worker: TextWorker) -> None:
     with pytest.raises(TextTimeoutError):
         await worker.run(say("loop"))
     await asyncio.sleep(0)
-    assert any(not task.done() for task in worker._tasks)  # another is being started
-    starting = set(worker._tasks)
-    await worker.close()
-    assert all(task.done() for task in starting)
-    assert worker._connection is None
+    killed = process_of(worker)
+    await worker.close()  # another is being started, or this one being killed
+    assert killed.has_ended
+    assert worker._keeping is not None
+    assert worker._keeping.done()

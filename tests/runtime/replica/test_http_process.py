@@ -9,7 +9,8 @@ from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.chat.worker import TextLimits, TextWorker
+from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica.heartbeat import Heartbeat
 from millrace_runtime.replica.http_process import serve
 

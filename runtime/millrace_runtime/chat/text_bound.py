@@ -1,0 +1,103 @@
+"""How many bytes of text a token can stand for at most, where a tokenizer's file lets us be certain.
+
+A text of more bytes than a model's limit times this can't fit. That is known without tokenising it, which
+takes seconds and a gigabyte for 8 MiB.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millrace_runtime.chat.token_bytes import BYTE_PIECES, SPACE, byte_of_letter
+
+_NFC_SHRINKS = 3
+"""Composing may leave one byte of three (U+1FEF to a grave accent, three Hangul letters to a syllable)."""
+_KEEPING = ("ByteLevel", "Metaspace", "Digits", "Split")
+"""Pre-tokenizers that drop nothing (Split: unless it is told to)."""
+
+
+class _Model(msgspec.Struct):
+    type: str | None = None
+    vocab: msgspec.Raw = msgspec.Raw(b"{}")
+    byte_fallback: bool = False
+
+
+class _Added(msgspec.Struct):
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+class _File(msgspec.Struct):
+    model: _Model
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    added_tokens: list[_Added] = []
+
+
+def read_bytes_per_token(model_path: Path) -> int | None:
+    """Return how many bytes of text a token stands for at most; None where it may be any number.
+
+    The folder's tokenizer.json must be one that loads.
+    """
+    return measure_bytes_per_token((model_path / "tokenizer.json").read_bytes())
+
+
+def measure_bytes_per_token(tokenizer_json: bytes) -> int | None:
+    """Do as `read_bytes_per_token`, for the file's content."""
+    try:
+        file = msgspec.json.decode(tokenizer_json, type=_File)
+        vocabulary = msgspec.json.decode(file.model.vocab, type=dict[str, int])
+    except msgspec.ValidationError:  # another kind of model has another kind of vocabulary
+        return None
+    longest, shrinks = _longest_piece(file, vocabulary), _shrinks(file.normalizer)
+    if longest is None or shrinks is None or not _keeps_all(file):
+        return None
+    return shrinks * max([longest, *(len(added.content.encode()) for added in file.added_tokens)])
+
+
+def _longest_piece(file: _File, vocabulary: dict[str, int]) -> int | None:
+    """Return the bytes of the longest piece; None where some byte has no piece, so that texts may vanish."""
+    if file.model.type != "BPE":
+        return None
+    if file.model.byte_fallback:
+        is_whole = all(piece in vocabulary for piece in BYTE_PIECES)
+        return max(len(piece.replace(SPACE, " ").encode()) for piece in vocabulary) if is_whole else None
+    spells_bytes = any(
+        step.get("type") == "ByteLevel" for step in _steps(file.pre_tokenizer, "pretokenizers")
+    )
+    is_whole = spells_bytes and all(letter in vocabulary for letter in byte_of_letter())
+    return max(map(len, vocabulary)) if is_whole else None  # a letter is a byte
+
+
+def _keeps_all(file: _File) -> bool:
+    """Whether neither pre-tokenizing nor an added token takes text away."""
+    steps = _steps(file.pre_tokenizer, "pretokenizers")
+    return (
+        all(step.get("type") in _KEEPING for step in steps)
+        and all(step.get("behavior") != "Removed" for step in steps)
+        and not any(added.lstrip or added.rstrip for added in file.added_tokens)
+    )
+
+
+def _shrinks(normalizer: dict[str, Any] | None) -> int | None:
+    """Return how many times fewer bytes a normalized text may have; None for any number."""
+    factor = 1
+    for step in _steps(normalizer, "normalizers"):
+        match step:
+            case {"type": "NFC"}:
+                factor *= _NFC_SHRINKS
+            case {"type": "Prepend"} | {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}:
+                continue
+            case _:
+                return None
+    return factor
+
+
+def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """Return the steps of a part that may be a sequence."""
+    if part is None:
+        return []
+    steps: list[dict[str, Any]] = part.get(name, [part])
+    return steps

@@ -1,0 +1,147 @@
+"""One process of the text worker: started, asked one job at a time, killed."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace_runtime.chat.errors import TextTimeoutError, TextWorkerDiedError
+from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
+from millrace_runtime.protocol.framing import FrameDecoder, FrameError
+
+_READ_BYTES = 1 << 20
+_ORPHAN_SECONDS = 5.0
+"""How much longer than we do the worker's own alarm waits: it matters only when we are gone."""
+
+
+@dataclass(frozen=True)
+class TextLimits:
+    """What the worker may spend."""
+
+    job_seconds: float = 10.0
+    """A job that runs longer is killed with the worker."""
+    memory_bytes: int = 4 * 1024**3
+    """Data memory of the worker's process."""
+    num_threads: int = 1
+    """Threads that tokenise the prompts of one job."""
+    start_seconds: float = 60.0
+    """How long loading the tokenizer may take."""
+    retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    """Pauses between the tries to start it; one try more than pauses."""
+
+
+class WorkerProcess:
+    """A living process and its socket."""
+
+    def __init__(self, process: asyncio.subprocess.Process, sock: socket.socket, limits: TextLimits) -> None:
+        self._process = process
+        self._sock = sock
+        self._limits = limits
+        self._decoder: FrameDecoder[FromTextWorker] = FrameDecoder(FromTextWorker)  # type: ignore[arg-type]
+        self._messages: list[FromTextWorker] = []
+        self._exit = asyncio.create_task(process.wait())
+
+    @classmethod
+    async def start(cls, model_path: Path, limits: TextLimits, module: str) -> "WorkerProcess":
+        """Start a process and wait until it has loaded. Raises TextWorkerDiedError."""
+        try:
+            started = cls(*await _spawn(model_path, limits, module), limits)
+        except OSError as error:  # no process, memory or descriptor left
+            raise TextWorkerDiedError(f"the text worker's process can't be started: {error}") from error
+        try:
+            await started._expect_ready()
+        except BaseException:
+            await started.kill()
+            raise
+        return started
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._exit.done()
+
+    def call_at_end(self, callback: Callable[[], None]) -> None:
+        """Call back once the process is gone."""
+        self._exit.add_done_callback(lambda _: callback())
+
+    async def ask(self, frame: bytes) -> FromTextWorker:
+        """Return the answer to a job's frame.
+
+        After TextTimeoutError and TextWorkerDiedError the process is of no more use.
+        """
+        try:
+            async with asyncio.timeout(self._limits.job_seconds):
+                await asyncio.get_running_loop().sock_sendall(self._sock, frame)
+                return await self._receive()
+        except TimeoutError as error:
+            raise TextTimeoutError(
+                f"rendering and tokenising the prompt took longer than {self._limits.job_seconds:g} s"
+            ) from error
+        except (EOFError, OSError, FrameError) as error:
+            raise TextWorkerDiedError("the text worker ended while it handled this prompt") from error
+
+    async def kill(self) -> None:
+        """End the process and wait until it is gone."""
+        self._sock.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await asyncio.shield(self._exit)
+
+    async def _expect_ready(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.start_seconds):
+                first = await self._receive()
+        except (TimeoutError, EOFError, OSError, FrameError) as error:
+            raise TextWorkerDiedError("the text worker did not start") from error
+        if not isinstance(first, WorkerReady):
+            raise TextWorkerDiedError("the text worker's first message is not what was expected")
+
+    async def _receive(self) -> FromTextWorker:
+        while not self._messages:
+            data = await asyncio.get_running_loop().sock_recv(self._sock, _READ_BYTES)
+            if not data:
+                raise EOFError("the text worker closed its socket")
+            self._messages += self._decoder.feed(data)
+        return self._messages.pop(0)
+
+
+async def _spawn(
+    model_path: Path, limits: TextLimits, module: str
+) -> tuple[asyncio.subprocess.Process, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    try:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *_command(model_path, limits, module, theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=_environment(limits),
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours
+
+
+def _command(model_path: Path, limits: TextLimits, module: str, fd: int) -> list[str]:
+    alarm_seconds = limits.job_seconds + _ORPHAN_SECONDS
+    arguments = [str(model_path), str(fd), str(limits.memory_bytes), str(alarm_seconds)]
+    return [sys.executable, "-m", module, *arguments]
+
+
+def _environment(limits: TextLimits) -> dict[str, str]:
+    return os.environ | {
+        "RAYON_NUM_THREADS": str(limits.num_threads),
+        "TOKENIZERS_PARALLELISM": "true",
+        "MALLOC_ARENA_MAX": "2",  # each reserves memory that would count
+    }

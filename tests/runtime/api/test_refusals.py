@@ -1,0 +1,87 @@
+"""Fields of a body: which are honoured, ignored, or refused by name."""
+
+from tests.runtime.api.conftest import REPLY, Served
+from tests.runtime.api.test_failures import HI, assert_conserved
+
+INERT = {
+    "tools": [],
+    "response_format": {"type": "text"},
+    "user": "u",
+    "store": False,
+    "metadata": {"a": "b"},
+    "service_tier": "auto",
+    "request_id": "r",
+    "priority": 0,
+    "min_tokens": 0,
+    "n": None,
+    "skip_special_tokens": True,
+    "include_stop_str_in_output": False,
+    "bad_words": [],
+    "length_penalty": 1.0,
+    "allowed_token_ids": None,
+    "return_token_ids": False,
+}
+
+
+async def test_harmless_fields_and_values_that_ask_for_nothing_are_accepted(served: Served) -> None:
+    chat = {"messages": HI, "max_tokens": 1, "add_special_tokens": False, "reasoning_effort": "none"}
+    answer = await served.client.post("/v1/chat/completions", json=chat | INERT)
+    assert answer.status_code == 200, answer.text
+    completion = {"prompt": "a", "max_tokens": 1, "add_special_tokens": True, "echo": False}
+    answer = await served.client.post("/v1/completions", json=completion | INERT)
+    assert answer.status_code == 200, answer.text
+
+
+async def test_an_answer_of_openais_may_be_sent_back_as_a_message(served: Served) -> None:
+    said = (await served.openai.chat.completions.create(model="tiny", messages=HI)).choices[0].message
+    again = await served.openai.chat.completions.create(model="tiny", messages=[*HI, said, *HI])
+    assert again.choices[0].message.content == REPLY
+    dumped = said.model_dump() | {"annotations": [], "audio": None}
+    await served.openai.chat.completions.create(model="tiny", messages=[*HI, dumped, *HI])
+
+
+ASKING = {
+    "allowed_token_ids": [5],
+    "bad_words": ["the"],
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,
+    "length_penalty": 2.0,
+    "logits_processors": ["x"],
+    "return_token_ids": True,
+    "reasoning_effort": "high",
+    "guided_decoding_backend": "x",
+}
+UNKNOWN = {
+    "regex": "a+",
+    "json_schema": "{}",
+    "grammar": "root",
+    "ebnf": "x",
+    "num_beams": 4,
+    "typical_p": 0.5,
+    "mirostat": 2,
+    "repeat_penalty": 2.0,
+    "max_new_tokens": 3,
+    "thinking": {"type": "enabled"},
+    "x" * 64: None,
+}
+
+
+async def test_fields_that_would_change_the_answer_are_never_ignored(served: Served) -> None:
+    for path, body in (("completions", {"prompt": "a"}), ("chat/completions", {"messages": HI})):
+        adds = {"add_special_tokens": path != "completions"}
+        for fields, code in ((ASKING | adds, "unsupported_parameter"), (UNKNOWN, "unknown_parameter")):
+            for name, value in fields.items():
+                answer = await served.client.post(f"/v1/{path}", json=body | {name: value})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"], error["param"]) == (400, code, name)
+                assert f"`{name}` is not" in error["message"]
+    assert served.engine.seen == []
+    await assert_conserved(served)
+
+
+async def test_numbers_of_any_size_are_bounded(served: Served) -> None:
+    for field in ({"stop_token_ids": [10**23]}, {"stop_token_ids": [2**31]}, {"prompt": [2**31]},
+                  {"prompt": [[1], [10**23]]}, {"prompt": [-1]}):  # fmt: skip
+        answer = await served.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1} | field)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"].partition("[")[0]) == (400, next(iter(field)))
