@@ -8,6 +8,7 @@ import torch
 
 from millrace_kernels.native.abi import Library, Program, Step
 from millrace_kernels.native.build import find_library
+from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
@@ -50,6 +51,16 @@ def test_a_layer_agrees_with_the_torch_path(
     library: Library, name: str, dtype: torch.dtype, form: Format
 ) -> None:
     assert measure_error(SHAPES[name], library, dtype, form) < BOUNDS[dtype, form]
+
+
+def test_matrices_of_odd_inputs_are_for_all_but_bfloat16(library: Library) -> None:
+    case = Case(width=37, mlp_width=21, vocabulary=33)
+    for form in Format:
+        assert measure_error(case, library, torch.float32, form) < BOUNDS[torch.float32, form]
+    with pytest.raises(
+        RecordError, match="37 inputs in bfloat16, where native products take pairs: use float32"
+    ):
+        measure_error(case, library, torch.bfloat16)
 
 
 def in_steps(lengths: tuple[int, ...], chunk: int) -> tuple[tuple[int, ...], ...]:

@@ -116,24 +116,32 @@ def test_tiles_agree_with_the_reference(
     torch.testing.assert_close(tiled(batch), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_tiles_give_the_same_bits_alone_crowded_and_in_any_chunks(paged: Any) -> None:
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 64), (3, 3, 6), (3, 3, 10)])
+def test_tiles_give_the_same_bits_alone_crowded_and_in_any_chunks(
+    paged: Any, heads: int, kv_heads: int, head_dim: int
+) -> None:
     length = 530
-    whole = paged([length, 1, 40, 1], [length, 300, 600, 9], head_dim=64)
+    whole = paged([length, 1, 40, 1], [length, 300, 600, 9], heads, kv_heads, head_dim)
     expected = tiled(whole)[:length]
     for chunk in (1, 3, 16, 127, 256):
         begins = range(0, length, chunk) if chunk > 1 else (0, 1, 19, 255, 256, 257, length - 1)
         for begin in begins:
             end = min(begin + chunk, length)
-            plan = TiledAttention([0, end - begin], [end], whole.tables[:1], 2, 16)
+            plan = TiledAttention([0, end - begin], [end], whole.tables[:1], kv_heads, 16)
             mine = plan(whole.query[begin:end], whole.cache, whole.scale)
             assert torch.equal(mine, expected[begin:end]), (chunk, begin)
 
 
-def test_tiles_give_a_decode_the_same_bits_in_any_crowd(paged: Any) -> None:
-    crowd = paged([1] * 21, [400 - 19 * i for i in range(21)], head_dim=64)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 64), (3, 3, 6), (3, 3, 10)])
+def test_tiles_give_a_decode_the_same_bits_in_any_crowd(
+    paged: Any, heads: int, kv_heads: int, head_dim: int
+) -> None:
+    crowd = paged([1] * 21, [400 - 19 * i for i in range(21)], heads, kv_heads, head_dim)
     expected = tiled(crowd)
     for row in range(21):
-        plan = TiledAttention([0, 1], crowd.contexts[row : row + 1], crowd.tables[row : row + 1], 2, 16)
+        plan = TiledAttention(
+            [0, 1], crowd.contexts[row : row + 1], crowd.tables[row : row + 1], kv_heads, 16
+        )
         mine = plan(crowd.query[row : row + 1], crowd.cache, crowd.scale)
         assert torch.equal(mine[0], expected[row])
 

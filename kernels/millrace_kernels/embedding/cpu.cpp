@@ -17,8 +17,7 @@ static void unpack(const Matrix& m, int64_t column, float* to) {
     const float* from = (const float*)m.data + strip * m.inputs * LANES + lane;
     for (int k = 0; k < m.inputs; k++) to[k] = from[k * LANES];
   } else {
-    int inputs = (m.inputs + 1) / 2 * 2;
-    const bf16* from = (const bf16*)m.data + strip * inputs * LANES + lane * 2;
+    const bf16* from = (const bf16*)m.data + strip * m.inputs * LANES + lane * 2;
     for (int k = 0; k < m.inputs; k++) to[k] = widen(from[k / 2 * 2 * LANES + k % 2]);
   }
 }

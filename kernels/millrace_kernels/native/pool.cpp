@@ -4,7 +4,7 @@
 // whoever did it opens the next operation. So nobody waits for a thread as such, only for a unit that one has begun: a
 // thread that another process keeps from its core is not missed.
 //
-// A thread that finds no unit spins for 50 microseconds at most and then sleeps: a step has some 250 operations, so
+// A thread that finds no unit spins for 50 microseconds at most and then sleeps: a step has hundreds of operations, so
 // sleeping at each would cost milliseconds (a futex wake is 10 to 50 µs). While it spins it offers its core to whoever
 // waits for one, every microsecond: what it waits for may be just that.
 #include <linux/futex.h>

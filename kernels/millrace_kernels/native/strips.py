@@ -51,10 +51,12 @@ def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count:
 
 
 def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: int) -> Tensor:
-    if inputs % 2:
-        raise RecordError(f"a matrix of {inputs} inputs: the native products take even numbers")
-    memory = allocate(count * inputs * LANES * dtype.itemsize).view(dtype)
     pairs = 2 if dtype == torch.bfloat16 else 1
+    if inputs % pairs:
+        raise RecordError(
+            f"a matrix of {inputs} inputs in bfloat16, where native products take pairs: use float32"
+        )
+    memory = allocate(count * inputs * LANES * dtype.itemsize).view(dtype)
     return memory.view(count, inputs // pairs, LANES, pairs)
 
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 TILE_KEYS = 256
 MIN_GEMM_ROWS = 16
+HEAD_DIM_UNIT = 4
+"""Heads of 6 or 10 dimensions are filled up with zeros: else their bits depend on the number of rows."""
 QUERIES_AT_ONCE = 128
 """A longer chunk of prefill is cut: its scores stay in the cache and causality skips whole tiles."""
 SEQUENCE_HEADS_AT_ONCE = 32
@@ -77,8 +79,9 @@ class TiledAttention:
         """Attend; shapes as in `paged_attention_reference`. Tokens of no row get zeros."""
         output = torch.zeros_like(query)
         for group in self._groups:
-            rows = query.index_select(0, group.tokens).float().mul_(scale)
-            output.index_copy_(0, group.tokens, self._attend(group, rows, kv_cache).to(query.dtype))
+            rows = _fill_up(query.index_select(0, group.tokens).float().mul_(scale))
+            mixed = self._attend(group, rows, kv_cache)[..., : query.shape[-1]]
+            output.index_copy_(0, group.tokens, mixed.to(query.dtype))
         return output
 
     def _plan_group(self, pieces: list[Piece]) -> Group:
@@ -128,13 +131,13 @@ class TiledAttention:
         return _unfold(mixed.div_(total)[:, :num_rows], group.num_sequences, self._kv_heads, query.shape)
 
     def _load(self, tile: Tile, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tile's keys and values, each float32 [sequences * kv_heads, 256, head_dim]."""
+        """Return the tile's keys and values, each float32 [sequences * kv_heads, 256, filled-up head_dim]."""
         head_dim = kv_cache.shape[-1]
         lines = kv_cache.view(-1, kv_cache.shape[3] * head_dim).index_select(0, tile.gather)
         pair = lines.float().view(2, tile.num_sequences, self._kv_heads, TILE_KEYS, head_dim)
         for number, size in tile.written:
             pair[1, number, :, size:].zero_()
-        keys, values = pair.view(2, -1, TILE_KEYS, head_dim).unbind()
+        keys, values = _fill_up(pair).flatten(1, 2).unbind()
         return keys, values
 
     def _mask(self, scores: Tensor, tile: Tile, num_rows: int) -> None:
@@ -147,6 +150,12 @@ class TiledAttention:
         num_tokens = tile.is_future.shape[2]
         shape = (tile.num_sequences, self._kv_heads, num_tokens, num_rows // num_tokens, TILE_KEYS)
         scores[:, :num_rows].view(shape).masked_fill_(tile.is_future, float("-inf"))
+
+
+def _fill_up(heads: Tensor) -> Tensor:
+    """Make the last axis a multiple of HEAD_DIM_UNIT."""
+    missing = -heads.shape[-1] % HEAD_DIM_UNIT
+    return torch.nn.functional.pad(heads, (0, missing)) if missing else heads
 
 
 def _widen(block_tables: Tensor, multiple: int) -> Tensor:

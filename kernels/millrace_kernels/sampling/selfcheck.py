@@ -12,17 +12,17 @@ from millrace_kernels.sampling.reference import sample_reference, weigh
 VOCABULARY, NUM_ROWS = 601, 12
 
 
-def check_sampler(library: Library) -> None:
+def check_sampler(library: Library, vocabulary: int = VOCABULARY) -> None:
     """Compare weights, and draws of every kind, masked and not. Raises NativeError."""
     z = torch.linspace(-20, 0, 2000)
     if not torch.equal(weigh_natively(library, z, 1.25), weigh(z[None], torch.tensor([1.25]))[0]):
         raise NativeError("the native kernels weigh tokens otherwise than the reference")
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(NUM_ROWS, VOCABULARY, generator=generator).bfloat16().float() * 3
-    known = torch.randint(0, VOCABULARY, (NUM_ROWS, 20), generator=generator)
-    masks = torch.randint(-(2**31), 2**31, (1, -(-VOCABULARY // 32)), generator=generator, dtype=torch.int32)
+    logits = torch.randn(NUM_ROWS, vocabulary, generator=generator).bfloat16().float() * 3
+    known = torch.randint(0, vocabulary, (NUM_ROWS, 20), generator=generator)
+    masks = torch.randint(-(2**31), 2**31, (1, -(-vocabulary // 32)), generator=generator, dtype=torch.int32)
     expected = sample_reference(logits, _draws(), known, masks)
-    found = NativeSampler(library, VOCABULARY).sample(logits, _draws(), known, masks)
+    found = NativeSampler(library, vocabulary).sample(logits, _draws(), known, masks)
     if not torch.equal(found.tokens, expected.tokens):
         raise NativeError(f"the native kernels drew {found.tokens.tolist()}, not {expected.tokens.tolist()}")
 

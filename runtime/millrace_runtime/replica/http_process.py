@@ -24,7 +24,7 @@ from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.execution.memory import usable_bytes
+from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.membership import Membership, join_replica
 from millrace_runtime.replica.settings import ReplicaSettings
@@ -51,7 +51,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     settings = membership.settings
     return create_app(
         EngineClient(sock),
-        TextWorker(settings.model_path, plan_text_limits(os.environ, usable_bytes()), text_process.MODULE),
+        TextWorker(settings.model_path, plan_text_limits(os.environ, usable_memory().num_bytes), text_process.MODULE),
         Tokenizer.load(settings.model_path),
         ApiSettings(
             served_name=settings.served_name,

@@ -1,0 +1,89 @@
+"""Runs the cases with a library that has AddressSanitizer: registers, matrices and caches have ends.
+
+    LD_PRELOAD=libasan.so python -m tests.kernels.sanitized_cases LIBRARY {whole,short-cache,short-register}
+
+A short one must be found out: that the memory before it was watched.
+"""
+
+import ctypes
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.native import packing, program, selfcheck
+from millrace_kernels.native.abi import Library
+from millrace_kernels.native.program import NativeProgram
+from millrace_kernels.native.recorder import Recorded, Register
+from millrace_kernels.native.workspace import Place, row_stride
+from millrace_kernels.sampling.selfcheck import check_sampler
+from tests.kernels.test_native import SHAPES
+
+GAP = 256
+"""Forbidden bytes after each register."""
+SHORT = 64
+"""Forbidden bytes at the end of a register, where that is to be found out."""
+
+PLACES: dict[Register, Place] = {}
+"""Of the last program."""
+
+
+def place_apart(
+    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
+) -> tuple[dict[Register, Place], int]:
+    """As `place_registers`, but no memory is used twice and a gap follows each register."""
+    PLACES.clear()
+    end = 0
+    for register in dict.fromkeys([*(one.y for one in operations), kept]):
+        stride = row_stride(register)
+        num_bytes = stride * (num_drawn if register.is_drawn else num_tokens)
+        PLACES[register] = Place(end, stride, num_bytes)
+        end += num_bytes + GAP
+    return dict(PLACES), end
+
+
+def forbid(address: int, num_bytes: int) -> None:
+    """Let AddressSanitizer end the process at any use of this memory."""
+    function = ctypes.CDLL(None).__asan_poison_memory_region
+    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t), None
+    function(address, num_bytes)
+
+
+class WatchedProgram(NativeProgram):
+    """Forbids the gaps."""
+
+    short = 0
+
+    def poison(self) -> None:
+        """Fill the registers, and forbid what lies between them."""
+        super().poison()
+        for place in PLACES.values():
+            end = self._workspace.data_ptr() + place.offset + place.num_bytes
+            forbid(end - self.short, GAP + self.short)
+
+
+def allocate(_: packing.Arena, num_bytes: int) -> Tensor:
+    """Return zeros that share no mapping with another matrix."""
+    return torch.zeros(num_bytes, dtype=torch.uint8)
+
+
+def main(path: Path, mode: str) -> None:
+    """Run every case."""
+    program.place_registers = place_apart
+    selfcheck.NativeProgram = WatchedProgram
+    packing.Arena.allocate = allocate
+    WatchedProgram.short = SHORT if mode == "short-register" else 0
+    if mode == "short-cache":
+        selfcheck.SLACK = program.SLACK = 1
+    library = Library(path)
+    for name, case in SHAPES.items():
+        check_sampler(library, case.vocabulary)
+        for (dtype, form), bound in selfcheck.BOUNDS.items():
+            assert selfcheck.measure_error(case, library, dtype, form) < bound, (name, dtype, form)
+    print("clean")  # noqa: T201  its only answer
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
