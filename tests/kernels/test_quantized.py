@@ -65,6 +65,17 @@ def test_a_product_has_the_definitions_bits(
 
 
 @pytest.mark.parametrize("form", FORMATS)
+def test_no_sum_of_the_largest_numbers_overflows(library: Library, native_rows: Rows, form: Format) -> None:
+    x, weight = torch.ones(5, 64), torch.full((33, 64), 127.0 if form is Format.INT8 else 7.0)
+    weight[:, ::32] *= -8 / 7 if form is Format.INT4 else 1
+    x[1:3] *= -1
+    weight[16:] *= -1
+    matrix = NativePacker(torch.float32, form).pack([weight], 33, 64, None)
+    found = native_rows(library).run(lambda step, x: step.linear(x, matrix), x)
+    assert torch.equal(found, quantized_linear_reference(x, rounded(form, weight), None))
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_parts_sums_and_bfloat16_have_the_definitions_bits(
     library: Library, native_rows: Rows, form: Format
 ) -> None:

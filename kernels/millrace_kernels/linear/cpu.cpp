@@ -166,8 +166,6 @@ static void compute_strips(const Tile& t, int num_rows, int num_strips) {
   }
 }
 
-INLINE int smaller(int a, int b) { return a < b ? a : b; }
-
 template <typename F>
 static void linear_of(const Program& p, const Op& op, int num_rows, const Worker& w) {
   const Matrix& m = *op.matrix;

@@ -1,7 +1,12 @@
-// Sixteen whole numbers, and sixteen fours of bytes, on four instruction sets. Every operation is exact.
+// Sixteen whole numbers, and sixteen fours of bytes, on each instruction set. Every operation is exact.
 #pragma once
 
 #include "../native/vec.h"
+
+// x86 without VNNI multiplies bytes fast only where sums fit in 16 bits. README.md says how they do.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#define SUMS_ARE_SHORT
+#endif
 
 namespace MILLRACE_ISA {
 
@@ -28,21 +33,27 @@ INLINE Bytes splat_bytes(const void* p) {
   memcpy(&four, p, 4);
   return {_mm512_set1_epi32(four)};
 }
+#if defined(SUMS_ARE_SHORT)
+struct Shorts { __m512i v; };  // two sums a lane
+
+INLINE Shorts no_shorts() { return {_mm512_setzero_si512()}; }
+INLINE Bytes low_nibbles(Bytes x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
+INLINE Bytes high_nibbles(Bytes x) { return low_nibbles({_mm512_srli_epi16(x.v, 4)}); }
+INLINE Shorts dot(Shorts acc, Bytes nibbles, Bytes with_sign) {
+  return {_mm512_add_epi16(acc.v, _mm512_maddubs_epi16(nibbles.v, with_sign.v))};
+}
+INLINE Ints add_times(Ints acc, Shorts x, int16_t factor) {
+  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(x.v, _mm512_set1_epi16(factor)))};
+}
+#else
 INLINE Bytes low_nibbles(Bytes x) {
   return {_mm512_and_si512(_mm512_slli_epi16(x.v, 4), _mm512_set1_epi8((char)0xf0))};
 }
 INLINE Bytes high_nibbles(Bytes x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8((char)0xf0))}; }
 INLINE Ints dot(Ints acc, Bytes plain, Bytes with_sign) {
-#if defined(__AVX512VNNI__)
   return {_mm512_dpbusd_epi32(acc.v, plain.v, with_sign.v)};
-#else
-  __m512i even = _mm512_and_si512(plain.v, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(plain.v, 8);
-  __m512i even_factor = _mm512_srai_epi16(_mm512_slli_epi16(with_sign.v, 8), 8);
-  __m512i odd_factor = _mm512_srai_epi16(with_sign.v, 8);
-  __m512i both = _mm512_add_epi32(_mm512_madd_epi16(even, even_factor), _mm512_madd_epi16(odd, odd_factor));
-  return {_mm512_add_epi32(acc.v, both)};
-#endif
 }
+#endif
 
 #elif defined(__AVX2__)
 
@@ -84,21 +95,22 @@ INLINE Bytes splat_bytes(const void* p) {
   memcpy(&four, p, 4);
   return {_mm256_set1_epi32(four), _mm256_set1_epi32(four)};
 }
-INLINE Bytes high_nibbles(Bytes x) {
-  __m256i mask = _mm256_set1_epi8((char)0xf0);
+struct Shorts { __m256i a, b; };  // two sums a lane
+
+INLINE Shorts no_shorts() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+INLINE Bytes low_nibbles(Bytes x) {
+  __m256i mask = _mm256_set1_epi8(15);
   return {_mm256_and_si256(x.a, mask), _mm256_and_si256(x.b, mask)};
 }
-INLINE Bytes low_nibbles(Bytes x) { return high_nibbles({_mm256_slli_epi16(x.a, 4), _mm256_slli_epi16(x.b, 4)}); }
-INLINE __m256i dot(__m256i acc, __m256i plain, __m256i even_factor, __m256i odd_factor) {
-  __m256i even = _mm256_and_si256(plain, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(plain, 8);
-  __m256i both = _mm256_add_epi32(_mm256_madd_epi16(even, even_factor), _mm256_madd_epi16(odd, odd_factor));
-  return _mm256_add_epi32(acc, both);
+INLINE Bytes high_nibbles(Bytes x) { return low_nibbles({_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)}); }
+INLINE Shorts dot(Shorts acc, Bytes nibbles, Bytes with_sign) {
+  return {_mm256_add_epi16(acc.a, _mm256_maddubs_epi16(nibbles.a, with_sign.a)),
+          _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(nibbles.b, with_sign.b))};
 }
-// In two multiplications of 16 bits: the one of 8 bits (maddubs) saturates.
-INLINE Ints dot(Ints acc, Bytes plain, Bytes with_sign) {
-  __m256i even_a = _mm256_srai_epi16(_mm256_slli_epi16(with_sign.a, 8), 8), odd_a = _mm256_srai_epi16(with_sign.a, 8);
-  __m256i even_b = _mm256_srai_epi16(_mm256_slli_epi16(with_sign.b, 8), 8), odd_b = _mm256_srai_epi16(with_sign.b, 8);
-  return {dot(acc.a, plain.a, even_a, odd_a), dot(acc.b, plain.b, even_b, odd_b)};
+INLINE Ints add_times(Ints acc, Shorts x, int16_t factor) {
+  __m256i factors = _mm256_set1_epi16(factor);
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, factors)),
+          _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, factors))};
 }
 
 #else  // any CPU that GCC knows
@@ -133,8 +145,10 @@ INLINE Ints dot(Ints acc, Bytes plain, Bytes with_sign) {
 
 #endif
 
-// dot: acc + the four products of an unsigned byte with a signed one, in each lane.
 // magnitude_bits: |x|'s bits, which are in the order of |x|, with infinity and then NaN above all numbers.
-// nearest: ties to even. low_nibbles, high_nibbles: each in the upper half of its byte.
+// nearest: ties to even.
+// dot: acc + the four products of an unsigned byte with a signed one, in each lane; of a nibble, two and two.
+// low_nibbles, high_nibbles: each in the upper half of its byte, or in the lower where sums are short.
+// add_times: acc + factor · both sums of a lane.
 
 }  // namespace MILLRACE_ISA

@@ -17,22 +17,144 @@ struct Group {
 
 INLINE int num_groups(int inputs) { return (inputs + GROUP - 1) / GROUP; }
 
-// Rows and strips whose sums stay in registers, whole and floating ones at once.
-#if defined(__AVX512F__)
+// Rows and strips whose sums stay in registers.
+#if defined(__AVX512VNNI__)
 constexpr int PART_ROWS = 6, PART_SUMS = 12;
+#elif defined(__AVX512F__)
+constexpr int PART_ROWS = 4, PART_SUMS = 8;
 #elif defined(__AVX2__)
-constexpr int PART_ROWS = 2, PART_SUMS = 2;
+constexpr int PART_ROWS = 4, PART_SUMS = 4;
 #else
 constexpr int PART_ROWS = 2, PART_SUMS = 2;
 #endif
 
-template <int ROWS, int STRIPS>
-INLINE void add_products(const Bytes* columns, const int8_t* x, int64_t x_stride, Ints (*sums)[STRIPS]) {
+// Over a group's inputs. Unrolled wholly, a loop's loads would be kept for the next loop over the same, in memory.
+#if defined(SUMS_ARE_SHORT)
+#define UNROLL_INPUTS _Pragma("GCC unroll 2")
+#else
+#define UNROLL_INPUTS UNROLL
+#endif
+
+// Where some rows' group of inputs is, and the strips' bytes for it.
+struct Place {
+  const char* x;
+  int64_t x_stride;
+  const char* w;
+  int64_t strip;
+
+  INLINE_MEMBER const Group& group(int r) const { return *(const Group*)(x + r * x_stride); }
+};
+
+template <int ROWS, int STRIPS, typename Sum>
+INLINE void add_products(const Bytes* columns, const Place& at, int k, Sum (*sums)[STRIPS]) {
   UNROLL for (int r = 0; r < ROWS; r++) {
-    Bytes input = splat_bytes(x + r * x_stride);
+    Bytes input = splat_bytes(at.group(r).values + k);
     UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = dot(sums[r][s], columns[s], input);
   }
 }
+
+// Four inputs of 16 columns in a vector, of which `part` is multiplied.
+template <int ROWS, int STRIPS, typename Sum, typename Part>
+INLINE void add_bytes(const Place& at, Sum (*sums)[STRIPS], Part part) {
+  UNROLL_INPUTS for (int k = 0; k < GROUP; k += 4) {
+    Bytes columns[STRIPS];
+    UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = part(load_bytes(at.w + s * at.strip + k * 16));
+    add_products<ROWS, STRIPS>(columns, at, k, sums);
+  }
+}
+
+// Eight inputs of 16 columns in a vector, the first four in lower nibbles.
+template <int ROWS, int STRIPS, typename Sum>
+INLINE void add_nibbles(const Place& at, Sum (*sums)[STRIPS]) {
+  UNROLL_INPUTS for (int k = 0; k < GROUP; k += 8) {
+    Bytes low[STRIPS], high[STRIPS];
+    UNROLL for (int s = 0; s < STRIPS; s++) {
+      Bytes both = load_bytes(at.w + s * at.strip + k * 8);
+      low[s] = low_nibbles(both), high[s] = high_nibbles(both);
+    }
+    add_products<ROWS, STRIPS>(low, at, k, sums);
+    add_products<ROWS, STRIPS>(high, at, k + 4, sums);
+  }
+}
+
+// Sums that begin where each row's group says.
+template <int ROWS, int STRIPS>
+INLINE void start(const Place& at, Ints (*sums)[STRIPS]) {
+  UNROLL for (int r = 0; r < ROWS; r++)
+    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = splat_int(at.group(r).start);
+}
+
+#if defined(SUMS_ARE_SHORT)
+
+template <int ROWS, int STRIPS>
+INLINE void clear(Shorts (*sums)[STRIPS]) {
+  UNROLL for (int r = 0; r < ROWS; r++)
+    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = no_shorts();
+}
+
+template <int ROWS, int STRIPS>
+INLINE void add_times(const Shorts (*some)[STRIPS], int16_t factor, Ints (*sums)[STRIPS]) {
+  UNROLL for (int r = 0; r < ROWS; r++)
+    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = add_times(sums[r][s], some[r][s], factor);
+}
+
+// A byte is 16 times its high nibble and its low one. One row has registers for the sums of both.
+template <int STRIPS>
+INLINE void sum_bytes_of_row(const Place& at, Ints (*sums)[STRIPS]) {
+  Shorts low[1][STRIPS], high[1][STRIPS];
+  clear<1, STRIPS>(low), clear<1, STRIPS>(high);
+  UNROLL for (int k = 0; k < GROUP; k += 4) {
+    Bytes low_columns[STRIPS], high_columns[STRIPS];
+    UNROLL for (int s = 0; s < STRIPS; s++) {
+      Bytes both = load_bytes(at.w + s * at.strip + k * 16);
+      low_columns[s] = low_nibbles(both), high_columns[s] = high_nibbles(both);
+    }
+    add_products<1, STRIPS>(low_columns, at, k, low);
+    add_products<1, STRIPS>(high_columns, at, k, high);
+  }
+  start<1, STRIPS>(at, sums);
+  add_times<1, STRIPS>(low, 1, sums);
+  add_times<1, STRIPS>(high, 16, sums);
+}
+
+// Of several rows they take turns.
+template <int ROWS, int STRIPS>
+INLINE void sum_bytes(const Place& at, Ints (*sums)[STRIPS]) {
+  if constexpr (ROWS == 1) return sum_bytes_of_row<STRIPS>(at, sums);
+  Shorts some[ROWS][STRIPS];
+  clear<ROWS, STRIPS>(some);
+  add_bytes<ROWS, STRIPS>(at, some, [](Bytes x) __attribute__((always_inline)) { return low_nibbles(x); });
+  start<ROWS, STRIPS>(at, sums);
+  add_times<ROWS, STRIPS>(some, 1, sums);
+  clear<ROWS, STRIPS>(some);
+  add_bytes<ROWS, STRIPS>(at, some, [](Bytes x) __attribute__((always_inline)) { return high_nibbles(x); });
+  add_times<ROWS, STRIPS>(some, 16, sums);
+}
+
+template <int ROWS, int STRIPS>
+INLINE void sum_nibbles(const Place& at, Ints (*sums)[STRIPS]) {
+  Shorts some[ROWS][STRIPS];
+  clear<ROWS, STRIPS>(some);
+  add_nibbles<ROWS, STRIPS>(at, some);
+  start<ROWS, STRIPS>(at, sums);
+  add_times<ROWS, STRIPS>(some, 16, sums);
+}
+
+#else
+
+template <int ROWS, int STRIPS>
+INLINE void sum_bytes(const Place& at, Ints (*sums)[STRIPS]) {
+  start<ROWS, STRIPS>(at, sums);
+  add_bytes<ROWS, STRIPS>(at, sums, [](Bytes x) __attribute__((always_inline)) { return x; });
+}
+
+template <int ROWS, int STRIPS>
+INLINE void sum_nibbles(const Place& at, Ints (*sums)[STRIPS]) {
+  start<ROWS, STRIPS>(at, sums);
+  add_nibbles<ROWS, STRIPS>(at, sums);
+}
+
+#endif
 
 // A byte is the weight and 128. A vector holds four inputs of 16 columns.
 struct Int8 {
@@ -41,35 +163,23 @@ struct Int8 {
   static constexpr int64_t BYTES_PER_INPUT = 16;
 
   template <int ROWS, int STRIPS>
-  static INLINE_MEMBER void sum(const int8_t* x, int64_t x_stride, const char* w, int64_t strip, Ints (*sums)[STRIPS]) {
-    UNROLL for (int k = 0; k < GROUP; k += 4) {
-      Bytes columns[STRIPS];
-      UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = load_bytes(w + s * strip + k * 16);
-      add_products<ROWS, STRIPS>(columns, x + k, x_stride, sums);
-    }
+  static INLINE_MEMBER void sum(const Place& at, Ints (*sums)[STRIPS]) {
+    sum_bytes<ROWS, STRIPS>(at, sums);
   }
 
   static INLINE_MEMBER Floats scale(const char*, Floats sums) { return sums; }
 };
 
-// A nibble is the weight and 8; in the upper half of a byte it is 16 times the weight, and 128, and the scales are
-// for that. A group's 16 scales, then four vectors: eight inputs of 16 columns each, the first four in lower nibbles.
+// A nibble is the weight and 8; 16 times that is 16 times the weight, and 128, and the scales are for that.
+// A group's 16 scales, then four vectors: eight inputs of 16 columns each, the first four in lower nibbles.
 struct Int4 {
   typedef Group Input;
   static constexpr int STEP = GROUP;
   static constexpr int64_t BYTES_PER_INPUT = 9;
 
   template <int ROWS, int STRIPS>
-  static INLINE_MEMBER void sum(const int8_t* x, int64_t x_stride, const char* w, int64_t strip, Ints (*sums)[STRIPS]) {
-    UNROLL for (int k = 0; k < GROUP; k += 8) {
-      Bytes low[STRIPS], high[STRIPS];
-      UNROLL for (int s = 0; s < STRIPS; s++) {
-        Bytes both = load_bytes(w + s * strip + 32 + k * 8);
-        low[s] = low_nibbles(both), high[s] = high_nibbles(both);
-      }
-      add_products<ROWS, STRIPS>(low, x + k, x_stride, sums);
-      add_products<ROWS, STRIPS>(high, x + k + 4, x_stride, sums);
-    }
+  static INLINE_MEMBER void sum(const Place& at, Ints (*sums)[STRIPS]) {
+    sum_nibbles<ROWS, STRIPS>({at.x, at.x_stride, at.w + 2 * LANES, at.strip}, sums);
   }
 
   static INLINE_MEMBER Floats scale(const char* w, Floats sums) { return mul(sums, load((const bf16*)w)); }
@@ -78,14 +188,11 @@ struct Int4 {
 // One group of inputs: acc + scale · the exact sum, in this order and with these roundings everywhere.
 template <typename F, int ROWS, int STRIPS>
 INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64_t strip, Floats (*acc)[STRIPS]) {
+  Place at = {x, x_stride, w, strip};
   Ints sums[ROWS][STRIPS];
+  F::template sum<ROWS, STRIPS>(at, sums);
   UNROLL for (int r = 0; r < ROWS; r++) {
-    Ints start = splat_int(((const Group*)(x + r * x_stride))->start);
-    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = start;
-  }
-  F::template sum<ROWS, STRIPS>((const int8_t*)x, x_stride, w, strip, sums);
-  UNROLL for (int r = 0; r < ROWS; r++) {
-    Floats scale = splat(((const Group*)(x + r * x_stride))->scale);
+    Floats scale = splat(at.group(r).scale);
     UNROLL for (int s = 0; s < STRIPS; s++) {
       Floats sum = F::scale(w + s * strip, to_floats(sums[r][s]));
       acc[r][s] = add(acc[r][s], mul(sum, scale));

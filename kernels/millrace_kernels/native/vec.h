@@ -22,6 +22,9 @@ typedef uint16_t bf16;  // the upper half of a float's bits
 
 constexpr int LANES = 16;
 
+INLINE int smaller(int a, int b) { return a < b ? a : b; }
+INLINE int larger(int a, int b) { return a > b ? a : b; }
+
 INLINE float widen(bf16 x) {
   uint32_t bits = (uint32_t)x << 16;
   float wide;

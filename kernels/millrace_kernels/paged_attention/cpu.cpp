@@ -18,9 +18,6 @@ constexpr int ROWS_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
 constexpr int TILE = 64, SPAN = 512;
 constexpr int TASK_ROWS = 48;  // scores and sums of so many stay in the first two caches
 
-INLINE int smaller(int a, int b) { return a < b ? a : b; }
-INLINE int larger(int a, int b) { return a > b ? a : b; }
-
 // One task's rows and running sums.
 template <typename T>
 struct Task {
@@ -80,7 +77,8 @@ static __attribute__((noinline)) void score_rows(const Task<T>& t, int r, const 
 
 // acc += weights · values over the tile's first `num_keys` keys, at 16 · VECTORS dimensions from d on.
 template <int ROWS, int VECTORS>
-INLINE void mix(const Task<bf16>& t, int r, int d, const bf16* const* values, int num_keys, Floats acc[ROWS][VECTORS]) {
+INLINE void add_values(const Task<bf16>& t, int r, int d, const bf16* const* values, int num_keys,
+                       Floats acc[ROWS][VECTORS]) {
   for (int key = 0; key < num_keys; key += 2) {
     const bf16* line = values[key / BLOCK] + ((key % BLOCK) / 2 * t.cache.head_dim + d) * 2;
     Pairs value[VECTORS];
@@ -95,8 +93,8 @@ INLINE void mix(const Task<bf16>& t, int r, int d, const bf16* const* values, in
 }
 
 template <int ROWS, int VECTORS>
-INLINE void mix(const Task<float>& t, int r, int d, const float* const* values, int num_keys,
-                Floats acc[ROWS][VECTORS]) {
+INLINE void add_values(const Task<float>& t, int r, int d, const float* const* values, int num_keys,
+                       Floats acc[ROWS][VECTORS]) {
   for (int key = 0; key < num_keys; key++) {
     const float* line = values[key / BLOCK] + key % BLOCK * t.cache.head_dim + d;
     Floats value[VECTORS];
@@ -113,7 +111,7 @@ static __attribute__((noinline)) void mix_rows(const Task<T>& t, int r, int d, c
   Floats acc[ROWS][VECTORS];
   UNROLL for (int i = 0; i < ROWS; i++)
     UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = load(t.mixed + (r + i) * t.width + d + v * LANES);
-  mix<ROWS, VECTORS>(t, r, d, values, num_keys, acc);
+  add_values<ROWS, VECTORS>(t, r, d, values, num_keys, acc);
   UNROLL for (int i = 0; i < ROWS; i++)
     UNROLL for (int v = 0; v < VECTORS; v++) store(t.mixed + (r + i) * t.width + d + v * LANES, acc[i][v]);
 }
