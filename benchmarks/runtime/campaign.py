@@ -133,6 +133,7 @@ class Campaign:
         except EngineError as error:
             if spec.name == OURS:
                 raise
+            tell(f"{spec.name} failed: {error}")
             self._left_out[f"{spec.name} {spec.precision}"] = f"failed: {error}"
             return None
         engine.pause()
