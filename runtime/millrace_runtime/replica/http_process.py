@@ -49,9 +49,10 @@ class _Server(uvicorn.Server):
 def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     """Return the application over the engine's socket. Raises TokenizerError."""
     settings = membership.settings
+    limits = plan_text_limits(os.environ, usable_memory().num_bytes)
     return create_app(
         EngineClient(sock),
-        TextWorker(settings.model_path, plan_text_limits(os.environ, usable_memory().num_bytes), text_process.MODULE),
+        TextWorker(settings.model_path, limits, text_process.MODULE),
         Tokenizer.load(settings.model_path),
         ApiSettings(
             served_name=settings.served_name,
