@@ -209,3 +209,12 @@ def test_a_failure_leaves_no_mark(folder: Path, stub: Stub) -> None:
         with pytest.raises(NativeError):
             trial.try_once(empty)
     assert list(folder.glob("*.passed")) == []
+
+
+def test_an_installed_library_is_not_tried_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PACKAGED", tmp_path)
+    build.build_library(PORTABLE, tmp_path)
+    monkeypatch.setattr(selection, "try_once", pytest.fail)
+    assert selection.load_library(PORTABLE).sample_bytes(50) > 0

@@ -60,6 +60,11 @@ def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> 
         raise BuildError(f"the native library can't be looked for: {error}") from error
 
 
+def is_installed(library: Path) -> bool:
+    """Whether a library came with the package, and was not compiled on first use."""
+    return library.parent == PACKAGED
+
+
 def library_name(instruction_set: InstructionSet) -> str:
     """Return the file name that belongs to the present sources."""
     flags = [platform.machine(), *FLAGS, *instruction_set.compiler_flags]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.build import find_library
+from millrace_kernels.native.build import find_library, is_installed
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.selfcheck import check_library
@@ -57,9 +57,14 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
 
 
 def load_library(instruction_set: InstructionSet) -> Library:
-    """Find or build a library and try it, the first time in a process of its own. Raises NativeError."""
+    """Find or build a library and try it. Raises NativeError.
+
+    One that was compiled on first use is first tried in a process of its own. An installed one is not: a new
+    pod would wait for torch's import twice, at every start.
+    """
     path = find_library(instruction_set)
-    try_once(path)
+    if not is_installed(path):
+        try_once(path)
     library = Library(path)
     check_library(library)
     return library
