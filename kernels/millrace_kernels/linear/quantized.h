@@ -36,7 +36,7 @@ constexpr int PART_ROWS = 2, PART_SUMS = 2;
 #endif
 
 // Where some rows' group of inputs is, and the strips' bytes for it.
-struct Place {
+struct GroupAt {
   const char* x;
   int64_t x_stride;
   const char* w;
@@ -46,7 +46,7 @@ struct Place {
 };
 
 template <int ROWS, int STRIPS, typename Sum>
-INLINE void add_products(const Bytes* columns, const Place& at, int k, Sum (*sums)[STRIPS]) {
+INLINE void add_products(const Bytes* columns, const GroupAt& at, int k, Sum (*sums)[STRIPS]) {
   UNROLL for (int r = 0; r < ROWS; r++) {
     Bytes input = splat_bytes(at.group(r).values + k);
     UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = dot(sums[r][s], columns[s], input);
@@ -55,7 +55,7 @@ INLINE void add_products(const Bytes* columns, const Place& at, int k, Sum (*sum
 
 // Four inputs of 16 columns in a vector, of which `part` is multiplied.
 template <int ROWS, int STRIPS, typename Sum, typename Part>
-INLINE void add_bytes(const Place& at, Sum (*sums)[STRIPS], Part part) {
+INLINE void add_bytes(const GroupAt& at, Sum (*sums)[STRIPS], Part part) {
   UNROLL_INPUTS for (int k = 0; k < GROUP; k += 4) {
     Bytes columns[STRIPS];
     UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = part(load_bytes(at.w + s * at.strip + k * 16));
@@ -65,7 +65,7 @@ INLINE void add_bytes(const Place& at, Sum (*sums)[STRIPS], Part part) {
 
 // Eight inputs of 16 columns in a vector, the first four in lower nibbles.
 template <int ROWS, int STRIPS, typename Sum>
-INLINE void add_nibbles(const Place& at, Sum (*sums)[STRIPS]) {
+INLINE void add_nibbles(const GroupAt& at, Sum (*sums)[STRIPS]) {
   UNROLL_INPUTS for (int k = 0; k < GROUP; k += 8) {
     Bytes low[STRIPS], high[STRIPS];
     UNROLL for (int s = 0; s < STRIPS; s++) {
@@ -79,7 +79,7 @@ INLINE void add_nibbles(const Place& at, Sum (*sums)[STRIPS]) {
 
 // Sums that begin where each row's group says.
 template <int ROWS, int STRIPS>
-INLINE void start(const Place& at, Ints (*sums)[STRIPS]) {
+INLINE void start(const GroupAt& at, Ints (*sums)[STRIPS]) {
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = splat_int(at.group(r).start);
 }
@@ -100,7 +100,7 @@ INLINE void add_times(const Shorts (*some)[STRIPS], int16_t factor, Ints (*sums)
 
 // A byte is 16 times its high nibble and its low one. One row has registers for the sums of both.
 template <int STRIPS>
-INLINE void sum_bytes_of_row(const Place& at, Ints (*sums)[STRIPS]) {
+INLINE void sum_bytes_of_row(const GroupAt& at, Ints (*sums)[STRIPS]) {
   Shorts low[1][STRIPS], high[1][STRIPS];
   clear<1, STRIPS>(low), clear<1, STRIPS>(high);
   UNROLL for (int k = 0; k < GROUP; k += 4) {
@@ -119,7 +119,7 @@ INLINE void sum_bytes_of_row(const Place& at, Ints (*sums)[STRIPS]) {
 
 // Of several rows they take turns.
 template <int ROWS, int STRIPS>
-INLINE void sum_bytes(const Place& at, Ints (*sums)[STRIPS]) {
+INLINE void sum_bytes(const GroupAt& at, Ints (*sums)[STRIPS]) {
   if constexpr (ROWS == 1) return sum_bytes_of_row<STRIPS>(at, sums);
   Shorts some[ROWS][STRIPS];
   clear<ROWS, STRIPS>(some);
@@ -132,7 +132,7 @@ INLINE void sum_bytes(const Place& at, Ints (*sums)[STRIPS]) {
 }
 
 template <int ROWS, int STRIPS>
-INLINE void sum_nibbles(const Place& at, Ints (*sums)[STRIPS]) {
+INLINE void sum_nibbles(const GroupAt& at, Ints (*sums)[STRIPS]) {
   Shorts some[ROWS][STRIPS];
   clear<ROWS, STRIPS>(some);
   add_nibbles<ROWS, STRIPS>(at, some);
@@ -143,13 +143,13 @@ INLINE void sum_nibbles(const Place& at, Ints (*sums)[STRIPS]) {
 #else
 
 template <int ROWS, int STRIPS>
-INLINE void sum_bytes(const Place& at, Ints (*sums)[STRIPS]) {
+INLINE void sum_bytes(const GroupAt& at, Ints (*sums)[STRIPS]) {
   start<ROWS, STRIPS>(at, sums);
   add_bytes<ROWS, STRIPS>(at, sums, [](Bytes x) __attribute__((always_inline)) { return x; });
 }
 
 template <int ROWS, int STRIPS>
-INLINE void sum_nibbles(const Place& at, Ints (*sums)[STRIPS]) {
+INLINE void sum_nibbles(const GroupAt& at, Ints (*sums)[STRIPS]) {
   start<ROWS, STRIPS>(at, sums);
   add_nibbles<ROWS, STRIPS>(at, sums);
 }
@@ -163,7 +163,7 @@ struct Int8 {
   static constexpr int64_t BYTES_PER_INPUT = 16;
 
   template <int ROWS, int STRIPS>
-  static INLINE_MEMBER void sum(const Place& at, Ints (*sums)[STRIPS]) {
+  static INLINE_MEMBER void sum(const GroupAt& at, Ints (*sums)[STRIPS]) {
     sum_bytes<ROWS, STRIPS>(at, sums);
   }
 
@@ -178,7 +178,7 @@ struct Int4 {
   static constexpr int64_t BYTES_PER_INPUT = 9;
 
   template <int ROWS, int STRIPS>
-  static INLINE_MEMBER void sum(const Place& at, Ints (*sums)[STRIPS]) {
+  static INLINE_MEMBER void sum(const GroupAt& at, Ints (*sums)[STRIPS]) {
     sum_nibbles<ROWS, STRIPS>({at.x, at.x_stride, at.w + 2 * LANES, at.strip}, sums);
   }
 
@@ -188,7 +188,7 @@ struct Int4 {
 // One group of inputs: acc + scale · the exact sum, in this order and with these roundings everywhere.
 template <typename F, int ROWS, int STRIPS>
 INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64_t strip, Floats (*acc)[STRIPS]) {
-  Place at = {x, x_stride, w, strip};
+  GroupAt at = {x, x_stride, w, strip};
   Ints sums[ROWS][STRIPS];
   F::template sum<ROWS, STRIPS>(at, sums);
   UNROLL for (int r = 0; r < ROWS; r++) {
