@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from millrace_kernels.native.selection import CHOICES
 from millrace_runtime import contract
 from millrace_runtime.replica.command import main
 from millrace_runtime.replica.errors import SettingError
-from millrace_runtime.replica.settings import DEMO_PATH, ReplicaSettings, has_gpu, parse_settings
+from millrace_runtime.replica.settings import DEMO_PATH, KERNELS, ReplicaSettings, has_gpu, parse_settings
 
 
 def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,3 +107,7 @@ def test_a_gpu_is_known_by_its_device_file(tmp_path: Path) -> None:
     assert not has_gpu(tmp_path)
     (tmp_path / "nvidia0").touch()
     assert has_gpu(tmp_path)
+
+
+def test_the_flag_offers_every_kernel_there_is() -> None:
+    assert KERNELS == CHOICES
