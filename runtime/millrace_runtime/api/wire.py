@@ -29,16 +29,15 @@ class Body:
         self._receive = receive
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
-        self.declared_bytes = _content_length(scope)
-        """Its Content-Length, None where there is none."""
+        self._declared_bytes = _content_length(scope)
         self.is_disconnected = False
 
     def check_declared(self) -> None:
         """Raise BodyTooLargeError if the client says that the body is too large."""
-        self._check_size(self.declared_bytes or 0)
+        self._check_size(self._declared_bytes)
 
     async def read(self, on_growth: Callable[[int], None]) -> bytearray:
-        """Return the body, having called `on_growth` with each size beyond the declared one.
+        """Return the body, having called `on_growth` with each size that it had so far.
 
         Raises BodyTooLargeError as soon as that is certain, RequestTimeoutError, ClientGoneError, and what
         `on_growth` raises.
@@ -57,8 +56,7 @@ class Body:
                 raise ClientGoneError
             body += message.get("body", b"")
             self._check_size(len(body))
-            if len(body) > (self.declared_bytes or 0):
-                on_growth(len(body))
+            on_growth(len(body))
             if not message.get("more_body", False):
                 return body
 
@@ -127,8 +125,8 @@ class Answer:
         await self.send_json(error.status, error.encode(), headers)
 
 
-def _content_length(scope: Scope) -> int | None:
+def _content_length(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)
-    return None
+    return 0
