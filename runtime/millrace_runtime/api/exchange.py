@@ -148,7 +148,7 @@ class Exchange:
         generation.start()
         self._generation = generation
         if self._body.is_disconnected:
-            generation.disconnect()
+            generation.deltas.disconnect()
 
     async def _write(self, request: GenerationRequest, generation: Generation) -> None:
         envelope = Envelope(
@@ -167,7 +167,7 @@ class Exchange:
     async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         """Send each step's chunks in one write, the status with the first: early failures have their own."""
         opening = writer.encode_opening(generation.num_choices)
-        async for deltas in generation.deltas():
+        async for deltas in generation.deltas:
             await self._answer.send_events(opening + b"".join(map(writer.encode_delta, deltas)))
             opening = b""
         usage = writer.encode_usage(generation.usage) if request.includes_usage else b""
@@ -175,14 +175,14 @@ class Exchange:
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
         choices = [Delta(index, "") for index in range(generation.num_choices)]
-        async for deltas in generation.deltas():
+        async for deltas in generation.deltas:
             for delta in deltas:
                 _add_delta(choices[delta.index], delta)
         await self._answer.send_json(200, writer.encode_answer(choices, generation.usage))
 
     def _disconnect(self) -> None:
         if self._generation is not None:
-            self._generation.disconnect()
+            self._generation.deltas.disconnect()
 
     def _settle(self, failure: ApiError | None) -> None:
         """Give back what the request holds, and count it once."""

@@ -71,7 +71,9 @@ def ask_for_much(address: tuple[str, int]) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(address)
-    body = json.dumps({"prompt": [1], "n": 16, "max_tokens": 190, "logprobs": 20, "ignore_eos": True}).encode()
+    body = json.dumps(
+        {"prompt": [1], "n": 16, "max_tokens": 190, "logprobs": 20, "ignore_eos": True}
+    ).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     client.sendall(head + body)
     client.setblocking(False)
