@@ -77,7 +77,7 @@ class DeltaStream:
             return
         try:
             delta = self._accept(output, now)
-        except Exception as error:  # this request's alone: others' outputs come with the same message
+        except Exception as error:  # noqa: BLE001  this request's alone: others' outputs came with it
             self.fail(error)
             return
         if delta is not None:

@@ -105,7 +105,7 @@ async def _drain(server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop
 async def _wait_sent(server: uvicorn.Server) -> None:
     """Wait until the clients have been sent all that was written for them."""
     connections = server.server_state.connections
-    while any(connection.transport.get_write_buffer_size() for connection in connections):
+    while any(connection.transport.get_write_buffer_size() for connection in connections):  # noqa: ASYNC110
         await asyncio.sleep(_SENT_POLL_SECONDS)
 
 
