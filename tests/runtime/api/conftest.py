@@ -27,9 +27,10 @@ from tests.runtime.text_model import build_byte_level, write_model
 REPLY = "the stöp 😀 ends"
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run asynchronous tests on the loop that a replica has."""
-    return {"uvloop": uvloop.new_event_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run asynchronous tests on the loop that a replica has; those of the protocol on Python's own too."""
+    loops = {"uvloop": uvloop.new_event_loop}
+    return loops | {"asyncio": asyncio.new_event_loop} if item.path.stem == "test_pipelining" else loops
 
 
 @dataclass
