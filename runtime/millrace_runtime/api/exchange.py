@@ -20,7 +20,7 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation, Usage
 from millrace_runtime.api.intent import GenerationRequest
-from millrace_runtime.api.prompts import Prompts, fit_prompt, read_prompts
+from millrace_runtime.api.prompts import Prompted, Prompts, fit_prompt, read_prompts
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.wire import Answer, Body
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -78,6 +78,7 @@ class Exchange:
         self._answer = Answer(send)
         self._arrival = time.monotonic()
         self._booking = Booking(replica.admission, replica.metrics)
+        self._reading: asyncio.Future[Prompted] | None = None
         self._generation: Generation | None = None
 
     async def run(self) -> None:
@@ -105,13 +106,7 @@ class Exchange:
         self._booking.admit(ready.max_model_length)
         body = await self._body.read(self._booking.grow)
         with self._body.watch(self._disconnect):
-            request, prompts = await read_prompts(
-                self._dialect.name,
-                body,
-                self._replica.text,
-                self._replica.settings.inline_body_bytes,
-                self._accept,
-            )
+            request, prompts = await self._read_prompts(body)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
             generation = self._plan(request, prompts, ready)
@@ -120,6 +115,20 @@ class Exchange:
             self._booking.resize(generation.num_choices, num_tokens)
             self._start(generation)
             await self._write(request, generation)
+
+    async def _read_prompts(self, body: bytearray) -> Prompted:
+        """Return what the body asks for, unless the client leaves first."""
+        replica = self._replica
+        inline_bytes = replica.settings.inline_body_bytes
+        self._reading = asyncio.ensure_future(
+            read_prompts(self._dialect.name, body, replica.text, inline_bytes, self._accept)
+        )
+        try:
+            return await self._reading
+        except asyncio.CancelledError:
+            if self._body.is_disconnected:
+                raise ClientGoneError from None
+            raise
 
     def _accept(self, request: GenerationRequest) -> None:
         self._require_model(request.model)
@@ -183,6 +192,8 @@ class Exchange:
     def _disconnect(self) -> None:
         if self._generation is not None:
             self._generation.deltas.disconnect()
+        elif self._reading is not None:
+            self._reading.cancel()
 
     def _settle(self, failure: ApiError | None) -> None:
         """Give back what the request holds, and count it once."""
