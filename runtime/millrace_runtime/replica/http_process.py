@@ -111,7 +111,7 @@ async def _wait_sent(server: uvicorn.Server) -> None:
 
 async def _await_failure(server: uvicorn.Server, replica: ReplicaState) -> str:
     """End the server when this replica can never serve, and return why."""
-    failure = await replica.failure.get()
+    failure = await asyncio.shield(replica.text.failure)  # else our own end would cancel it
     server.should_exit = True
     return failure
 
