@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
 from millrace_runtime.api.settings import ConnectionLimits
 from millrace_runtime.api.stall_clock import StallClock
+from millrace_runtime.api.wire import CHUNKS
 
 _HEADER_OVERHEAD = 4
 """`: ` and the line's end."""
@@ -49,6 +50,25 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
 
 _LINGER_SECONDS = 1.0
 """How long a refused client is read on, so that it finds our answer."""
+
+
+class ChunkWriter:
+    """Writes a stream's chunks straight to the transport, where uvicorn would do nothing else with them.
+
+    It goes past three wrappers of Starlette's and uvicorn's own `send`. With 32 streams a token costs 38 µs
+    of this process's CPU time and not 46 (medians of seven runs in turn, on a busy machine).
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> bool:
+        """Write a chunk behind the head, or return False where `send` has to: it waits, or lets go."""
+        cycle = self._cycle
+        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
 
 class _TooLargeError(Exception):
@@ -127,6 +147,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._num_pending_bytes = 0
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
+        self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle).write}}
         if len(self._unanswered) > 1:
             self.flow.resume_reading()
 
@@ -149,7 +170,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Give the client time to read the rest, and no more: the connection may be closing already."""
-        self._unanswered.popleft()
+        del self._unanswered.popleft().scope["extensions"]  # it refers to the request, and it to the scope
         self._num_bytes_behind = 0
         super().on_response_complete()
         self._stall_clock.start()

@@ -75,7 +75,7 @@ class Exchange:
         self._dialect = dialect
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
-        self._answer = Answer(send)
+        self._answer = Answer(scope, send)
         self._arrival = time.monotonic()
         self._booking = Booking(replica.admission, replica.metrics)
         self._reading: asyncio.Future[Prompted] | None = None

@@ -22,6 +22,11 @@ _EVENT_HEADERS = [
 ]
 
 
+CHUNKS = "millrace.chunks"
+"""An ASGI extension of the server's. Its `write` takes bytes and writes them as a chunk of an answer that has
+begun, or returns False where only `send` can say what becomes of them."""
+
+
 class Body:
     """A request's body: read once, within a size and a time, then watched for the client's leaving."""
 
@@ -83,8 +88,10 @@ class Body:
 class Answer:
     """A request's answer: one JSON document, or server-sent events of which the first write starts it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
+        self._write_chunk: Callable[[bytes], bool] | None
+        self._write_chunk = scope.get("extensions", {}).get(CHUNKS, {}).get("write")
         self._is_started = False
 
     async def send_json(
@@ -99,6 +106,8 @@ class Answer:
 
     async def send_events(self, events: bytes, *, more: bool = True) -> None:
         """Send events in one write."""
+        if self._is_started and more and self._write_chunk is not None and self._write_chunk(events):
+            return
         if not self._is_started:
             self._is_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
