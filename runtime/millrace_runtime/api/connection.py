@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
+from millrace_runtime.api.parser import Parser
 from millrace_runtime.api.settings import ConnectionLimits
 from millrace_runtime.api.stall_clock import StallClock
 from millrace_runtime.api.wire import CHUNKS
@@ -40,6 +41,7 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
         app,
         http=partial(_BoundedProtocol, limits),  # type: ignore[arg-type]
         loop="none",
+        ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -80,6 +82,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
+        self.parser = Parser(self)  # type: ignore[assignment]
         self._limits = limits
         self._head_clock: TimerHandle | None = None
         self._stall_clock: StallClock

@@ -11,6 +11,10 @@ from tests.runtime.api.test_connections import connect, read_to_end
 GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
 OVERSIZED = b"GET /x HTTP/1.1\r\nX: " + b"y" * 40_000
 GARBAGE = b"\x00garbage\r\n\r\n"
+H2C = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
+)
 
 
 def post(headers: bytes = b"", **fields: object) -> bytes:
@@ -75,3 +79,21 @@ async def test_garbage_instead_of_a_body_is_a_400_and_gives_the_place_back(serve
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
     await served.replica.wait_idle()
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+async def test_an_offer_to_upgrade_is_declined_and_the_request_served(
+    served: Served, *, is_split: bool
+) -> None:
+    async with connect(served) as (reader, writer):
+        for headers in (H2C, H2C.replace(b"h2c", b"websocket"), b""):
+            head, _, body = post(headers).partition(b"\r\n\r\n")
+            writer.write(head + b"\r\n\r\n")
+            if is_split:
+                await asyncio.sleep(0.05)
+            writer.write(body)
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 OK")
+            await reader.readuntil(b"}}")
+        writer.write(GET.replace(b"\r\n\r\n", b"\r\n" + H2C + b"\r\n") + GET)
+        for _ in range(2):
+            assert b"200 OK" in await reader.readuntil(b"}")
