@@ -204,6 +204,8 @@ async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:
     models = (await served.openai.models.list()).data
     assert [(model.id, model.max_model_len) for model in models] == [("tiny", 200)]
     assert (await served.openai.models.retrieve("tiny")).id == "tiny"
+    for path in ("/docs", "/redoc", "/openapi.json"):  # they could not describe a body
+        assert (await served.client.get(path)).status_code == 404
     lost = await served.client.get("/v2/nothing")
     assert (lost.status_code, lost.json()["error"]["message"]) == (404, "Not Found: GET /v2/nothing")
 
