@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 _MAX_RETRY_SECONDS = 60
 _BYTES_PER_TOKEN = 4
-"""A first guess at a body's tokens, so that admission can decide before it is read."""
+"""A first guess at a body's tokens, so that admission can decide while it arrives."""
 _RATE_WEIGHT = 0.05
 """Weight of one step in the moving mean of token throughput: about the last twenty steps count."""
 
@@ -22,6 +22,8 @@ class Refusal(NamedTuple):
 class Ticket:
     """What one admitted request holds. Admission alone changes it."""
 
+    max_model_length: int = 0
+    """Tokens that the model takes of one sequence."""
     num_sequences: int = 0
     num_tokens: int = 0
     num_body_bytes: int = 0
@@ -39,26 +41,20 @@ class Admission:
         self.num_queued_tokens = 0
         self.num_body_bytes = 0
 
-    def admit(self, num_body_bytes: int) -> Ticket | Refusal:
-        """Admit a request as one sequence with a body of this size, to be settled by `grow` and `resize`."""
-        ticket = Ticket()
-        refusal = self.resize(ticket, 1, 0) or self.grow(ticket, num_body_bytes)
-        if refusal is None:
-            return ticket
-        self.release(ticket)
-        return refusal
-
     def grow(self, ticket: Ticket, num_body_bytes: int) -> Refusal | None:
-        """Note that the body is so large at least; it stands for tokens too, until they are counted.
+        """Note how much of the body has come; it stands for tokens too, until they are counted.
 
-        As with tokens, a body alone always fits.
+        Only for as many as the model takes: a body of nothing but spaces would else fill the queue. What a
+        client merely declares counts for nothing, because it may never come. As with tokens, a body alone
+        always fits.
         """
         others = self.num_body_bytes - ticket.num_body_bytes
         if others and others + num_body_bytes > self._max_body_bytes:
             return self._refuse(
                 f"{others} bytes of request bodies are held and {self._max_body_bytes} may be"
             )
-        refusal = self.resize(ticket, ticket.num_sequences, num_body_bytes // _BYTES_PER_TOKEN)
+        num_tokens = min(num_body_bytes // _BYTES_PER_TOKEN, ticket.max_model_length * ticket.num_sequences)
+        refusal = self.resize(ticket, ticket.num_sequences, num_tokens)
         if refusal is None:
             self._set_body(ticket, num_body_bytes)
         return refusal

@@ -32,7 +32,13 @@ def create_app(
     """
     replica = ReplicaState(engine, text, tokenizer, settings)
     version = importlib.metadata.version("millrace")
-    app = FastAPI(title="Millrace", version=version, lifespan=_lifespan_of(replica), redirect_slashes=False)
+    app = FastAPI(
+        title="Millrace",
+        version=version,
+        lifespan=_lifespan_of(replica),
+        redirect_slashes=False,
+        openapi_url=None,  # it would describe no body: FastAPI parses none
+    )
     app.state.replica = replica
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation(app, replica)

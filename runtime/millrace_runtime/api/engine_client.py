@@ -3,8 +3,11 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
+from typing import Self
 
+from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.errors import ClientGoneError, GenerationError, UnavailableError
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
 from millrace_runtime.protocol.messages import (
@@ -24,50 +27,64 @@ _ENGINE_GONE = "the engine of this replica ended"
 _NO_STATS = Stats(num_waiting=0, num_running=0, num_blocks=0, num_free_blocks=0, num_preemptions=0)
 
 
-class OutputStream:
-    """The outputs of one request's sequences: each iteration gives all that is new, one wake a step.
+Accept = Callable[[SequenceOutput, float], Delta | None]
+"""Makes of an output, and the time at which it came, what is certain by now; None while that is nothing."""
 
-    Iteration ends after every sequence's finish reason. It raises GenerationError when the engine ends
-    or fails on a sequence, and ClientGoneError after `disconnect`.
+
+class DeltaStream:
+    """The news of one request's sequences: each iteration gives all that there is, one wake a step.
+
+    Outputs are accepted as they come, whether the reader is quick or not: so what is measured is the engine,
+    and a sequence that has ended counts as ended. Iteration ends after every sequence's finish reason. It
+    raises GenerationError when the engine ends or fails on a sequence, and ClientGoneError after
+    `disconnect`.
     """
 
-    def __init__(self, client: "EngineClient", sequence_ids: set[int]) -> None:
+    def __init__(self, client: "EngineClient", accept: Accept) -> None:
+        """`EngineClient.generate` says which sequences it is for."""
         self._client = client
-        self._open_ids = sequence_ids
-        self._outputs: list[SequenceOutput] = []
+        self._accept = accept
+        self._open_ids: set[int] = set()
+        self._deltas: list[Delta] = []
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
 
-    def __aiter__(self) -> "OutputStream":
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[SequenceOutput]:
-        while not self._outputs:
+    async def __anext__(self) -> list[Delta]:
+        while not self._deltas:
             if self._failure is not None:
                 raise self._failure
             if not self._open_ids:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
-    def put(self, output: SequenceOutput) -> None:
-        """Take a sequence's output and wake the reader."""
+    def expect(self, sequence_ids: set[int]) -> None:
+        """Go on until these have ended."""
+        self._open_ids |= sequence_ids
+
+    def put(self, output: SequenceOutput, now: float) -> None:
+        """Accept a sequence's output, which came at `now`, and wake the reader if it has news."""
         if output.finish_reason is not None:
             self._open_ids.discard(output.sequence_id)
             self._client.forget(output.sequence_id)
         if output.finish_reason == FINISH_ERROR:
             self.fail(GenerationError(output.error or "the engine failed on this sequence"))
-        else:
-            self._outputs.append(output)
+            return
+        try:
+            delta = self._accept(output, now)
+        except Exception as error:  # noqa: BLE001  this request's alone: others' outputs came with it
+            self.fail(error)
+            return
+        if delta is not None:
+            if delta.finish_reason is not None:
+                self._abort(output.sequence_id)  # a stop string; nothing to do where the engine ended it
+            self._deltas.append(delta)
             self._notify()
-
-    def abort(self, sequence_id: int) -> None:
-        """Drop one sequence: its text is complete."""
-        if sequence_id in self._open_ids:
-            self._open_ids.discard(sequence_id)
-            self._client.abort(sequence_id)
 
     def disconnect(self) -> None:
         """End the iteration with ClientGoneError."""
@@ -81,7 +98,12 @@ class OutputStream:
     def close(self) -> None:
         """Drop every sequence that has not ended."""
         for sequence_id in list(self._open_ids):
-            self.abort(sequence_id)
+            self._abort(sequence_id)
+
+    def _abort(self, sequence_id: int) -> None:
+        if sequence_id in self._open_ids:
+            self._open_ids.discard(sequence_id)
+            self._client.abort(sequence_id)
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -96,7 +118,7 @@ class EngineClient:
         self._sock = sock
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[EngineReady] | None = None
-        self._streams: dict[int, OutputStream] = {}
+        self._streams: dict[int, DeltaStream] = {}
         self._next_id = 1
         self._timing_observers: list[Callable[[StepTiming], None]] = []
         self.ready: EngineReady | None = None
@@ -129,18 +151,17 @@ class EngineClient:
         self._next_id += 1
         return self._next_id - 1
 
-    def generate(self, prompts: Sequence[Generate]) -> OutputStream:
-        """Send a request's prompts and return their outputs. Raises UnavailableError."""
+    def generate(self, prompts: Sequence[Generate], stream: DeltaStream) -> None:
+        """Send a request's prompts; `stream` gets their outputs. Raises UnavailableError."""
         if self.ready is None or self._transport is None:
             raise UnavailableError(
                 _ENGINE_GONE if self.is_gone else "the engine is still loading", retry_after=5
             )
         ids = {new.sequence_id for prompt in prompts for new in prompt.sequences}
-        stream = OutputStream(self, ids)
-        for sequence_id in ids:
-            self._streams[sequence_id] = stream
-        self._transport.write(b"".join([encode_frame(prompt) for prompt in prompts]))
-        return stream
+        stream.expect(ids)
+        self._streams |= dict.fromkeys(ids, stream)
+        for prompt in prompts:
+            self._transport.write(encode_frame(prompt))
 
     def abort(self, sequence_id: int) -> None:
         """Tell the engine to drop a sequence; what it still sends of it is ignored."""
@@ -168,7 +189,7 @@ class EngineClient:
                     self._ready.set_result(message)
             case StepOutputs(outputs, stats, timing):
                 self.stats = stats
-                self._deliver(outputs)
+                self._deliver(outputs, time.monotonic())
                 if timing is not None:
                     for observe in self._timing_observers:
                         observe(timing)
@@ -185,11 +206,11 @@ class EngineClient:
         for stream in streams:
             stream.fail(GenerationError(_ENGINE_GONE, code="engine_gone"))
 
-    def _deliver(self, outputs: list[SequenceOutput]) -> None:
+    def _deliver(self, outputs: list[SequenceOutput], now: float) -> None:
         for output in outputs:
             stream = self._streams.get(output.sequence_id)
             if stream is not None:  # else aborted, and the engine had not heard yet
-                stream.put(output)
+                stream.put(output, now)
 
 
 class _EngineProtocol(asyncio.Protocol):

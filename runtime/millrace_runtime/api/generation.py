@@ -1,13 +1,13 @@
-"""A request under way: its sequences in the engine, their text on the way out, their latencies counted."""
+"""A request under way: its sequences in the engine, their text as it comes, their latencies counted."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from millrace_runtime.api.choice import Choice, Delta
-from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.engine_client import DeltaStream, EngineClient
 from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ class Usage(NamedTuple):
 
 
 class Generation:
-    """Runs a request's sequences and yields their deltas, all that one step brought at a time."""
+    """Runs a request's sequences and turns their outputs into deltas."""
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class Generation:
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
+        self.deltas = DeltaStream(engine, self._accept)
+        """What each step makes certain, from `start` on."""
 
     def add_prompt(
         self, request: GenerationRequest, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer
@@ -73,28 +75,16 @@ class Generation:
 
     def start(self) -> None:
         """Send the prompts to the engine. Raises UnavailableError."""
-        self._stream = self._engine.generate(self._prompts)
+        prompts, self._prompts = self._prompts, []  # else they would be held for as long as the answer takes
+        self._engine.generate(prompts, self.deltas)
 
-    async def deltas(self) -> AsyncIterator[list[Delta]]:
-        """Yield what each step made certain. Raises GenerationError or ClientGoneError."""
-        async for outputs in self._stream:
-            now = time.monotonic()
-            deltas = [delta for output in outputs if (delta := self._accept(output, now)) is not None]
-            if deltas:
-                yield deltas
-
-    def disconnect(self) -> None:
-        """The client left: end `deltas` with ClientGoneError."""
-        self._stream.disconnect()
-
-    def close(self, *, has_failed: bool) -> int:
-        """Abort what has not ended, and return how many sequences were sent."""
-        self._stream.close()
+    def close(self, *, has_failed: bool) -> None:
+        """Abort and count what has not ended."""
+        self.deltas.close()
         for choice in self._choices.values():
             if choice.finish_reason is None:
                 choice.finish_reason = FINISH_ERROR if has_failed else FINISH_ABORT
                 self._metrics.finish(choice, self._arrival, time.monotonic())
-        return len(self._choices)
 
     @property
     def num_choices(self) -> int:
@@ -108,13 +98,10 @@ class Generation:
 
     def _accept(self, output: SequenceOutput, now: float) -> Delta | None:
         choice = self._choices[output.sequence_id]
-        if choice.finish_reason is not None:  # a stop string ended it in this very batch
-            return None
         if output.tokens:
             self._time_tokens(choice, now)
         delta = choice.accept(output)
         if choice.finish_reason is not None:
-            self._stream.abort(output.sequence_id)  # nothing to do where the engine ended it itself
             self._metrics.finish(choice, self._arrival, now)
         return delta
 

@@ -32,9 +32,6 @@ class ReplicaState:
         )
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
-        self.failure: asyncio.Queue[str] = asyncio.Queue(1)
-        """Why this replica can never serve, once that is certain."""
-        self._is_text_ready = False
         self._starting: list[asyncio.Task[None]] = []
         engine.observe_timing(self._observe_step)
 
@@ -68,7 +65,7 @@ class ReplicaState:
             return "the engine of this replica ended"
         if self.engine.ready is None:
             return "the engine is still loading"
-        return None if self._is_text_ready else "the tokenizer is still loading"
+        return None if self.text.is_ready else "the tokenizer is still loading"
 
     def require_ready(self) -> EngineReady:
         """Return the engine's limits. Raises UnavailableError while no request is taken."""
@@ -82,12 +79,8 @@ class ReplicaState:
             await self.engine.start()
 
     async def _start_text(self) -> None:
-        try:
+        with contextlib.suppress(TextWorkerDiedError):  # `text.failure` says it
             await self.text.start()
-        except TextWorkerDiedError as error:
-            self.failure.put_nowait(str(error))
-        else:
-            self._is_text_ready = True
 
     def _observe_step(self, timing: StepTiming) -> None:
         self.admission.observe_step(timing.num_tokens, timing.seconds)

@@ -12,7 +12,7 @@ class ConnectionLimits:
     keep_alive_seconds: int = 5
     """How long a connection may be idle between two requests; the gateway lets go after four."""
     write_stall_seconds: float = 60.0
-    """How long a client may take to read what has been buffered for it."""
+    """A client that reads nothing of what is buffered for it for so long is cut off, twice that at most."""
     max_head_bytes: int = 32 << 10
     """Request line and headers; more is answered 431."""
     max_headers: int = 100

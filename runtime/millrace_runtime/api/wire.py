@@ -22,6 +22,11 @@ _EVENT_HEADERS = [
 ]
 
 
+CHUNKS = "millrace.chunks"
+"""An ASGI extension of the server's. Its `write` takes bytes and writes them as a chunk of an answer that has
+begun, or returns False where only `send` can say what becomes of them."""
+
+
 class Body:
     """A request's body: read once, within a size and a time, then watched for the client's leaving."""
 
@@ -29,16 +34,15 @@ class Body:
         self._receive = receive
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
-        self.declared_bytes = _content_length(scope)
-        """Its Content-Length, None where there is none."""
+        self._declared_bytes = _content_length(scope)
         self.is_disconnected = False
 
     def check_declared(self) -> None:
         """Raise BodyTooLargeError if the client says that the body is too large."""
-        self._check_size(self.declared_bytes or 0)
+        self._check_size(self._declared_bytes)
 
     async def read(self, on_growth: Callable[[int], None]) -> bytearray:
-        """Return the body, having called `on_growth` with each size beyond the declared one.
+        """Return the body, having called `on_growth` with each size that it had so far.
 
         Raises BodyTooLargeError as soon as that is certain, RequestTimeoutError, ClientGoneError, and what
         `on_growth` raises.
@@ -57,8 +61,7 @@ class Body:
                 raise ClientGoneError
             body += message.get("body", b"")
             self._check_size(len(body))
-            if len(body) > (self.declared_bytes or 0):
-                on_growth(len(body))
+            on_growth(len(body))
             if not message.get("more_body", False):
                 return body
 
@@ -85,8 +88,10 @@ class Body:
 class Answer:
     """A request's answer: one JSON document, or server-sent events of which the first write starts it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
+        self._write_chunk: Callable[[bytes], bool] | None
+        self._write_chunk = scope.get("extensions", {}).get(CHUNKS, {}).get("write")
         self._is_started = False
 
     async def send_json(
@@ -101,6 +106,8 @@ class Answer:
 
     async def send_events(self, events: bytes, *, more: bool = True) -> None:
         """Send events in one write."""
+        if self._is_started and more and self._write_chunk is not None and self._write_chunk(events):
+            return
         if not self._is_started:
             self._is_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
@@ -127,8 +134,8 @@ class Answer:
         await self.send_json(error.status, error.encode(), headers)
 
 
-def _content_length(scope: Scope) -> int | None:
+def _content_length(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)
-    return None
+    return 0

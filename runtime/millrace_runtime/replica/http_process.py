@@ -33,8 +33,9 @@ from millrace_runtime.replica.text_limits import plan_text_limits
 EXIT_TEXT_FAILED = 71  # EX_OSERR
 _BEAT_SECONDS = 1.0
 _START_POLL_SECONDS = 0.05
+_SENT_POLL_SECONDS = 0.02
 _CLOSE_SECONDS = 2
-"""How long uvicorn waits for connections that have had their answer."""
+"""How long uvicorn waits for connections that have been sent their answer."""
 
 
 class _Server(uvicorn.Server):
@@ -94,16 +95,27 @@ async def serve(
 
 
 async def _drain(server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop: asyncio.Event) -> None:
-    """Once asked, refuse what is new and wait for what is in flight. Then end the server."""
+    """Once asked, refuse what is new and wait for what is in flight. Then end the server.
+
+    The supervisor bounds it: what is not sent by --drain-seconds is cut, and its exit status says so.
+    """
     await is_asked_to_stop.wait()
     replica.begin_drain()
     await replica.wait_idle()
+    await _wait_sent(server)
     server.should_exit = True
+
+
+async def _wait_sent(server: uvicorn.Server) -> None:
+    """Wait until the clients have been sent all that was written for them."""
+    connections = server.server_state.connections
+    while any(connection.transport.get_write_buffer_size() for connection in connections):  # noqa: ASYNC110
+        await asyncio.sleep(_SENT_POLL_SECONDS)
 
 
 async def _await_failure(server: uvicorn.Server, replica: ReplicaState) -> str:
     """End the server when this replica can never serve, and return why."""
-    failure = await replica.failure.get()
+    failure = await asyncio.shield(replica.text.failure)  # else our own end would cancel it
     server.should_exit = True
     return failure
 

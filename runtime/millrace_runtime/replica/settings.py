@@ -63,7 +63,7 @@ class ReplicaSettings:
     request_body_seconds: float
     """How long a client may take to send a request's body."""
     write_stall_seconds: float
-    """How long a client may leave its answer unread."""
+    """How long a client may read nothing of an answer that waits for it."""
     keep_alive_seconds: int
     """How long a connection may idle between two requests."""
     startup_deadline_seconds: float
@@ -246,7 +246,7 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         (
             "--write-stall-seconds",
             ConnectionLimits.write_stall_seconds,
-            "a client may leave its answer unread",
+            "a client may read nothing of an answer that waits for it",
         ),
     ):
         parser.add_argument(

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+import uvloop
 
 from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
@@ -24,6 +25,12 @@ from tests.runtime.api.fake_engine import FakeEngine
 from tests.runtime.text_model import build_byte_level, write_model
 
 REPLY = "the stöp 😀 ends"
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run asynchronous tests on the loop that a replica has; those of the protocol on Python's own too."""
+    loops = {"uvloop": uvloop.new_event_loop}
+    return loops | {"asyncio": asyncio.new_event_loop} if item.path.stem == "test_pipelining" else loops
 
 
 @dataclass

@@ -17,6 +17,7 @@ from millrace_runtime.protocol.messages import (
     ToEngine,
 )
 from millrace_runtime.protocol.step import TokenLogprobs
+from millrace_runtime.protocol.tokens import count_tokens
 
 READY = EngineReady(
     max_model_length=200, num_blocks=16, block_size=16, vocabulary_size=262, startup_seconds={"weights": 0.5}
@@ -67,11 +68,18 @@ class FakeEngine:
         match message:
             case Generate():
                 self.seen.append(message)
+                if count_tokens(message.prompt) + message.max_tokens > READY.max_model_length:
+                    self.refuse(message)
+                    return
                 self.running |= {new.sequence_id: (message, new, 0) for new in message.sequences}
             case Abort(sequence_id):
                 self.aborted.append(sequence_id)
                 self.running.pop(sequence_id, None)
                 self.send(StepOutputs([], self.stats(), None))
+
+    def refuse(self, message: Generate) -> None:
+        outputs = [SequenceOutput(new.sequence_id, [], [], "error", "too long") for new in message.sequences]
+        self.send(StepOutputs(outputs, self.stats(), None))
 
     def step(self) -> None:
         if (
@@ -101,7 +109,8 @@ class FakeEngine:
         return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error)
 
     def stats(self) -> Stats:
-        return Stats(0, len(self.running), 16, 12 if self.running else 16, 0)
+        num_waiting = sum(place == 0 for _, _, place in self.running.values())
+        return Stats(num_waiting, len(self.running) - num_waiting, 16, 12 if self.running else 16, 0)
 
     def send(self, message: object) -> None:
         self.writer.write(encode_frame(message))

@@ -2,33 +2,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_runtime.api.admission import Admission, Refusal, Ticket
+from millrace_runtime.api.settings import ApiSettings
+
+LENGTH = 4096
+"""Of the model."""
+
+
+def admit(admission: Admission, num_body_bytes: int = 0) -> Ticket:
+    """Admit a request whose body has arrived so far; what it is refused is an error here."""
+    ticket = Ticket(LENGTH)
+    assert admission.resize(ticket, 1, 0) is None
+    assert admission.grow(ticket, num_body_bytes) is None
+    return ticket
 
 
 def test_bounds_are_told_with_a_time_to_come_back() -> None:
     admission = Admission(max_sequences=2, max_queued_tokens=100, max_body_bytes=10_000)
     admission.observe_step(num_tokens=20, seconds=1.0)
-    first = admission.admit(4 * 90)
-    assert isinstance(first, Ticket)
-    refused = admission.admit(4 * 11)
+    first, second = admit(admission, 4 * 90), admit(admission)
+    refused = admission.grow(second, 4 * 11)
     assert isinstance(refused, Refusal)
     assert refused.retry_after_seconds == 5  # 90 tokens at 20 a second
-    assert isinstance(admission.admit(4 * 10), Ticket)
-    assert isinstance(admission.admit(0), Refusal)
+    assert admission.grow(second, 4 * 10) is None
+    assert isinstance(admission.resize(Ticket(LENGTH), 1, 0), Refusal)
     admission.start(first, 90)
     assert admission.num_queued_tokens == 10
 
 
 def test_a_long_prompt_alone_is_admitted() -> None:
     admission = Admission(max_sequences=9, max_queued_tokens=10, max_body_bytes=10_000)
-    assert isinstance(admission.admit(4 * 1000), Ticket)
-    assert isinstance(admission.admit(4), Refusal)
+    admit(admission, 4 * 1000)
+    assert admission.grow(admit(admission), 4) is not None
+
+
+def test_a_large_body_stands_for_no_more_tokens_than_the_model_takes() -> None:
+    admission = Admission(max_sequences=9, max_queued_tokens=1 << 20, max_body_bytes=128 << 20)
+    admit(admission, 8 << 20)
+    assert admission.num_queued_tokens == LENGTH
+
+
+def test_the_default_bounds_let_bodies_use_the_memory_that_is_theirs() -> None:
+    bounds = ApiSettings(served_name="tiny")
+    admission = Admission(bounds.max_requests, bounds.max_queued_tokens, bounds.max_body_memory)
+    for size, number in ((bounds.max_body_bytes, 8), (1 << 20, 64)):
+        for _ in range(number):
+            admit(admission, size)
+    assert admission.num_body_bytes == bounds.max_body_memory
+    refused = admission.grow(admit(admission), 1)
+    assert isinstance(refused, Refusal)
+    assert "bytes of request bodies" in refused.message
 
 
 def test_a_refused_resize_leaves_the_ticket_and_a_shrinking_one_is_never_refused() -> None:
     admission = Admission(max_sequences=4, max_queued_tokens=10, max_body_bytes=10_000)
-    one, two = admission.admit(4 * 5), admission.admit(4 * 5)
-    assert isinstance(one, Ticket)
-    assert isinstance(two, Ticket)
+    one, _two = admit(admission, 4 * 5), admit(admission, 4 * 5)
     assert admission.resize(one, 1, 6) is not None
     assert (one.num_sequences, one.num_tokens) == (1, 5)
     assert admission.resize(one, 4, 5) is not None
@@ -37,11 +64,12 @@ def test_a_refused_resize_leaves_the_ticket_and_a_shrinking_one_is_never_refused
 
 @given(st.lists(st.tuples(st.sampled_from("asrxgd"), st.integers(0, 5), st.integers(0, 50)), max_size=60))
 def test_what_is_held_is_the_sum_of_tickets_and_never_negative(actions: list[tuple[str, int, int]]) -> None:
-    admission, tickets = Admission(8, 100, 300), [Ticket()]
+    admission, tickets = Admission(8, 100, 300), [Ticket(10)]
     for action, number, tokens in actions:
         ticket = tickets[number % len(tickets)]
-        if action == "a" and isinstance(admitted := admission.admit(tokens), Ticket):
-            tickets.append(admitted)
+        if action == "a":
+            tickets.append(Ticket(10))
+            admission.resize(tickets[-1], 1, 0)
         elif action == "s":
             admission.start(ticket, tokens)
         elif action == "r":

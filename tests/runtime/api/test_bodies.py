@@ -60,10 +60,10 @@ def is_overloaded(answer: str) -> bool:
 
 
 async def test_a_chunked_body_counts_against_the_waiting_tokens(model_path: Path) -> None:
-    async with serve(model_path, dataclasses.replace(SETTINGS, max_queued_tokens=3000)) as served:
+    async with serve(model_path, dataclasses.replace(SETTINGS, max_queued_tokens=300)) as served:
         async with Upload(served, CHUNKED) as first, Upload(served, CHUNKED) as second:
             await first.send_chunk(b" " * 8000)
-            await served.until(lambda: served.replica.admission.num_queued_tokens == 2000)
+            await served.until(lambda: served.replica.admission.num_queued_tokens == 200)
             await second.send_chunk(b" " * 8000)
             assert is_overloaded(await second.answer())
             await first.send_chunk(b'{"prompt": "a", "max_tokens": 1}')
@@ -72,6 +72,29 @@ async def test_a_chunked_body_counts_against_the_waiting_tokens(model_path: Path
         await served.replica.wait_idle()
         assert served.replica.admission.num_queued_tokens == 0
         await assert_conserved(served)
+
+
+async def test_a_body_that_is_only_declared_keeps_nobody_out(model_path: Path) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny")) as served:
+        async with Upload(served, POST + b"Content-Length: 8388608\r\n\r\n") as upload:
+            await served.until(lambda: served.replica.admission.num_sequences)
+            await upload.send_chunk(b" " * 100_000)
+            await served.until(lambda: served.replica.admission.num_queued_tokens == 200)
+            other = await served.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+            assert other.status_code == 200
+        await served.until(lambda: not served.replica.admission.num_sequences)
+        await assert_conserved(served)
+
+
+async def test_a_prompt_that_never_fits_is_told_so_even_by_a_full_replica(model_path: Path) -> None:
+    async with serve(model_path, dataclasses.replace(SETTINGS, max_queued_tokens=250)) as served:
+        served.engine.pauses_after = 0
+        first = asyncio.create_task(served.client.post("/v1/completions", json={"prompt": [1] * 100}))
+        await served.until(lambda: served.engine.seen)
+        never = await served.client.post("/v1/completions", json={"prompt": [1] * 201})
+        assert (never.status_code, never.json()["error"]["code"]) == (400, "context_length_exceeded")
+        served.engine.pauses_after = None
+        assert (await first).status_code == 200
 
 
 @pytest.mark.parametrize("is_chunked", [True, False])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -125,6 +126,52 @@ async def test_a_client_that_stops_reading_gives_its_sequence_back(served: Serve
         await served.replica.wait_idle()
     assert await served.metric("vllm:request_success_total", finished_reason="abort") == 16
     assert served.replica.admission.num_sequences == 0
+
+
+MUCH = b'{"prompt": "a", "max_tokens": 190, "n": 16, "ignore_eos": true, "logprobs": 5%b}'
+
+
+@contextlib.asynccontextmanager
+async def ask(served: Served, *bodies: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """Connect with a small window and send the requests; the last one ends the connection."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    url = served.client.base_url
+    await asyncio.get_running_loop().sock_connect(client, (url.host, url.port))
+    reader, writer = await asyncio.open_connection(sock=client, limit=4096)
+    for body in bodies:
+        closes = b"Connection: close\r\n" if body is bodies[-1] else b""
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + closes)
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    yield reader
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def read_steadily(reader: asyncio.StreamReader) -> bytes:
+    """Read until the server closes, for longer than a client may stall."""
+    answer = b""
+    async with asyncio.timeout(30):
+        while data := await reader.read(1500):
+            answer += data
+            await asyncio.sleep(0.02)
+    return answer
+
+
+async def test_a_whole_answer_that_is_read_steadily_is_not_cut(served: Served) -> None:
+    began = time.monotonic()
+    async with ask(served, MUCH % b"") as reader:
+        answer = await read_steadily(reader)
+    assert time.monotonic() - began > 2 * LIMITS.write_stall_seconds
+    assert answer.endswith(b"}}")
+
+
+async def test_a_kept_connections_second_answer_is_not_cut_by_the_clock_of_the_first(served: Served) -> None:
+    async with ask(served, MUCH.replace(b"190", b"30") % b"", MUCH % b', "stream": true') as reader:
+        answer = await read_steadily(reader)
+    assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 async def test_a_slow_reader_that_goes_on_reading_is_served_whole(served: Served) -> None:

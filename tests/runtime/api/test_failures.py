@@ -43,6 +43,18 @@ async def test_a_client_that_leaves_aborts_its_sequences(served: Served) -> None
     await assert_conserved(served)
 
 
+async def test_a_client_that_leaves_before_its_text_is_tokenised_gives_its_place_back(served: Served) -> None:
+    loop = {"messages": [{"role": "user", "content": "loop"}], "n": 3}
+    asking = asyncio.create_task(served.client.post("/v1/chat/completions", json=loop))
+    await served.until(lambda: served.replica.admission.num_sequences == 3)
+    asking.cancel()
+    async with asyncio.timeout(0.5):  # a job may take 1 s
+        await served.replica.wait_idle()
+    assert await served.metric("vllm:request_success_total", finished_reason="abort") == 3
+    assert served.engine.seen == []
+    await assert_conserved(served)
+
+
 async def test_the_engines_death_ends_streams_with_an_error_and_readiness(served: Served) -> None:
     served.engine.pauses_after = 2
     stream = await served.openai.completions.create(model="tiny", prompt="a", stream=True)
@@ -212,6 +224,8 @@ async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:
     models = (await served.openai.models.list()).data
     assert [(model.id, model.max_model_len) for model in models] == [("tiny", 200)]
     assert (await served.openai.models.retrieve("tiny")).id == "tiny"
+    for path in ("/docs", "/redoc", "/openapi.json"):  # they could not describe a body
+        assert (await served.client.get(path)).status_code == 404
     lost = await served.client.get("/v2/nothing")
     assert (lost.status_code, lost.json()["error"]["message"]) == (404, "Not Found: GET /v2/nothing")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 from millrace_runtime.protocol.messages import Stats, StepOutputs
@@ -60,6 +61,24 @@ async def test_what_the_engine_has_not_heard_to_have_ended_does_not_hide_who_wai
         await served.until(lambda: served.replica.admission.num_sequences)
         assert await told(served) == (1, 0)
     served.engine.is_frozen = False
+
+
+async def test_a_slow_reader_looks_neither_like_a_queue_nor_like_slow_tokens(served: Served) -> None:
+    served.engine.reply = [1]
+    body = {"prompt": "a", "n": 16, "max_tokens": 190, "stream": True, "ignore_eos": True, "logprobs": 5}
+    began = time.monotonic()
+    async with served.client.stream("POST", "/v1/completions", json=body) as answer:
+        pieces = answer.aiter_bytes(1)
+        await anext(pieces)
+        await served.until(lambda: not served.engine.running)
+        await asyncio.sleep(0.1)  # its last word comes
+        computed = time.monotonic() - began
+        await asyncio.sleep(0.5)
+        assert served.replica.admission.num_sequences == 16  # its answer is not read yet
+        assert await told(served) == (0, 0)
+    assert await served.metric("vllm:request_success_total", finished_reason="length") == 16
+    assert await served.metric("vllm:e2e_request_latency_seconds_sum") / 16 <= computed
+    assert await served.metric("vllm:request_time_per_output_token_seconds_sum") / 16 <= computed / 189
 
 
 async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(served: Served) -> None:

@@ -1,5 +1,6 @@
 """A model's folder with random weights, and replicas of it: the real processes."""
 
+import asyncio
 import json
 import re
 import signal
@@ -13,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import safetensors.numpy
+import uvloop
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 _CONFIG = {
@@ -76,6 +78,11 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_tokenizer(folder)
     _write_weights(folder)
     return folder
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run asynchronous tests on the loop that a replica has."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 class Replica:

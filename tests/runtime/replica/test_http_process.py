@@ -1,18 +1,30 @@
 """The HTTP process's server, in this process, with its real signals, sockets and text worker."""
 
+import asyncio
 import contextlib
+import json
+import os
+import shutil
+import signal
 import socket
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+from fastapi import FastAPI
+
+from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
+from millrace_runtime.replica import http_process
 from millrace_runtime.replica.heartbeat import Heartbeat
 from millrace_runtime.replica.http_process import serve
+from tests.runtime.api.fake_engine import FakeEngine
 
 
 async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word(
@@ -25,3 +37,83 @@ async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word
         listener.bind(("127.0.0.1", 0))
         failure = await serve(app, ConnectionLimits(), listener, beat)
     assert failure == "the text worker does not start, tried 2 times; the log says why"
+
+
+async def test_a_text_worker_that_can_not_be_replaced_makes_the_replica_unready_and_ends_it(
+    model_path: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(model_path, tmp_path / "model")
+    async with serving_model(model) as (app, serving, _):
+        (model / "tokenizer.json").unlink()
+        kill_text_process()
+        await until_ready(app, is_ready=False)
+        assert not serving.done()
+        assert await serving == "the text worker does not start, tried 2 times; the log says why"
+
+
+@contextlib.asynccontextmanager
+async def serving_model(
+    model: Path,
+) -> AsyncIterator[tuple[FastAPI, "asyncio.Task[str | None]", tuple[str, int]]]:
+    """A ready replica's HTTP process, how it ends, and its address. Over within 30 s, whatever happens."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    text = TextWorker(model, TextLimits(retry_seconds=(1.0,)), text_process.MODULE)
+    app = create_app(EngineClient(ours), text, Tokenizer.load(model), ApiSettings(served_name="tiny"))
+    with socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        engine = asyncio.create_task(FakeEngine(theirs, [1]).run())
+        serving = asyncio.create_task(serve(app, ConnectionLimits(), listener, beat))
+        try:
+            async with asyncio.timeout(30):
+                await until_ready(app, is_ready=True)
+                yield app, serving, listener.getsockname()
+        finally:
+            serving.cancel()
+            engine.cancel()
+            await asyncio.gather(serving, engine, return_exceptions=True)
+
+
+async def until_ready(app: FastAPI, *, is_ready: bool) -> None:
+    while (app.state.replica.why_not_ready is None) != is_ready:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def kill_text_process() -> None:
+    """Kill the child of this process that tokenises."""
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if text_process.MODULE in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(int(pid), signal.SIGKILL)
+
+
+async def test_a_drain_lets_a_slow_reader_have_the_whole_of_its_answer(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_process, "_CLOSE_SECONDS", 0)
+    async with serving_model(model_path) as (_, serving, address):
+        reader, writer = await asyncio.open_connection(sock=ask_for_much(address), limit=4096)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert not serving.done()
+        assert len(await reader.readexactly(length)) == length
+        assert await serving is None
+        writer.close()
+
+
+def ask_for_much(address: tuple[str, int]) -> socket.socket:
+    """Ask for an answer that is larger than what the kernel keeps of it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(address)
+    body = json.dumps(
+        {"prompt": [1], "n": 16, "max_tokens": 190, "logprobs": 20, "ignore_eos": True}
+    ).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    client.sendall(head + body)
+    client.setblocking(False)
+    return client
