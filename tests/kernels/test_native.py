@@ -1,5 +1,6 @@
 """Each instruction set's library, forced one by one, against the torch path and against itself."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +22,7 @@ from millrace_kernels.native.selfcheck import (
     measure_error,
     run_native,
 )
+from millrace_kernels.paged_attention.cache import SLACK
 from millrace_kernels.step import Format, Heads
 
 
@@ -91,7 +93,8 @@ def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
     case = Case(heads=Heads(6, 2, 16), lengths=(16,))
     layer = build_layer(NativePacker(dtype), case)
     program = NativeProgram(library, record(layer.forward, layer.logits, dtype), Sizes(16, 1, 2))
-    cache = torch.full((1, 2, case.heads.num_kv_heads, 16, case.heads.head_dim), float("nan"), dtype=dtype)
+    shape = (1, 2, case.heads.num_kv_heads, 16, case.heads.head_dim)
+    cache = torch.full((math.prod(shape) + SLACK,), float("nan"), dtype=dtype)[:-SLACK].view(shape)
     program.set_caches([cache])
     tokens, blocks = torch.arange(16)[None], torch.zeros(1, 1, dtype=torch.int64)
 
