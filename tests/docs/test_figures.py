@@ -39,7 +39,6 @@ def test_the_readmes_comparison_with_other_engines_is_the_committed_runs() -> No
     assert "\n".join([*render_prose(run), "", *render_table_rows(run)]) in README
 
 
-@pytest.mark.xfail(strict=True, reason="the committed run is of three rounds")
 def test_a_published_run_left_nothing_out() -> None:
     run = json.loads(RUNTIME.read_text())
     assert tuple(run["figures"]) == FIGURES
@@ -47,7 +46,6 @@ def test_a_published_run_left_nothing_out() -> None:
     assert run["start_seconds"]
 
 
-@pytest.mark.xfail(strict=True, reason="the committed run is of three rounds")
 def test_a_published_runs_ratios_follow_from_its_rounds() -> None:
     run = json.loads(RUNTIME.read_text())
     for name, again in render_ratios(read_rates(run["rows"])).items():
