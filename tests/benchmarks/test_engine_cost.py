@@ -23,5 +23,7 @@ def test_a_result_names_commit_and_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_as_many_steps_as_a_sequence_has_can_be_measured() -> None:
+def test_as_many_steps_as_a_sequence_has_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--steps", str(STEPS.stop - 1)])
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["step_microseconds_32"] > 0

@@ -6,7 +6,7 @@ from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.envelope import Envelope, encode_reason
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.api.logprobs import NO_LOGPROBS, ChatLogprobs, Logprobs
-from millrace_runtime.api.whole_choice import WholeChoice
+from millrace_runtime.api.whole_choice import WholeChoice, WholeChoices
 from millrace_runtime.chat.tokenizer import Tokenizer
 
 ID_PREFIX = "chatcmpl-"
@@ -23,7 +23,7 @@ class ChatWriter:
         self._has_logprobs = has_logprobs
         self._head = envelope.chunk_head(_CHUNK_OBJECT)
         self._tail = envelope.chunk_tail
-        self._choices: dict[int, WholeChoice] = {}
+        self._choices = WholeChoices(self._open_logprobs)
 
     def encode_opening(self, num_choices: int) -> bytes:
         """Return each choice's first chunk, which tells the role."""
@@ -53,23 +53,21 @@ class ChatWriter:
 
     def add_delta(self, delta: Delta) -> None:
         """Take one choice's news for an answer in one piece."""
-        if delta.index not in self._choices:
-            self._choices[delta.index] = WholeChoice(self._open_logprobs())
-        self._choices[delta.index].add(delta)
+        self._choices.add(delta)
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole answer; each choice is the sum of its deltas."""
-        choices = (self._encode_choice(index) for index in sorted(self._choices))
+        choices = (_encode_choice(index, choice) for index, choice in self._choices)
         return self._envelope.encode_answer(_OBJECT, choices, usage)
-
-    def _encode_choice(self, index: int) -> list[bytes]:
-        choice = self._choices[index]
-        message = {"role": "assistant", "content": choice.text, "refusal": None}
-        return [
-            b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
-            *choice.logprobs.encode(),
-            b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
-        ]
 
     def _open_logprobs(self) -> Logprobs:
         return ChatLogprobs(self._tokenizer) if self._has_logprobs else NO_LOGPROBS
+
+
+def _encode_choice(index: int, choice: WholeChoice) -> list[bytes]:
+    message = {"role": "assistant", "content": choice.text, "refusal": None}
+    return [
+        b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
+        *choice.logprobs.encode(),
+        b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
+    ]

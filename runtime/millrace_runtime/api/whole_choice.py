@@ -1,4 +1,6 @@
-"""A choice of an answer in one piece: the sum of its deltas."""
+"""The choices of an answer in one piece: each the sum of its deltas."""
+
+from collections.abc import Callable, Iterator
 
 from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.logprobs import Logprobs
@@ -22,3 +24,21 @@ class WholeChoice:
         self._texts.append(delta.text)
         self.logprobs.add(delta.positions)
         self.finish_reason = delta.finish_reason
+
+
+class WholeChoices:
+    """Collects all choices' deltas."""
+
+    def __init__(self, open_logprobs: Callable[[], Logprobs]) -> None:
+        self._open_logprobs = open_logprobs
+        self._choices: dict[int, WholeChoice] = {}
+
+    def add(self, delta: Delta) -> None:
+        """Take some choice's next delta."""
+        if delta.index not in self._choices:
+            self._choices[delta.index] = WholeChoice(self._open_logprobs())
+        self._choices[delta.index].add(delta)
+
+    def __iter__(self) -> Iterator[tuple[int, WholeChoice]]:
+        """Yield each index with its choice, in their order."""
+        return iter(sorted(self._choices.items(), key=lambda item: item[0]))

@@ -49,6 +49,8 @@ async def test_more_than_a_little_behind_a_request_ends_the_connection(served: S
             writer.write(b" " * 10_000)
             await asyncio.sleep(0.02)
         await served.until(lambda: served.engine.aborted)
+    await served.replica.wait_idle()
+    assert served.replica.engine.num_open == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])
