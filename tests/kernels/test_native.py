@@ -87,6 +87,20 @@ def test_a_rows_bits_depend_on_nothing_but_the_row(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_threads_that_share_long_sequences_change_no_bit(
+    library: Library, dtype: torch.dtype, num_threads: int
+) -> None:
+    """Room for shared spans is for as many longest sequences as threads: the last ones have none."""
+    lengths = (1100, 1090, 1080, 1070, 530)
+    expected = run_native(Case(lengths=lengths, steps=(lengths,)), library, dtype, 2)
+    for last in (1, 3):  # one token, and a token with drafts
+        steps = (tuple(length - last for length in lengths), (last,) * len(lengths))
+        decoded = run_native(Case(lengths=lengths, steps=steps), library, dtype, num_threads)
+        assert torch.equal(decoded, expected), last
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
     library: Library, dtype: torch.dtype
 ) -> None:

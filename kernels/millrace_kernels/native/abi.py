@@ -115,6 +115,9 @@ class Program(Structure):
         ("workspace", c_void_p),
         ("kv_caches", POINTER(c_void_p)),
         ("kv_type", c_int32),
+        ("spans", c_void_p),
+        ("spans_bytes", c_int64),
+        ("spans_done", c_void_p),
         ("progress", c_int64),
     )
 

@@ -75,6 +75,9 @@ struct Program {
   char* workspace;
   char* const* kv_caches;  // by layer
   int32_t kv_type;
+  char* spans;  // the sums of long sequences' attention, where threads share it
+  int64_t spans_bytes;
+  uint32_t* spans_done;  // by row and KV head; 0 between operations
   volatile int64_t progress;  // counts operations: who watches sees a long step move
 };
 

@@ -15,11 +15,11 @@ from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.recorder import TYPES, Record, Recorded, Register
-from millrace_kernels.native.workspace import Place, place_registers
+from millrace_kernels.native.workspace import LINE, Place, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.step import Format, Heads
 
-TASK_ROWS, TILE_KEYS = 48, 64
+TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
 """As in paged_attention/cpu.cpp: a test compares."""
 SUMS = 64
 """Columns whose sums a product keeps between two blocks of inputs, as in linear/cpu.cpp."""
@@ -54,6 +54,8 @@ class NativeProgram:
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
         self._record = record
         self._kept: list[object] = []
+        self._spans = torch.zeros(_spans_bytes(record, sizes), dtype=torch.uint8)
+        self._spans_done = torch.zeros(sizes.num_rows * _most_kv_heads(record), dtype=torch.int32)
         self._program = self._assemble(record, places)
         self._logits = self._view(logits, places[logits], sizes.num_rows)
         self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))
@@ -71,8 +73,9 @@ class NativeProgram:
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
     def poison(self) -> None:
-        """Fill the workspace with NaN, so that an operation that reads what none wrote is found out."""
+        """Fill a step's memory with NaN, so that an operation that reads what none wrote is found out."""
         self._workspace.fill_(255)
+        self._spans.fill_(255)
 
     @property
     def pool(self) -> int:
@@ -126,7 +129,8 @@ class NativeProgram:
     def _assemble(self, record: Record, places: dict[Register, Place]) -> abi.Program:
         ops = (abi.Op * len(record.operations))(*(self._op(one, places) for one in record.operations))
         workspace, kv_type = self._workspace.data_ptr(), TYPES[record.dtype]
-        return abi.Program(ops, len(ops), record.num_forward, workspace, None, kv_type)
+        spans = (self._spans.data_ptr(), self._spans.shape[0], self._spans_done.data_ptr())
+        return abi.Program(ops, len(ops), record.num_forward, workspace, None, kv_type, *spans)
 
     def _op(self, operation: Recorded, places: dict[Register, Place]) -> abi.Op:
         y = _rows(operation.y, places)
@@ -188,12 +192,34 @@ def _format(matrix: PackedMatrix) -> abi.Format:
     return abi.Format[matrix.form.name]
 
 
+def _most_kv_heads(record: Record) -> int:
+    return max((heads.num_kv_heads for heads in _heads_by_layer(record).values()), default=0)
+
+
+def _spans_bytes(record: Record, sizes: Sizes) -> int:
+    """Memory for the sums of spans that threads share: of one longest sequence for each thread.
+
+    More sequences at once give all threads work anyway, so the others' spans are not shared.
+    """
+    needs = [0]
+    for operation in record.operations:
+        if (heads := operation.heads) is not None:
+            num_rows, width = heads.num_heads // heads.num_kv_heads, _whole_vectors(heads.head_dim)
+            span = num_rows * (2 + width) * 4 + 3 * LINE
+            needs.append(span * heads.num_kv_heads * -(-operation.length // SPAN_KEYS))
+    return max(needs) * sizes.num_threads
+
+
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     """Memory that each thread needs of its own: a product's sums, or a task of attention."""
     needs = [sizes.num_tokens * SUMS * 4]
     for operation in record.operations:
         if (heads := operation.heads) is not None:
             rows = max(TASK_ROWS, heads.num_heads // heads.num_kv_heads)
-            width = -(-heads.head_dim // abi.LANES) * abi.LANES
+            width = _whole_vectors(heads.head_dim)
             needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * TILE_KEYS) + 16 * 64)
     return max(needs)
+
+
+def _whole_vectors(width: int) -> int:
+    return -(-width // abi.LANES) * abi.LANES

@@ -3,6 +3,9 @@
 // A task is one KV head of some of a sequence's queries: the query heads of a group and the tokens are its rows. Keys
 // come in tiles of 64 anchored at position 0, with an online softmax inside a span of 512; spans are merged in order.
 // So a query's arithmetic depends on its position alone: not on the other rows, nor on how its prompt was cut.
+//
+// Where a sequence has but one task a head, as in decode, its spans are done by any threads, and whoever does the last
+// merges them: a long sequence alone keeps all threads busy. The arithmetic is the same.
 #include "cache.h"
 
 namespace MILLRACE_ISA {
@@ -18,7 +21,11 @@ constexpr int ROWS_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
 constexpr int TILE = 64, SPAN = 512;
 constexpr int TASK_ROWS = 48;  // scores and sums of so many stay in the first two caches
 
-// One task's rows and running sums.
+// An online softmax's state.
+struct Sums {
+  float *best, *total, *mixed;  // [rows], [rows], [rows, width]
+};
+
 template <typename T>
 struct Task {
   Cache<T> cache;
@@ -29,8 +36,7 @@ struct Task {
   float scale;
   int64_t width;       // head_dim, rounded up to whole vectors
   const T** query;     // by row
-  float *best, *total, *mixed;              // of the span: [rows], [rows], [rows, width]
-  float *all_best, *all_total, *all_mixed;  // of the spans before
+  Sums now, all;       // of the span, and of the spans before
   float* scores;       // [rows, TILE]
   T* weights;          // [rows, TILE]
 
@@ -110,10 +116,10 @@ template <typename T, int ROWS, int VECTORS>
 static __attribute__((noinline)) void mix_rows(const Task<T>& t, int r, int d, const T* const* values, int num_keys) {
   Floats acc[ROWS][VECTORS];
   UNROLL for (int i = 0; i < ROWS; i++)
-    UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = load(t.mixed + (r + i) * t.width + d + v * LANES);
+    UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = load(t.now.mixed + (r + i) * t.width + d + v * LANES);
   add_values<ROWS, VECTORS>(t, r, d, values, num_keys, acc);
   UNROLL for (int i = 0; i < ROWS; i++)
-    UNROLL for (int v = 0; v < VECTORS; v++) store(t.mixed + (r + i) * t.width + d + v * LANES, acc[i][v]);
+    UNROLL for (int v = 0; v < VECTORS; v++) store(t.now.mixed + (r + i) * t.width + d + v * LANES, acc[i][v]);
 }
 
 template <typename T, int ROWS>
@@ -169,45 +175,45 @@ static void weigh_row(const Task<T>& t, int r, int first_key) {
     best = max(best, score[v]);
   }
   float now = largest(best);
-  if (now > t.best[r]) {
-    float shrink = exp_of(t.best[r] - now);
-    t.total[r] *= shrink;
-    scale_by(t.mixed + r * t.width, t.width, shrink);
-    t.best[r] = now;
+  if (now > t.now.best[r]) {
+    float shrink = exp_of(t.now.best[r] - now);
+    t.now.total[r] *= shrink;
+    scale_by(t.now.mixed + r * t.width, t.width, shrink);
+    t.now.best[r] = now;
   }
   Floats sums = splat(0.0f);
   for (int v = 0; v < TILE / LANES; v++) {
-    store(weights + v * LANES, exp(sub(score[v], splat(t.best[r]))));
+    store(weights + v * LANES, exp(sub(score[v], splat(t.now.best[r]))));
     sums = add(sums, load(weights + v * LANES));  // as they were rounded
   }
-  t.total[r] += sum(sums);
+  t.now.total[r] += sum(sums);
 }
 
 template <typename T>
 static void begin_span(const Task<T>& t) {
-  for (int r = 0; r < t.num_rows; r++) t.best[r] = -__builtin_inff(), t.total[r] = 0;
-  memset(t.mixed, 0, t.num_rows * t.width * 4);
+  for (int r = 0; r < t.num_rows; r++) t.now.best[r] = -__builtin_inff(), t.now.total[r] = 0;
+  memset(t.now.mixed, 0, t.num_rows * t.width * 4);
 }
 
 // Bring the span's sums of a row to those of the spans before.
 template <typename T>
 static void merge_row(const Task<T>& t, int r) {
-  float* all = t.all_mixed + r * t.width;
-  const float* mine = t.mixed + r * t.width;
-  float best = t.best[r] > t.all_best[r] ? t.best[r] : t.all_best[r];
-  float before = exp_of(t.all_best[r] - best), now = exp_of(t.best[r] - best);
-  t.all_total[r] = t.all_total[r] * before + t.total[r] * now;
+  float* all = t.all.mixed + r * t.width;
+  const float* mine = t.now.mixed + r * t.width;
+  float best = t.now.best[r] > t.all.best[r] ? t.now.best[r] : t.all.best[r];
+  float before = exp_of(t.all.best[r] - best), now = exp_of(t.now.best[r] - best);
+  t.all.total[r] = t.all.total[r] * before + t.now.total[r] * now;
   for (int64_t d = 0; d < t.width; d += LANES)
     store(all + d, fma(load(all + d), splat(before), mul(load(mine + d), splat(now))));
-  t.all_best[r] = best;
+  t.all.best[r] = best;
 }
 
 template <typename T>
 static void end_span(const Task<T>& t, int first_key) {
   for (int r = 0; r < t.num_rows; r++) {
     if (first_key == 0) {
-      t.all_best[r] = t.best[r], t.all_total[r] = t.total[r];
-      memcpy(t.all_mixed + r * t.width, t.mixed + r * t.width, t.width * 4);
+      t.all.best[r] = t.now.best[r], t.all.total[r] = t.now.total[r];
+      memcpy(t.all.mixed + r * t.width, t.now.mixed + r * t.width, t.width * 4);
     } else if (t.seen(r, first_key) > 0) {
       merge_row(t, r);
     }
@@ -227,12 +233,19 @@ static void attend_tile(const Task<T>& t, int first_key) {
 }
 
 template <typename T>
-static void attend(const Task<T>& t) {
+static void attend_span(const Task<T>& t, int first_key) {
+  begin_span(t);
+  for (int key = first_key; key < smaller(first_key + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
+}
+
+// Do all of a task, alone.
+template <typename T>
+static bool attend(const Task<T>& t) {
   for (int span = 0; span < t.num_keys; span += SPAN) {
-    begin_span(t);
-    for (int key = span; key < smaller(span + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
+    attend_span(t, span);
     end_span(t, span);
   }
+  return true;
 }
 
 template <typename V>
@@ -242,17 +255,21 @@ INLINE V* carve(char*& scratch, int64_t count) {
   return (V*)at;
 }
 
+INLINE int64_t whole_vectors(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
+
+INLINE Sums carve_sums(char*& memory, int num_rows, int64_t width) {
+  return {carve<float>(memory, num_rows), carve<float>(memory, num_rows), carve<float>(memory, num_rows * width)};
+}
+
 template <typename T>
 static Task<T> prepare(const Program& p, const Step& step, const Op& op, int seq, int head, int first, int count,
                        char* scratch) {
   Task<T> t = {{(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim}, step.blocks + step.slot[seq] * step.blocks_stride};
   t.head = head, t.group = op.heads / op.kv_heads, t.num_rows = count * t.group;
   t.first_position = step.begin[seq] + first, t.num_keys = t.first_position + count;
-  t.scale = op.number, t.width = (op.head_dim + LANES - 1) / LANES * LANES;
+  t.scale = op.number, t.width = whole_vectors(op.head_dim);
   t.query = carve<const T*>(scratch, t.num_rows);
-  t.best = carve<float>(scratch, t.num_rows), t.total = carve<float>(scratch, t.num_rows);
-  t.all_best = carve<float>(scratch, t.num_rows), t.all_total = carve<float>(scratch, t.num_rows);
-  t.mixed = carve<float>(scratch, t.num_rows * t.width), t.all_mixed = carve<float>(scratch, t.num_rows * t.width);
+  t.now = carve_sums(scratch, t.num_rows, t.width), t.all = carve_sums(scratch, t.num_rows, t.width);
   t.scores = carve<float>(scratch, t.num_rows * TILE), t.weights = carve<T>(scratch, t.num_rows * TILE);
   for (int r = 0; r < t.num_rows; r++) {
     int token = step.start[seq] + first + r / t.group;
@@ -266,25 +283,70 @@ static void write_rows(const Program& p, const Step& step, const Op& op, const T
   for (int r = 0; r < t.num_rows; r++) {
     int token = step.start[seq] + first + r / t.group;
     T* to = row<T>(p, op.y, token) + (t.head * t.group + r % t.group) * op.head_dim;
-    Floats total = splat(t.all_total[r]);
+    Floats total = splat(t.all.total[r]);
     for (int d = 0; d < op.head_dim; d += LANES)
-      store(to + d, div(load(t.all_mixed + r * t.width + d), total), op.head_dim - d);
+      store(to + d, div(load(t.all.mixed + r * t.width + d), total), op.head_dim - d);
   }
+}
+
+// The spans of a sequence that several threads share: where their sums lie, by head and then by span.
+struct Shared {
+  char* memory;   // null where a head's spans are one thread's
+  int64_t bytes;  // of one span
+  int num_spans;
+  uint32_t* num_done;  // spans, by head
+
+  INLINE_MEMBER Sums sums(int head, int span, int num_rows, int64_t width) const {
+    char* at = memory + (head * num_spans + span) * bytes;
+    return carve_sums(at, num_rows, width);
+  }
+};
+
+// Take memory for a sequence's spans from what the sequences before it left, if it has several and they fit.
+static Shared share_spans(const Program& p, const Step& step, const Op& op, int seq, int64_t* used) {
+  int num_spans = (step.begin[seq] + step.count[seq] + SPAN - 1) / SPAN;
+  char *begin = p.spans + *used, *end = begin;
+  carve_sums(end, step.count[seq] * (op.heads / op.kv_heads), whole_vectors(op.head_dim));
+  int64_t needed = (end - begin) * num_spans * op.kv_heads;
+  if (num_spans == 1 || *used + needed > p.spans_bytes) return {};
+  *used += needed;
+  return {begin, end - begin, num_spans, p.spans_done + seq * op.kv_heads};
+}
+
+// Do one span of a task; whoever does the last merges them all. Return whether that was here.
+template <typename T>
+static bool attend_shared(Task<T>& t, const Shared& shared, int span) {
+  t.now = shared.sums(t.head, span, t.num_rows, t.width);
+  attend_span(t, span * SPAN);
+  uint32_t* num_done = shared.num_done + t.head;
+  if (__atomic_add_fetch(num_done, 1, __ATOMIC_ACQ_REL) < (uint32_t)shared.num_spans) return false;
+  *num_done = 0;  // for the next layer
+  for (int i = 0; i < shared.num_spans; i++) {
+    t.now = shared.sums(t.head, i, t.num_rows, t.width);
+    end_span(t, i * SPAN);
+  }
+  return true;
 }
 
 template <typename T>
 static void attention_of(const Program& p, const Step& step, const Op& op, const Worker& w) {
   int tokens = larger(1, TASK_ROWS / (op.heads / op.kv_heads));
+  int64_t used = 0;
   int number = 0;
-  for (int seq = 0; seq < step.num_rows; seq++)
+  for (int seq = 0; seq < step.num_rows; seq++) {
+    Shared shared = {};
+    if (w.count > 1 && step.count[seq] <= tokens) shared = share_spans(p, step, op, seq, &used);
+    int num_parts = shared.memory == nullptr ? 1 : shared.num_spans;
     for (int first = 0; first < step.count[seq]; first += tokens)
-      for (int head = 0; head < op.kv_heads; head++) {
-        if (number++ % w.count != w.index) continue;
-        int count = smaller(tokens, step.count[seq] - first);
-        Task<T> t = prepare<T>(p, step, op, seq, head, first, count, w.scratch);
-        attend(t);
-        write_rows(p, step, op, t, seq, first);
-      }
+      for (int head = 0; head < op.kv_heads; head++)
+        for (int part = 0; part < num_parts; part++) {
+          if (number++ % w.count != w.index) continue;
+          int count = smaller(tokens, step.count[seq] - first);
+          Task<T> t = prepare<T>(p, step, op, seq, head, first, count, w.scratch);
+          bool is_done = shared.memory == nullptr ? attend(t) : attend_shared(t, shared, part);
+          if (is_done) write_rows(p, step, op, t, seq, first);
+        }
+  }
 }
 
 void attention(const Program& p, const Step& step, const Op& op, const Worker& w) {
