@@ -12,7 +12,8 @@ from torch import Tensor
 
 from millrace_kernels.step import Matrix, Packer
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
-from millrace_runtime.execution.loading import read_json, type_name
+from millrace_runtime.execution.loading import read_json
+from millrace_runtime.models.shard import Cut, whole
 
 STORED_TYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """Types whose numbers are the weights themselves, by their names in a file's header."""
@@ -41,21 +42,25 @@ class Reader:
         most = max(sizes, key=lambda name: sizes[name], default="")
         return STORED_TYPES.get(most, torch.float32)  # another is refused as it is read
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor in the type it is stored in. Raises BadCheckpointError or UnsupportedModelError."""
+    def read(self, name: str, *cuts: Cut) -> Tensor:
+        """Return a part of a tensor, cut along each axis, in the type it is stored in.
+
+        Raises BadCheckpointError or UnsupportedModelError.
+        """
         if name not in self._places:
             raise BadCheckpointError(
                 f"{self._path}: the safetensors files lack the tensor {name}; download the model "
                 "again, or correct config.json if it describes another model"
             )
-        stored = self._fetch(name)
-        if tuple(stored.shape) != shape:
+        stored, shape = self._find(name), [cut.total for cut in cuts]
+        if stored.get_shape() != shape:
             raise BadCheckpointError(
-                f"{self._path}: the tensor {name} has the shape {list(stored.shape)} and config.json asks "
-                f"for {list(shape)}; use the config.json that came with the weights"
+                f"{self._path}: the tensor {name} has the shape {stored.get_shape()} and config.json asks "
+                f"for {shape}; use the config.json that came with the weights"
             )
         self.skip(name)
-        return stored
+        part: Tensor = stored[tuple(slice(cut.begin, cut.end) for cut in cuts)]  # a view of the mapped file
+        return part
 
     def skip(self, name: str) -> None:
         """Leave a tensor out, if it is there."""
@@ -80,20 +85,15 @@ class Reader:
         self._places |= dict.fromkeys(names, file)
         self._unread |= names
 
-    def _fetch(self, name: str) -> Tensor:
-        try:
-            stored: Tensor = self._places[name].get_tensor(name)
-        except SafetensorError as error:  # a type that torch does not have
-            raise self._refuse_type(name, self._places[name].get_slice(name).get_dtype()) from error
-        if stored.dtype not in STORED_TYPES.values():
-            raise self._refuse_type(name, type_name(stored.dtype))
+    def _find(self, name: str) -> Any:
+        """Return what reads parts of a tensor."""
+        stored = self._places[name].get_slice(name)
+        if stored.get_dtype() not in STORED_TYPES:
+            raise UnsupportedModelError(
+                f"{self._path}: the tensor {name} is stored as {stored.get_dtype()}, which means nothing "
+                "without its scales; quantised checkpoints are not supported yet: serve the unquantised one"
+            )
         return stored
-
-    def _refuse_type(self, name: str, stored_as: str) -> UnsupportedModelError:
-        return UnsupportedModelError(
-            f"{self._path}: the tensor {name} is stored as {stored_as}, which means nothing "
-            "without its scales; quantised checkpoints are not supported yet: serve the unquantised one"
-        )
 
 
 class CheckpointWeights:
@@ -105,35 +105,37 @@ class CheckpointWeights:
 
     def vector(self, name: str, size: int) -> Tensor:
         """See Weights."""
-        return self._copy(self._reader.read(name, (size,)))
+        return self._read_vector(name, whole(size))
 
-    def matrix(self, names: Mapping[str, int], inputs: int, *, has_bias: bool = False) -> Matrix:
+    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """See Weights."""
         bias = self._bias(names) if has_bias else None
-        return self._packer.pack(self._parts(names, inputs), sum(names.values()), inputs, bias)
+        outputs = sum(rows.size for rows in names.values())
+        return self._packer.pack(self._parts(names, inputs), outputs, inputs.size, bias)
 
     def table(self, name: str, rows: int, inputs: int) -> Matrix:
         """See Weights."""
-        return self._packer.pack_table(self._reader.read(f"{name}.weight", (rows, inputs)))
+        return self._packer.pack_table(self._reader.read(f"{name}.weight", whole(rows), whole(inputs)))
 
-    def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
+    def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """See Weights."""
         names = {gate: rows, up: rows}
         bias = self._bias(names) if has_bias else None
-        return self._packer.pack_gated(self._parts(names, inputs), 2 * rows, inputs, bias)
+        return self._packer.pack_gated(self._parts(names, whole(inputs)), 2 * rows.size, inputs, bias)
 
     def skip(self, name: str) -> None:
         """See Weights."""
         self._reader.skip(name)
 
-    def _parts(self, names: Mapping[str, int], inputs: int) -> Iterator[Tensor]:
+    def _parts(self, names: Mapping[str, Cut], inputs: Cut) -> Iterator[Tensor]:
         for name, rows in names.items():
-            yield self._reader.read(f"{name}.weight", (rows, inputs))
+            yield self._reader.read(f"{name}.weight", rows, inputs)
 
-    def _bias(self, names: Mapping[str, int]) -> Tensor:
-        return torch.cat([self.vector(f"{name}.bias", rows) for name, rows in names.items()])
+    def _bias(self, names: Mapping[str, Cut]) -> Tensor:
+        return torch.cat([self._read_vector(f"{name}.bias", rows) for name, rows in names.items()])
 
-    def _copy(self, stored: Tensor) -> Tensor:
+    def _read_vector(self, name: str, numbers: Cut) -> Tensor:
+        stored = self._reader.read(name, numbers)
         # A copy: a mapped file that is cut short under us would kill the process at a later read.
         return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
 

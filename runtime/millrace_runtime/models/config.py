@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from millrace_kernels.step import Heads
 from millrace_runtime.layers.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 from millrace_runtime.models.errors import ArchitectureError
 
@@ -60,6 +61,11 @@ class LlamaConfig:
     has_qkv_bias: bool
     has_output_bias: bool
     has_mlp_bias: bool
+
+    @property
+    def heads(self) -> Heads:
+        """Of each layer's attention."""
+        return Heads(self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def table_shape(self) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from millrace_kernels.step import Angles, Heads, Step
+from millrace_kernels.linear.quantized_reference import GROUP
+from millrace_kernels.step import Angles, Step
 from millrace_runtime.layers.attention import Attention
 from millrace_runtime.layers.embedding import Embedding, Head
 from millrace_runtime.layers.linear import GatedLinear, Linear
@@ -18,22 +19,22 @@ from millrace_runtime.layers.norm import RMSNorm
 from millrace_runtime.layers.rotary import rotary_angles
 from millrace_runtime.models.config import Family, LlamaConfig, parse_llama_config
 from millrace_runtime.models.model import Architecture, KvShape
+from millrace_runtime.models.shard import ALONE, Shard, whole
 from millrace_runtime.models.weights import Weights
 
 
 class LlamaAttention:
     """Grouped-query self-attention."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles) -> None:
-        prefix = f"model.layers.{layer}.self_attn"
-        outputs = config.num_heads * config.head_dim
-        kv_outputs = config.num_kv_heads * config.head_dim
-        parts = {f"{prefix}.q_proj": outputs, f"{prefix}.k_proj": kv_outputs, f"{prefix}.v_proj": kv_outputs}
-        self.qkv = Linear(weights.matrix(parts, config.width, has_bias=config.has_qkv_bias))
-        heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
-        self.attention = Attention(layer, heads, angles)
-        part = {f"{prefix}.o_proj": config.width}
-        self.output = Linear(weights.matrix(part, outputs, has_bias=config.has_output_bias))
+    def __init__(
+        self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles, shard: Shard
+    ) -> None:
+        prefix, mine = f"model.layers.{layer}.self_attn", shard.cut_heads(config.heads)
+        parts = {f"{prefix}.q_proj": mine.query, f"{prefix}.k_proj": mine.kv, f"{prefix}.v_proj": mine.kv}
+        self.qkv = Linear(weights.matrix(parts, whole(config.width), has_bias=config.has_qkv_bias))
+        self.attention = Attention(layer, mine.heads, angles)
+        part, has_bias = {f"{prefix}.o_proj": whole(config.width)}, config.has_output_bias and shard.is_first
+        self.output = Linear(weights.matrix(part, mine.query, has_bias=has_bias))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
         """Return the residual plus what attention makes of x, each [tokens, width]."""
@@ -43,12 +44,12 @@ class LlamaAttention:
 class LlamaMLP:
     """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, layer: int) -> None:
+    def __init__(self, config: LlamaConfig, weights: Weights, layer: int, shard: Shard) -> None:
         prefix, has_bias = f"model.layers.{layer}.mlp", config.has_mlp_bias
-        gate, up, size = f"{prefix}.gate_proj", f"{prefix}.up_proj", config.mlp_width
-        self.gate_up = GatedLinear(weights.gated_matrix(gate, up, size, config.width, has_bias=has_bias))
-        part = {f"{prefix}.down_proj": config.width}
-        self.down = Linear(weights.matrix(part, size, has_bias=has_bias))
+        gate, up, mine = f"{prefix}.gate_proj", f"{prefix}.up_proj", shard.cut(config.mlp_width, GROUP)
+        self.gate_up = GatedLinear(weights.gated_matrix(gate, up, mine, config.width, has_bias=has_bias))
+        part = {f"{prefix}.down_proj": whole(config.width)}
+        self.down = Linear(weights.matrix(part, mine, has_bias=has_bias and shard.is_first))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
         """Return the residual plus what the MLP makes of x, each [tokens, width]."""
@@ -58,12 +59,14 @@ class LlamaMLP:
 class LlamaLayer:
     """Attention and MLP, each normalised before and added after."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles) -> None:
+    def __init__(
+        self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles, shard: Shard
+    ) -> None:
         prefix, width, epsilon = f"model.layers.{layer}", config.width, config.epsilon
         self.attention_norm = RMSNorm(weights.vector(f"{prefix}.input_layernorm.weight", width), epsilon)
-        self.attention = LlamaAttention(config, weights, layer, angles)
+        self.attention = LlamaAttention(config, weights, layer, angles, shard)
         self.mlp_norm = RMSNorm(weights.vector(f"{prefix}.post_attention_layernorm.weight", width), epsilon)
-        self.mlp = LlamaMLP(config, weights, layer)
+        self.mlp = LlamaMLP(config, weights, layer, shard)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Map x [tokens, width] to the same shape."""
@@ -74,14 +77,16 @@ class LlamaLayer:
 class Llama:
     """Tokens to hidden states, and hidden states to logits."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, length: int) -> None:
+    def __init__(self, config: LlamaConfig, shard: Shard, weights: Weights, length: int) -> None:
         table = weights.table("model.embed_tokens", *config.table_shape)
         angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
         self.embedding = Embedding(table)
-        self.layers = [LlamaLayer(config, weights, layer, angles) for layer in range(config.num_layers)]
+        self.layers = [
+            LlamaLayer(config, weights, layer, angles, shard) for layer in range(config.num_layers)
+        ]
         self.norm = RMSNorm(weights.vector("model.norm.weight", config.width), config.epsilon)
         self.head = Head(table if config.is_tied else weights.table("lm_head", *config.table_shape))
-        _skip_unneeded(config, weights)
+        _skip_unneeded(config, weights, shard)
 
     def forward(self, step: Step) -> Tensor:
         """Return the hidden states of the step's tokens, [tokens, width]."""
@@ -95,22 +100,29 @@ class Llama:
         return self.head(self.norm(hidden, step), step)
 
 
-def _skip_unneeded(config: LlamaConfig, weights: Weights) -> None:
-    """Skip what checkpoints hold twice: a tied head, and old ones' rotary frequencies."""
+def _skip_unneeded(config: LlamaConfig, weights: Weights, shard: Shard) -> None:
+    """Skip a tied head and old checkpoints' rotary frequencies, held twice, and what the first shard adds."""
     if config.is_tied:
         weights.skip("lm_head.weight")
     weights.skip("model.rotary_emb.inv_freq")
     for layer in range(config.num_layers):
         weights.skip(f"model.layers.{layer}.self_attn.rotary_emb.inv_freq")
+        if not shard.is_first:
+            weights.skip(f"model.layers.{layer}.self_attn.o_proj.bias")
+            weights.skip(f"model.layers.{layer}.mlp.down_proj.bias")
 
 
-def llama_architecture(family: Family, raw: Mapping[str, Any]) -> Architecture:
-    """Read a Llama-family config.json. Raises ArchitectureError naming the field."""
+def llama_architecture(family: Family, raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:
+    """Read a Llama-family config.json. Raises ArchitectureError naming the field.
+
+    A shard's layers add the residual once each: their workers' sums are still to be reduced.
+    """
     config = parse_llama_config(raw, family)
+    heads = shard.cut_heads(config.heads).heads
     return Architecture(
         vocabulary_size=config.vocabulary_size,
         max_length=config.max_length,
         window=config.window,
-        kv_shapes=(KvShape(config.num_kv_heads, config.head_dim),) * config.num_layers,
-        build=partial(Llama, config),
+        kv_shapes=(KvShape(heads.num_kv_heads, heads.head_dim),) * config.num_layers,
+        build=partial(Llama, config, shard),
     )

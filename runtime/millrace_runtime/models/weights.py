@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.step import Matrix
+from millrace_runtime.models.shard import Cut
 
 
 class Weights(Protocol):
     """A checkpoint's tensors by name, in the type, the format and on the device that the model runs with.
 
+    A `Cut` says which rows or columns a worker keeps; no others are read.
     Every method raises ModelError where a tensor is missing, of another shape or of a type that is not meant.
     """
 
@@ -20,8 +22,8 @@ class Weights(Protocol):
     def vector(self, name: str, size: int) -> Tensor:
         """Return a tensor [size]: a norm's scale, say."""
 
-    def matrix(self, names: Mapping[str, int], inputs: int, *, has_bias: bool = False) -> Matrix:
-        """Return projections of one input as one matrix: each name's rows in turn, of `name.weight`.
+    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+        """Return projections of one input as one matrix: rows of each `name.weight` in turn.
 
         With `has_bias` each has a `name.bias` as well.
         """
@@ -32,5 +34,5 @@ class Weights(Protocol):
     def table(self, name: str, rows: int, inputs: int) -> Matrix:
         """Return an embedding or a head, `name.weight`: a row for each token."""
 
-    def gated_matrix(self, gate: str, up: str, rows: int, inputs: int, *, has_bias: bool = False) -> Matrix:
-        """Return a gate and what it multiplies, `rows` each, as one matrix."""
+    def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
+        """Return a gate and what it multiplies, the same rows of each, as one matrix."""

@@ -46,6 +46,13 @@ def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes[f"{prefix}.self_attn.o_proj.weight"] = (width, query)
         shapes[f"{prefix}.mlp.gate_proj.weight"] = shapes[f"{prefix}.mlp.up_proj.weight"] = (mlp, width)
         shapes[f"{prefix}.mlp.down_proj.weight"] = (width, mlp)
+        if config.get("attention_bias"):
+            shapes[f"{prefix}.self_attn.o_proj.bias"] = (width,)
+            for name, size in {"q": query, "k": kv, "v": kv}.items():
+                shapes[f"{prefix}.self_attn.{name}_proj.bias"] = (size,)
+        if config.get("mlp_bias"):
+            shapes[f"{prefix}.mlp.gate_proj.bias"] = shapes[f"{prefix}.mlp.up_proj.bias"] = (mlp,)
+            shapes[f"{prefix}.mlp.down_proj.bias"] = (width,)
         shapes[f"{prefix}.input_layernorm.weight"] = (width,)
         shapes[f"{prefix}.post_attention_layernorm.weight"] = (width,)
     shapes["model.norm.weight"] = (width,)

@@ -1,0 +1,91 @@
+"""Which heads, rows and columns of a model's matrices one of several workers holds."""
+
+from dataclasses import dataclass
+
+from millrace_kernels.step import Heads
+from millrace_runtime.models.errors import ArchitectureError
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Of `total` rows or columns those from `begin` on, before `end`."""
+
+    total: int
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return self.end - self.begin
+
+    def times(self, unit: int) -> "Cut":
+        """Return the same in smaller pieces: `unit` for each of these."""
+        return Cut(self.total * unit, self.begin * unit, self.end * unit)
+
+
+def whole(total: int) -> Cut:
+    """Return all rows or columns."""
+    return Cut(total, 0, total)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsCut:
+    """One worker's heads of a layer."""
+
+    query: Cut
+    """In rows of the query's projection, and columns of the output's."""
+    kv: Cut
+    """In rows of the key's projection, and of the value's."""
+    heads: Heads
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` workers that hold a model together; what they compute adds up to the model's."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """It alone adds what may be added once: an output's bias."""
+        return self.index == 0
+
+    def cut(self, total: int, unit: int) -> Cut:
+        """Return this worker's rows of `total`, in whole units: the last may be smaller, and shares uneven.
+
+        Raises ArchitectureError where a worker would have none.
+        """
+        num_units = -(-total // unit)
+        if num_units < self.count:
+            raise ArchitectureError(
+                f"{total} rows in units of {unit} can't be shared by {self.count} workers"
+            )
+        begin, end = (num_units * index // self.count for index in (self.index, self.index + 1))
+        return Cut(total, begin * unit, min(end * unit, total))
+
+    def cut_heads(self, heads: Heads) -> HeadsCut:
+        """Return this worker's KV heads with their query heads; a KV head may be held by several workers.
+
+        Raises ArchitectureError where the heads can't be shared so.
+        """
+        group = heads.num_heads // heads.num_kv_heads
+        if self.count <= heads.num_kv_heads:
+            kv = self.cut(heads.num_kv_heads, 1)
+            query = kv.times(group)
+        elif self.count % heads.num_kv_heads or heads.num_heads % self.count:
+            raise ArchitectureError(
+                f"{heads.num_heads} heads over {heads.num_kv_heads} KV heads can't be shared by {self.count} "
+                "workers: take no more workers than KV heads, or a multiple of them that divides the heads"
+            )
+        else:
+            query = self.cut(heads.num_heads, 1)
+            first = query.begin // group
+            kv = Cut(heads.num_kv_heads, first, first + 1)
+        mine = Heads(query.size, kv.size, heads.head_dim)
+        return HeadsCut(query.times(heads.head_dim), kv.times(heads.head_dim), mine)
+
+
+ALONE = Shard()
+"""The only worker: holds all."""
