@@ -148,8 +148,11 @@ def _is_finite(value: float) -> bool:
 
 
 def _rotary(raw: Mapping[str, Any]) -> tuple[float, RotaryScaling | None]:
-    """Read both spellings: rope_theta with rope_scaling, and the newer rope_parameters that holds all."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    """Read both spellings: rope_theta with rope_scaling, and the newer rope_parameters that holds all.
+
+    Where both are there transformers takes the older one, and reads no number of the newer one.
+    """
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
         raise ArchitectureError(f"config.json has the rotary scaling {rope!r}; it must be an object")
     kind = str(rope.get("rope_type", rope.get("type", "default")))
