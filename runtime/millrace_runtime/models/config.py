@@ -85,7 +85,7 @@ def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
             "the first must be a multiple of the second, the third even"
         )
     theta, scaling = _rotary(raw)
-    has_bias = bool(raw.get("attention_bias", False))
+    has_bias = _flag(raw, "attention_bias")
     return LlamaConfig(
         vocabulary_size=_count(raw, "vocab_size"),
         width=width,
@@ -99,10 +99,10 @@ def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
         scaling=scaling,
         max_length=_count(raw, "max_position_embeddings"),
         window=_window(raw, family),
-        is_tied=bool(raw.get("tie_word_embeddings", False)),
+        is_tied=_flag(raw, "tie_word_embeddings"),
         has_qkv_bias=has_bias or family.has_qkv_bias,
         has_output_bias=has_bias and not family.has_qkv_bias,
-        has_mlp_bias=bool(raw.get("mlp_bias", False)),
+        has_mlp_bias=_flag(raw, "mlp_bias"),
     )
 
 
@@ -117,10 +117,18 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
 
 
 def _window(raw: Mapping[str, Any], family: Family) -> int | None:
-    has_window = True if family.has_window is None else raw.get("use_sliding_window", family.has_window)
+    has_window = family.has_window is None or _flag(raw, "use_sliding_window", default=family.has_window)
     if not has_window or raw.get("sliding_window", family.window) is None:
         return None
     return _count(raw, "sliding_window", family.window)
+
+
+def _flag(raw: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    value = raw.get(name)
+    value = default if value is None else value
+    if not isinstance(value, bool):
+        raise ArchitectureError(f"config.json has {name} {value!r}; it must be true or false")
+    return value
 
 
 def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:

@@ -41,6 +41,25 @@ def test_both_spellings_of_rotary_scaling_are_read() -> None:
     assert linear.scaling == LinearScaling(2.0)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [({"type": "linear", "factor": 2}, (7e4, LinearScaling(2.0))), ({}, (5e5, None)), (None, (5e5, None))],
+)
+def test_the_older_spelling_alone_counts_where_both_are_there(
+    scaling: dict[str, Any] | None, expected: tuple[float, LinearScaling | None]
+) -> None:
+    rope = {"rope_type": "default", "rope_theta": 5e5}
+    both = {"rope_theta": 7e4, "rope_parameters": rope, "rope_scaling": scaling}
+    config = parse_llama_config(RAW | both, LLAMA)
+    assert (config.theta, config.scaling) == expected
+
+
+@pytest.mark.parametrize("family", [LLAMA, QWEN2])
+def test_a_flag_may_be_null(family: Family) -> None:
+    names = ("attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window")
+    assert parse_llama_config(RAW | dict.fromkeys(names), family) == parse_llama_config(RAW, family)
+
+
 def test_qwen2_has_biases_without_saying_so() -> None:
     config = parse_llama_config(RAW, QWEN2)
     assert config.has_qkv_bias
@@ -96,6 +115,10 @@ def test_what_says_nothing_is_no_error() -> None:
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "partial_rotary_factor": 0.5}}, "only 1 is"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings 'false'; it must be true or false"),
+        ({"attention_bias": "no"}, "attention_bias 'no'"),
+        ({"mlp_bias": 0}, "mlp_bias 0"),
+        ({"use_sliding_window": "false"}, "use_sliding_window 'false'"),
     ],
 )
 def test_what_is_not_supported_is_named(changes: dict[str, Any], message: str) -> None:
