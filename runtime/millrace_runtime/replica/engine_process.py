@@ -9,8 +9,9 @@ from typing import NoReturn
 
 from millrace_runtime import contract
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.executor import Executor
-from millrace_runtime.protocol.messages import EngineReady, Generate, NewSequence
+from millrace_runtime.protocol.messages import FINISH_ERROR, EngineReady, Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.console import say
@@ -39,7 +40,7 @@ class _PhaseClock:
 def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbeat) -> NoReturn:
     """Load, say that we are ready, and run until the HTTP process is gone (PeerGone).
 
-    Raises ModelError for a folder that holds no model we can load.
+    Raises ModelError for a folder that holds no model we can run.
     """
     clock = _PhaseClock()
     executor = _load_executor(settings, clock)
@@ -66,7 +67,10 @@ def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbea
 
 
 def try_step(scheduler: Scheduler, executor: Executor) -> None:
-    """Run a short sequence: its prefill and a decode pay for what is built on first use."""
+    """Run a short sequence: its prefill and a decode pay for what is built on first use.
+
+    Raises ModelError where the model computes no token: it would fail every request.
+    """
     scheduler.add(
         Generate(
             sequences=[NewSequence(0, Sampling(temperature=0.0))],
@@ -78,7 +82,9 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
     while scheduler.has_work:
         while (plan := scheduler.schedule()) is not None:
             executor.submit(plan)
-        scheduler.commit(executor.collect())
+        for output in scheduler.commit(executor.collect()).outputs:
+            if output.finish_reason == FINISH_ERROR:
+                raise ModelError(f"a trial step failed: {output.error}; download the model again")
 
 
 def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
@@ -121,8 +127,6 @@ def main(argv: list[str]) -> int:
 
 def _fail(error: Exception, heartbeat: Heartbeat) -> int:
     """Say why the engine ends: a bad model in a line, any other failure with its traceback."""
-    from millrace_runtime.execution.errors import ModelError  # noqa: PLC0415  not before its phase
-
     heartbeat.write_last_words(str(error) or type(error).__name__)
     if isinstance(error, ModelError):
         return contract.EXIT_BAD_MODEL

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
@@ -112,6 +113,15 @@ def test_an_engine_at_rest_holds_no_sequence_counts_no_step_and_sleeps(peer: Pee
     time.sleep(0.3)
     assert peer.beats - beats <= 1
     peer.executor.control(Sleep())  # which needs every slot empty
+
+
+@pytest.mark.parametrize("num_good", [0, 1])
+def test_a_model_that_fails_its_trial_serves_nothing(num_good: int) -> None:
+    bounds = limits(depth=2)
+    draws = iter([1] * num_good)
+    executor = SimulatedExecutor(bounds, lambda _: next(draws, None))
+    with pytest.raises(ModelError, match=r"trial step.*logits are not finite.*download the model again"):
+        try_step(Scheduler(bounds), executor)
 
 
 class SlowExecutor(SimulatedExecutor):
