@@ -184,4 +184,4 @@ def _cache_budget(settings: ExecutionSettings, device: torch.device) -> Budget:
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         return Budget(int(free * GPU_SHARE_OF_FREE), f"{GPU_SHARE_OF_FREE} of what the GPU has free")
-    return usable_memory()
+    return usable_memory(settings.text_memory_bytes)

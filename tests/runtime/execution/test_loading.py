@@ -11,6 +11,7 @@ from millrace_kernels.native.abi import Kind
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
 from millrace_kernels.step import Format
+from millrace_runtime.execution import build as build_module
 from millrace_runtime.execution import native_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import (
@@ -22,6 +23,7 @@ from millrace_runtime.execution.errors import (
 )
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import choose_format, type_name
+from millrace_runtime.execution.memory import Budget
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.registry import find_architecture
 from tests.runtime.execution.conftest import TINY
@@ -256,6 +258,21 @@ def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     assert build(path).limits.max_model_length == 1024
     block = 2 * 2 * 2 * 8 * 16 * 4
     assert build(path, kv_cache_bytes=10 * block).limits.max_model_length == 160
+
+
+def test_the_cache_is_sized_once_the_rest_of_the_memory_is_taken(
+    make_model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, readings, text_bytes = 2 * 2 * 2 * 8 * 16 * 4, [4, 10], list[int]()
+
+    def read_memory(text: int) -> Budget:
+        text_bytes.append(text)
+        return Budget(readings.pop() * block, "the test")
+
+    monkeypatch.setattr(build_module, "usable_memory", read_memory)
+    limits = build(make_model(), text_memory_bytes=7).limits
+    assert (limits.groups[0].num_blocks, limits.max_model_length) == (4, 64)
+    assert text_bytes == [7, 7]
 
 
 @pytest.mark.parametrize(
