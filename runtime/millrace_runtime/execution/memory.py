@@ -1,8 +1,10 @@
 """How much memory the host leaves us. Standard library only: the supervisor asks, too."""
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
+
+from millrace_runtime.execution.cgroups import MEMBERSHIP, MOUNT, find_groups
 
 SHARE_OF_LIMIT = 0.8
 """Of what a cgroup's limit leaves beside the text worker: the rest is for activations and HTTP."""
@@ -43,9 +45,9 @@ class _Left(NamedTuple):
 
 def usable_memory(
     text_bytes: int,
-    cgroups: Path = Path("/sys/fs/cgroup"),
+    cgroups: Path = MOUNT,
     meminfo: Path = Path("/proc/meminfo"),
-    membership: Path = Path("/proc/self/cgroup"),
+    membership: Path = MEMBERSHIP,
 ) -> Budget:
     """Return a share of what the tightest cgroup's limit leaves, or else of what is free.
 
@@ -66,26 +68,9 @@ def _plan(num_bytes: int, text_bytes: int, share: float, source: str) -> Budget:
 def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
     """Yield what our group and those above it leave, of every version that there is."""
     for files in _VERSIONS:
-        root = cgroups / files.folder
-        group = _find_group(membership, files.controller)
-        for parent in (group, *group.parents):
-            if (left := _left_in_group(root / parent, files)) is not None:
+        for group in find_groups(cgroups / files.folder, files.controller, membership):
+            if (left := _left_in_group(group, files)) is not None:
                 yield left
-
-
-def _find_group(membership: Path, controller: str) -> PurePosixPath:
-    """Return our group below the root; the root itself where nobody tells.
-
-    In a container the path may be the host's, and only the mount's root is there.
-    """
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if controller in controllers.split(","):
-            return PurePosixPath(path.lstrip("/"))
-    return PurePosixPath()
 
 
 def _left_in_group(group: Path, files: _Files) -> _Left | None:
