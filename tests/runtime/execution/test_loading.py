@@ -188,6 +188,16 @@ def test_auto_is_the_type_that_the_config_says_or_else_the_stored_one(
     assert told[:-2] == (lines if stored is not served else [])
 
 
+def test_the_stored_type_is_that_of_most_numbers_not_of_most_tensors_or_the_first(make_model: Make) -> None:
+    def round_large(weights: dict[str, torch.Tensor]) -> None:
+        large = {name: value for name, value in weights.items() if "mlp" in name or "embed" in name}
+        weights.update({name: value.bfloat16() for name, value in large.items()})
+
+    path = make_model(dtype=None)
+    rewrite(path, round_large)
+    assert build(path)._runner.kv_caches[0].dtype is torch.bfloat16
+
+
 def test_a_type_that_is_not_known_is_named(make_model: Make) -> None:
     with pytest.raises(UnsupportedModelError, match="dtype 'banana'; supported are bfloat16, float16"):
         build(make_model(dtype="banana"))
