@@ -38,7 +38,7 @@ FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
 FLAG_WEIGHTS: Final = "--weights"
 
 # What a failing replica leaves for the operator to read: the last line of its log says why.
-EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or is no model we can load
+EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or is no model we can run
 EXIT_BAD_USAGE: Final = 64  # EX_USAGE: a flag's value is refused
 
 # Prometheus metrics of a replica (label model_name), under vLLM's names so that dashboards,

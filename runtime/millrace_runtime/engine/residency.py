@@ -89,12 +89,10 @@ class Residency:
         """The blocks of the group with the least part free."""
         return min((g.pool for g in self._groups), key=lambda pool: pool.num_free / pool.num_blocks)
 
-    def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], spare: int) -> bool:
-        """Whether a sequence can be placed with `spare` blocks left, and what `others` may yet grow by."""
-        growing = list(others)
+    def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], enough: int | None = None) -> bool:
+        """Whether a sequence can be placed and leaves the blocks `others` may yet grow by, or `enough`."""
         return bool(self._free_slots) and all(
-            group.num_live_blocks(sequence.num_known) + spare + self._num_growth(number, growing)
-            <= group.pool.num_free
+            self._can_spare(number, group.num_live_blocks(sequence.num_known), others, enough)
             for number, group in enumerate(self._groups)
         )
 
@@ -181,7 +179,17 @@ class Residency:
         for number, group in enumerate(self._groups):
             group.pool.check_integrity(b for s in self._tenants.values() for b in s.tables[number].blocks)
 
-    def _num_growth(self, number: int, sequences: list[Sequence]) -> int:
+    def _can_spare(
+        self, number: int, num_blocks: int, others: Iterable[Sequence], enough: int | None
+    ) -> bool:
+        """Whether a group has so many blocks to give. Growth is summed up only where it decides."""
+        num_left = self._groups[number].pool.num_free - num_blocks
+        if num_left < 0:
+            return False
+        has_enough = enough is not None and num_left >= enough
+        return has_enough or self._num_growth(number, others) <= num_left
+
+    def _num_growth(self, number: int, sequences: Iterable[Sequence]) -> int:
         """Blocks of a group that these may yet come to hold beside those they have."""
         group = self._groups[number]
         needs = (group.num_live_blocks(s.max_length) - len(s.tables[number].blocks) for s in sequences)

@@ -171,7 +171,7 @@ class Scheduler:
         if oldest is None:
             return
         if oldest.state is State.WAITING:
-            while not self._residency.has_room_for(oldest, (), spare=0):
+            while not self._residency.has_room_for(oldest, ()):
                 self._preempt_cheapest()
             self._place(oldest)
         if oldest.is_prefilling:
@@ -212,11 +212,11 @@ class Scheduler:
     def _leaves_headroom(self, sequence: Sequence) -> bool:
         """Whether blocks are left for those that run: else the newcomer is what they preempt next.
 
-        Once crowded, all that they may ever grow by, so that nothing is admitted to be preempted again.
+        A block for each is enough, and those that grow no more need none. Once crowded, all that they may
+        ever grow by, so that nothing is admitted to be preempted again.
         """
-        if self._is_crowded:
-            return self._residency.has_room_for(sequence, self._running, spare=0)
-        return self._residency.has_room_for(sequence, (), spare=len(self._running))
+        enough = None if self._is_crowded else len(self._running)
+        return self._residency.has_room_for(sequence, self._running, enough)
 
     def _add_chunk(self, planned: PlannedStep, sequence: Sequence) -> None:
         """Compute known tokens: as many as the budget, and the blocks of windowed groups, allow."""

@@ -79,20 +79,31 @@ class Order:
 def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> LocalExecutor:
     """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
 
-    `tell` is given a line for which path computes, and why, and one where another type is served than stored.
+    `tell` is given a line for which path computes, and why, one for how large the cache is, and one where
+    another type is served than stored.
     """
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
-    order = _order(settings, tell or _ignore)
+    tell = tell or _ignore
+    order = _order(settings, tell)
     with torch.inference_mode():
         # Before the weights more is free than after: no sequence will be longer than this.
         longest = _plan_cache(order, order.architecture.max_length).max_model_length
-        runner = _load(order, longest, tell or _ignore)
+        runner = _load(order, longest, tell)
         shape = _plan_cache(order, longest)
+        tell(shape.describe() + _explain_length(order, shape.max_model_length))
         limits = _limits(order, shape)
         slots = SlotTable(limits, order.device)
     allocate = partial(allocate_cache, order.architecture, shape.num_blocks, order.dtype, order.device)
     return LocalExecutor(runner, slots, limits, order.device, allocate)
+
+
+def _explain_length(order: Order, length: int) -> str:
+    """Say what to do where sequences are shorter than the model's own length and nobody asked for it."""
+    own = order.architecture.max_length
+    if order.settings.max_model_length is not None or length == own:
+        return ""
+    return f", not the model's {own}: give the cache more memory for longer ones"
 
 
 def _limits(order: Order, shape: CacheShape) -> Limits:
@@ -184,4 +195,4 @@ def _cache_budget(settings: ExecutionSettings, device: torch.device) -> Budget:
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         return Budget(int(free * GPU_SHARE_OF_FREE), f"{GPU_SHARE_OF_FREE} of what the GPU has free")
-    return usable_memory()
+    return usable_memory(settings.text_memory_bytes)

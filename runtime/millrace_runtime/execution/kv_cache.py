@@ -17,6 +17,16 @@ class CacheShape:
 
     num_blocks: int
     max_model_length: int
+    num_bytes: int
+    source: str
+    """Whose word the bound on its memory is."""
+
+    def describe(self) -> str:
+        """Say so for the log."""
+        return (
+            f"a KV cache of {self.num_blocks} blocks, {self.num_bytes} bytes, within {self.source}; "
+            f"sequences of up to {self.max_model_length} tokens"
+        )
 
 
 def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
@@ -50,7 +60,8 @@ def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
             f"sequence of {needed}: lower --max-model-length or give the cache more memory"
         )
     length = min(demand.longest, room)
-    return CacheShape(min(num_blocks, demand.max_sequences * _blocks_of(length)), length)
+    num_blocks = min(num_blocks, demand.max_sequences * _blocks_of(length))
+    return CacheShape(num_blocks, length, num_blocks * demand.block_bytes, budget.source)
 
 
 def allocate_cache(

@@ -1,11 +1,13 @@
-"""How much memory this process may still take, on the host."""
+"""How much memory the host leaves us. Standard library only: the supervisor asks, too."""
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
+from millrace_runtime.execution.cgroups import MEMBERSHIP, MOUNT, find_groups
+
 SHARE_OF_LIMIT = 0.8
-"""Of what a cgroup's limit leaves: the rest is for activations and the pod's other processes."""
+"""Of what a cgroup's limit leaves beside the text worker: the rest is for activations and HTTP."""
 SHARE_OF_MACHINE = 0.5
 """Of what a machine without a limit has free: others live there too."""
 
@@ -42,41 +44,33 @@ class _Left(NamedTuple):
 
 
 def usable_memory(
-    cgroups: Path = Path("/sys/fs/cgroup"),
+    text_bytes: int,
+    cgroups: Path = MOUNT,
     meminfo: Path = Path("/proc/meminfo"),
-    membership: Path = Path("/proc/self/cgroup"),
+    membership: Path = MEMBERSHIP,
 ) -> Budget:
-    """Return a share of what the tightest cgroup's limit leaves, or else of what is free."""
+    """Return a share of what the tightest cgroup's limit leaves, or else of what is free.
+
+    `text_bytes`, which the text worker may come to take, are left alone.
+    """
     free = _available(meminfo)
     left = min(_left_in_cgroups(cgroups, membership), default=None)
     if left is not None and left.num_bytes < free:
-        return Budget(int(left.num_bytes * SHARE_OF_LIMIT), f"{SHARE_OF_LIMIT} of what {left.limit} leaves")
-    return Budget(int(free * SHARE_OF_MACHINE), f"{SHARE_OF_MACHINE} of what the machine has free")
+        return _plan(left.num_bytes, text_bytes, SHARE_OF_LIMIT, f"{left.limit} leaves")
+    return _plan(free, text_bytes, SHARE_OF_MACHINE, "the machine has free")
+
+
+def _plan(num_bytes: int, text_bytes: int, share: float, source: str) -> Budget:
+    beside = f" beside {text_bytes} for the text worker" if text_bytes else ""
+    return Budget(int(max(0, num_bytes - text_bytes) * share), f"{share} of what {source}{beside}")
 
 
 def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
     """Yield what our group and those above it leave, of every version that there is."""
     for files in _VERSIONS:
-        root = cgroups / files.folder
-        group = _find_group(membership, files.controller)
-        for parent in (group, *group.parents):
-            if (left := _left_in_group(root / parent, files)) is not None:
+        for group in find_groups(cgroups / files.folder, files.controller, membership):
+            if (left := _left_in_group(group, files)) is not None:
                 yield left
-
-
-def _find_group(membership: Path, controller: str) -> PurePosixPath:
-    """Return our group below the root; the root itself where nobody tells.
-
-    In a container the path may be the host's, and only the mount's root is there.
-    """
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if controller in controllers.split(","):
-            return PurePosixPath(path.lstrip("/"))
-    return PurePosixPath()
 
 
 def _left_in_group(group: Path, files: _Files) -> _Left | None:

@@ -24,6 +24,8 @@ class ExecutionSettings:
     """Sequences on the device at once."""
     max_batched_tokens: int = 2048
     """Tokens computed in one step at most."""
+    text_memory_bytes: int = 0
+    """What the text worker may come to take of the host's memory: a KV cache there leaves it alone."""
     kv_cache_bytes: int | None = None
     """Memory for the KV cache at most: no more is taken than the sequences can fill. None: on GPUs nine
     tenths of what is free after the weights; on CPUs a share of what the cgroup or the machine has left."""

@@ -16,15 +16,29 @@ class Family:
 
     has_qkv_bias: bool = False
     """Query, key and value projections have biases, and the output has none."""
+    reads_biases: bool = True
+    """`attention_bias` and `mlp_bias` are read."""
+    num_kv_heads: int | None = None
+    """`num_key_value_heads` where it is left out; None: as many as heads."""
     window: int | None = None
     """`sliding_window` where it is left out."""
     has_window: bool | None = True
     """`use_sliding_window` where it is left out; None: the architecture does not read it."""
+    num_unwindowed: int | None = None
+    """`max_window_layers` where it is left out; None: a window is every layer's."""
 
 
+# A stray window is one: transformers' Llama has none in its mask, but its cache drops the keys behind it.
 LLAMA: Final = Family()
-MISTRAL: Final = Family(window=4096, has_window=None)
-QWEN2: Final = Family(has_qkv_bias=True, window=4096, has_window=False)
+MISTRAL: Final = Family(reads_biases=False, num_kv_heads=8, window=4096, has_window=None)
+QWEN2: Final = Family(
+    has_qkv_bias=True,
+    reads_biases=False,
+    num_kv_heads=32,
+    window=4096,
+    has_window=False,
+    num_unwindowed=28,
+)
 
 ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
@@ -77,7 +91,7 @@ def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
     """Read a Hugging Face config. Raises ArchitectureError naming the field."""
     _refuse_unsupported(raw)
     num_heads, width = _count(raw, "num_attention_heads"), _count(raw, "hidden_size")
-    num_kv_heads = _count(raw, "num_key_value_heads", num_heads)
+    num_kv_heads = _num_kv_heads(raw, family, num_heads)
     head_dim = _count(raw, "head_dim", width // num_heads)
     if num_heads % num_kv_heads or head_dim % 2:
         raise ArchitectureError(
@@ -85,7 +99,7 @@ def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
             "the first must be a multiple of the second, the third even"
         )
     theta, scaling = _rotary(raw)
-    has_bias = bool(raw.get("attention_bias", False))
+    has_bias = family.reads_biases and _flag(raw, "attention_bias")
     return LlamaConfig(
         vocabulary_size=_count(raw, "vocab_size"),
         width=width,
@@ -99,10 +113,10 @@ def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
         scaling=scaling,
         max_length=_count(raw, "max_position_embeddings"),
         window=_window(raw, family),
-        is_tied=bool(raw.get("tie_word_embeddings", False)),
+        is_tied=_flag(raw, "tie_word_embeddings"),
         has_qkv_bias=has_bias or family.has_qkv_bias,
-        has_output_bias=has_bias and not family.has_qkv_bias,
-        has_mlp_bias=bool(raw.get("mlp_bias", False)),
+        has_output_bias=has_bias,
+        has_mlp_bias=family.reads_biases and _flag(raw, "mlp_bias"),
     )
 
 
@@ -116,18 +130,48 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
         )
 
 
+def _num_kv_heads(raw: Mapping[str, Any], family: Family, num_heads: int) -> int:
+    """Null is not left out: it means as many as heads."""
+    left_out = None if "num_key_value_heads" in raw else family.num_kv_heads
+    return _count(raw, "num_key_value_heads", left_out or num_heads)
+
+
 def _window(raw: Mapping[str, Any], family: Family) -> int | None:
-    has_window = True if family.has_window is None else raw.get("use_sliding_window", family.has_window)
+    has_window = family.has_window is None or _flag(raw, "use_sliding_window", default=family.has_window)
     if not has_window or raw.get("sliding_window", family.window) is None:
         return None
-    return _count(raw, "sliding_window", family.window)
+    window = _count(raw, "sliding_window", family.window)
+    return window if _has_windowed_layer(raw, family) else None
 
 
-def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def _has_windowed_layer(raw: Mapping[str, Any], family: Family) -> bool:
+    """Whether a layer sees through the window: `layer_types` says which, or how many before have none."""
+    if family.num_unwindowed is None:
+        return True
+    kinds = raw.get("layer_types")
+    if kinds is None:
+        num_unwindowed = _count(raw, "max_window_layers", family.num_unwindowed, least=0)
+        return _count(raw, "num_hidden_layers") > num_unwindowed
+    if not isinstance(kinds, list):
+        raise ArchitectureError(f"config.json has layer_types {kinds!r}; it must be a list")
+    return any(kind != "full_attention" for kind in kinds)
+
+
+def _flag(raw: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     value = raw.get(name)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArchitectureError(f"config.json has {name} {value!r}; it must be a whole number of at least 1")
+    if not isinstance(value, bool):
+        raise ArchitectureError(f"config.json has {name} {value!r}; it must be true or false")
+    return value
+
+
+def _count(raw: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
+    value = raw.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ArchitectureError(
+            f"config.json has {name} {value!r}; it must be a whole number of at least {least}"
+        )
     return value
 
 
@@ -148,8 +192,11 @@ def _is_finite(value: float) -> bool:
 
 
 def _rotary(raw: Mapping[str, Any]) -> tuple[float, RotaryScaling | None]:
-    """Read both spellings: rope_theta with rope_scaling, and the newer rope_parameters that holds all."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    """Read both spellings: rope_theta with rope_scaling, and the newer rope_parameters that holds all.
+
+    Where both are there transformers takes the older one, and reads no number of the newer one.
+    """
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
         raise ArchitectureError(f"config.json has the rotary scaling {rope!r}; it must be an object")
     kind = str(rope.get("rope_type", rope.get("type", "default")))

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
 from millrace_runtime.replica.heartbeat import Heartbeat, Member
 from millrace_runtime.replica.settings import ReplicaSettings
+from millrace_runtime.replica.text_limits import plan_text_memory
 
 _MODULES = {
     Member.ENGINE: "millrace_runtime.replica.engine_process",
@@ -25,6 +27,8 @@ class Children:
         engine_end, http_end = socket.socketpair()
         environment = thread_environment(os.environ, read_num_cpus(os.environ))
         self._environment = environment
+        # Here, before either has loaded: both are told, so that their shares can't overlap.
+        self._text_memory_bytes = plan_text_memory(usable_memory(0).num_bytes)
         with engine_end, http_end:
             self._processes = {
                 Member.ENGINE: self._start(Member.ENGINE, settings, [engine_end.fileno(), heartbeat.fd]),
@@ -40,6 +44,7 @@ class Children:
             _MODULES[member],
             settings.to_json(),
             str(os.getpid()),
+            str(self._text_memory_bytes),
             *map(str, fds),
         ]
         return subprocess.Popen(command, pass_fds=fds, env=self._environment, stdin=subprocess.DEVNULL)

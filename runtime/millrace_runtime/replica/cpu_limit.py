@@ -5,13 +5,17 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from millrace_runtime.execution.cgroups import MEMBERSHIP, MOUNT, find_groups
+
 ENV_CPU_LIMIT = "MILLRACE_CPU_LIMIT"
 """CPUs, such as 0.5: for places that limit by other means than a cgroup."""
 
 
-def read_num_cpus(environment: Mapping[str, str], cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def read_num_cpus(
+    environment: Mapping[str, str], cgroups: Path = MOUNT, membership: Path = MEMBERSHIP
+) -> int:
     """Return the whole CPUs that this process may use, rounded up: the least of every limit, at least 1."""
-    limits = [float(len(os.sched_getaffinity(0))), *_cgroup_quotas(cgroups)]
+    limits = [float(len(os.sched_getaffinity(0))), *_cgroup_quotas(cgroups, membership)]
     if (text := environment.get(ENV_CPU_LIMIT)) is not None:
         limits.extend(_number(text))
     return max(1, math.ceil(min(limits)))
@@ -31,14 +35,16 @@ def thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[st
     }
 
 
-def _cgroup_quotas(cgroups: Path) -> Iterator[float]:
-    """Yield the quota of version 2 and of version 1, where there is one."""
-    match _read_words(cgroups / "cpu.max"):
-        case [quota, period] if quota != "max":
-            yield int(quota) / int(period)
-    match _read_words(cgroups / "cpu/cpu.cfs_quota_us"), _read_words(cgroups / "cpu/cpu.cfs_period_us"):
-        case [quota], [period] if int(quota) > 0:
-            yield int(quota) / int(period)
+def _cgroup_quotas(cgroups: Path, membership: Path) -> Iterator[float]:
+    """Yield the quotas of our group and those above it, of version 2 and of version 1."""
+    for group in find_groups(cgroups, "", membership):
+        match _read_words(group / "cpu.max"):
+            case [quota, period] if quota != "max":
+                yield int(quota) / int(period)
+    for group in find_groups(cgroups / "cpu", "cpu", membership):
+        match _read_words(group / "cpu.cfs_quota_us"), _read_words(group / "cpu.cfs_period_us"):
+            case [quota], [period] if int(quota) > 0:
+                yield int(quota) / int(period)
 
 
 def _read_words(path: Path) -> list[str]:

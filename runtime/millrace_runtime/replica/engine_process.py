@@ -9,8 +9,9 @@ from typing import NoReturn
 
 from millrace_runtime import contract
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.executor import Executor
-from millrace_runtime.protocol.messages import EngineReady, Generate, NewSequence
+from millrace_runtime.protocol.messages import FINISH_ERROR, EngineReady, Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.console import say
@@ -19,8 +20,7 @@ from millrace_runtime.replica.engine_loop import EngineLoop
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
-from millrace_runtime.replica.membership import join_replica
-from millrace_runtime.replica.settings import ReplicaSettings
+from millrace_runtime.replica.membership import Membership, join_replica
 
 
 class _PhaseClock:
@@ -36,13 +36,13 @@ class _PhaseClock:
         self.seconds[phase], self._since = now - self._since, now
 
 
-def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbeat) -> NoReturn:
+def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) -> NoReturn:
     """Load, say that we are ready, and run until the HTTP process is gone (PeerGone).
 
-    Raises ModelError for a folder that holds no model we can load.
+    Raises ModelError for a folder that holds no model we can run.
     """
     clock = _PhaseClock()
-    executor = _load_executor(settings, clock)
+    executor = _load_executor(membership, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
     scheduler = Scheduler(executor.limits)
     try_step(scheduler, executor)
@@ -66,7 +66,10 @@ def serve(settings: ReplicaSettings, channel: EngineChannel, heartbeat: Heartbea
 
 
 def try_step(scheduler: Scheduler, executor: Executor) -> None:
-    """Run a short sequence: its prefill and a decode pay for what is built on first use."""
+    """Run a short sequence: its prefill and a decode pay for what is built on first use.
+
+    Raises ModelError where the model computes no token: it would fail every request.
+    """
     scheduler.add(
         Generate(
             sequences=[NewSequence(0, Sampling(temperature=0.0))],
@@ -78,15 +81,18 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
     while scheduler.has_work:
         while (plan := scheduler.schedule()) is not None:
             executor.submit(plan)
-        scheduler.commit(executor.collect())
+        for output in scheduler.commit(executor.collect()).outputs:
+            if output.finish_reason == FINISH_ERROR:
+                raise ModelError(f"a trial step failed: {output.error}; download the model again")
 
 
-def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
+def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:
     # Here and not above: importing torch takes seconds, and is a phase that we measure.
     from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
     from millrace_runtime.execution.settings import ExecutionSettings  # noqa: PLC0415
 
     clock.end("imports")
+    settings = membership.settings
     executor = build_executor(
         ExecutionSettings(
             model_path=settings.model_path,
@@ -96,6 +102,7 @@ def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
             max_model_length=settings.max_model_length,
             max_sequences=settings.max_sequences,
             max_batched_tokens=settings.max_batched_tokens,
+            text_memory_bytes=membership.text_memory_bytes,
             kv_cache_bytes=settings.kv_cache_bytes,
             kernels=settings.kernels,
         ),
@@ -106,13 +113,13 @@ def _load_executor(settings: ReplicaSettings, clock: _PhaseClock) -> Executor:
 
 
 def main(argv: list[str]) -> int:
-    """Run as the supervisor's child: settings, its process id, our socket and the heartbeat's page."""
+    """Run as the supervisor's child: what `join_replica` takes, our socket and the heartbeat's page."""
     membership = join_replica(argv)
     socket_fd, heartbeat_fd = membership.fds
     heartbeat = Heartbeat(heartbeat_fd)
     with socket.socket(fileno=socket_fd) as sock:
         try:
-            serve(membership.settings, EngineChannel(sock), heartbeat)
+            serve(membership, EngineChannel(sock), heartbeat)
         except PeerGone:
             return EXIT_PEER_GONE
         except Exception as error:  # noqa: BLE001  the last words of a process that dies of anything
@@ -121,8 +128,6 @@ def main(argv: list[str]) -> int:
 
 def _fail(error: Exception, heartbeat: Heartbeat) -> int:
     """Say why the engine ends: a bad model in a line, any other failure with its traceback."""
-    from millrace_runtime.execution.errors import ModelError  # noqa: PLC0415  not before its phase
-
     heartbeat.write_last_words(str(error) or type(error).__name__)
     if isinstance(error, ModelError):
         return contract.EXIT_BAD_MODEL

@@ -24,11 +24,11 @@ from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.execution.memory import usable_memory
+from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.membership import Membership, join_replica
 from millrace_runtime.replica.settings import ReplicaSettings
-from millrace_runtime.replica.text_limits import plan_text_limits
+from millrace_runtime.replica.text_limits import count_text_threads
 
 EXIT_TEXT_FAILED = 71  # EX_OSERR
 _BEAT_SECONDS = 1.0
@@ -50,7 +50,7 @@ class _Server(uvicorn.Server):
 def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     """Return the application over the engine's socket. Raises TokenizerError."""
     settings = membership.settings
-    limits = plan_text_limits(os.environ, usable_memory().num_bytes)
+    limits = TextLimits(memory_bytes=membership.text_memory_bytes, num_threads=count_text_threads(os.environ))
     return create_app(
         EngineClient(sock),
         TextWorker(settings.model_path, limits, text_process.MODULE),
@@ -141,7 +141,7 @@ async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run as the supervisor's child: settings, its process id, our socket, the heartbeat, the listener."""
+    """Run as the supervisor's child: what `join_replica` takes, our socket, the heartbeat, the listener."""
     membership = join_replica(argv)
     logging.basicConfig(level=logging.INFO, format="millrace: %(message)s")
     socket_fd, heartbeat_fd, listener_fd = membership.fds

@@ -3,15 +3,17 @@
 import asyncio
 import socket
 import threading
-from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter, Task
+from asyncio import CancelledError, IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
 from millrace_runtime import contract
 
-MAX_CONNECTIONS = 16
-"""One more cuts the oldest off: who dawdles can't keep a probe out."""
+MAX_WAITING = 512
+"""Connections whose request has not come. One more cuts the oldest off: who dawdles can't keep a probe out.
+
+The loop accepts up to 100 at a time, and reads the first of them two turns later: those are no dawdlers.
+"""
 REQUEST_SECONDS = 5.0
 """A whole request and its answer may take so long."""
 HEAD_BYTES = 8192
@@ -23,8 +25,8 @@ class LiveServer:
     def __init__(self, listener: socket.socket, find_stall: Callable[[], str | None]) -> None:
         """Takes over a listening socket; `find_stall` says what hangs, or None."""
         self._listener, self._find_stall = listener, find_stall
-        self._connections: dict[Task[Any], None] = {}
-        """The oldest first."""
+        self._waiting: dict[StreamWriter, None] = {}
+        """Whose request has not come; the oldest first."""
         self._loop = asyncio.new_event_loop()
         self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="livez", daemon=True)
@@ -46,27 +48,28 @@ class LiveServer:
         server.close()
 
     async def _meet(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Serve one connection, in the place of the oldest if there are too many."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[task] = None
-        if len(self._connections) > MAX_CONNECTIONS:
-            oldest = next(iter(self._connections))
-            del self._connections[oldest]
-            oldest.cancel()
+        """Serve one connection."""
         try:
-            await self._answer(reader, writer)
-        except (TimeoutError, OSError, IncompleteReadError, LimitOverrunError):
-            writer.transport.abort()  # it dawdled, hung up, or said too much
+            async with asyncio.timeout(REQUEST_SECONDS):
+                head = await self._await_head(reader, writer)
+                writer.write(self._respond(head))
+                await writer.drain()
+        except (TimeoutError, OSError, IncompleteReadError, LimitOverrunError, CancelledError):
+            writer.transport.abort()  # it dawdled, hung up, or said too much, or the replica ends
         finally:
-            self._connections.pop(task, None)
             writer.close()
 
-    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(self._respond(head))
-            await writer.drain()
+    async def _await_head(self, reader: StreamReader, writer: StreamWriter) -> bytes:
+        """Return a request's head; it waits in the place of the oldest if too many do."""
+        if len(self._waiting) >= MAX_WAITING:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+        self._waiting[writer] = None
+        try:
+            return await reader.readuntil(b"\r\n\r\n")
+        finally:
+            self._waiting.pop(writer, None)
 
     def _respond(self, head: bytes) -> bytes:
         method, _, target = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")

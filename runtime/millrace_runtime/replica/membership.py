@@ -16,19 +16,22 @@ class Membership:
     """What the supervisor handed to a process."""
 
     settings: ReplicaSettings
+    text_memory_bytes: int
+    """What the text worker may take."""
     fds: tuple[int, ...]
 
 
 def join_replica(argv: list[str]) -> Membership:
     """Return what the supervisor handed over, and make sure that this process does not outlive it.
 
+    `argv`: settings, the supervisor's process id, the text worker's memory, descriptors.
     Signals for the whole group (Ctrl-C in a terminal) are the supervisor's to heed. SIGTERM is kept back
     and not ignored, so that a process which drains finds one that came while it was loading.
     """
-    settings, supervisor_pid, *fds = argv
+    settings, supervisor_pid, text_memory, *fds = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(supervisor_pid):
         sys.exit("the supervisor is gone")
-    return Membership(ReplicaSettings.from_json(settings), tuple(map(int, fds)))
+    return Membership(ReplicaSettings.from_json(settings), int(text_memory), tuple(map(int, fds)))

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from millrace_runtime.execution.memory import Budget, usable_memory
+from millrace_runtime.replica.text_limits import plan_text_memory
 
 GIB = 1 << 30
 VERSION_2 = ("memory.max", "memory.current", "")
@@ -28,8 +29,8 @@ class Host:
         (folder / "memory.stat").write_text("".join(f"{name} {value}\n" for name, value in stat.items()))
         return folder / Path(limit_file).name
 
-    def usable(self) -> Budget:
-        return usable_memory(self.cgroups, self.meminfo, self.membership)
+    def usable(self, text_bytes: int = 0) -> Budget:
+        return usable_memory(text_bytes, self.cgroups, self.meminfo, self.membership)
 
 
 @pytest.fixture
@@ -47,6 +48,26 @@ def test_half_of_what_a_machine_without_a_limit_has_free(host: Host) -> None:
 def test_most_of_what_a_cgroup_leaves(host: Host, files: Files) -> None:
     file = host.limit(files, 4 * GIB, GIB)
     assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of what {file} leaves")
+
+
+def test_what_the_text_worker_may_take_is_left_alone(host: Host) -> None:
+    beside = f"beside {GIB} for the text worker"
+    assert host.usable(GIB) == (int(7.5 * GIB), f"0.5 of what the machine has free {beside}")
+    file = host.limit(VERSION_2, 4 * GIB, 2 * GIB)
+    assert host.usable(GIB) == (int(GIB * 0.8), f"0.8 of what {file} leaves {beside}")
+    assert host.usable(3 * GIB).num_bytes == 0
+
+
+@pytest.mark.parametrize("pod", [GIB // 2, GIB, 2 * GIB, 4 * GIB, 16 * GIB])
+@pytest.mark.parametrize("loaded", [0.2, 0.4, 0.75])
+def test_cache_and_text_worker_together_stay_within_the_limit(host: Host, pod: int, loaded: float) -> None:
+    host.meminfo.write_text(f"MemAvailable: {64 * GIB // 1024} kB\n")
+    host.limit(VERSION_2, pod, 0)
+    text = plan_text_memory(host.usable().num_bytes)
+    assert 0 < text <= pod // 2
+    host.limit(VERSION_2, pod, int(pod * loaded))
+    cache = host.usable(text).num_bytes
+    assert cache == 0 or int(pod * loaded) + cache + text <= pod
 
 
 @pytest.mark.parametrize("files", [VERSION_2, VERSION_1])

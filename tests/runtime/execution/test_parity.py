@@ -32,6 +32,14 @@ MODELS = [
         id="one KV head, llama3 scaling",
     ),
     pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, id="linear scaling"),
+    pytest.param(
+        {
+            "rope_theta": 20000.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+            "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+        },
+        id="scaling in both spellings",
+    ),
     pytest.param({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
                  id="mistral"),
     pytest.param({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, id="qwen2"),

@@ -26,6 +26,25 @@ def test_a_version_1_quota(tmp_path: Path, quota: str, cpus: int) -> None:
     assert read_num_cpus({}, tmp_path) == cpus
 
 
+@pytest.mark.parametrize(
+    ("line", "folder", "files"),
+    [
+        ("0::/", "", {"cpu.max": "{} 100000"}),
+        ("3:cpuset:/\n1:cpu,cpuacct:/", "cpu", {"cpu.cfs_quota_us": "{}", "cpu.cfs_period_us": "100000"}),
+    ],
+)
+@pytest.mark.parametrize(("own", "above", "cpus"), [(200_000, 900_000, 2), (900_000, 400_000, 4)])
+def test_the_tightest_of_our_group_and_those_above_it_counts(  # noqa: PLR0917
+    tmp_path: Path, line: str, folder: str, files: dict[str, str], own: int, above: int, cpus: int
+) -> None:
+    for group, quota in {"system.slice/one": own, "system.slice": above, "system.slice/two": 100_000}.items():
+        (tmp_path / folder / group).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (tmp_path / folder / group / name).write_text(content.format(quota))
+    (tmp_path / "membership").write_text(f"{line}system.slice/one\n")
+    assert read_num_cpus({}, tmp_path, tmp_path / "membership") == cpus
+
+
 @pytest.mark.parametrize(("text", "cpus"), [("0.5", 1), ("2", 2), ("64", 16), ("lots", 16), ("0", 16)])
 def test_a_limit_from_the_environment(tmp_path: Path, text: str, cpus: int) -> None:
     assert read_num_cpus({ENV_CPU_LIMIT: text}, tmp_path) == cpus

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
@@ -100,18 +101,27 @@ def test_an_abort_frees_the_blocks_and_the_gauges_hear_of_it(peer: Peer) -> None
 
 
 def test_an_engine_at_rest_holds_no_sequence_counts_no_step_and_sleeps(peer: Peer) -> None:
-    peer.send(request(1, [1, 2], max_tokens=3))
-    timings = []
-    for message in peer.receive():
-        timings.append(message.timing)
-        if message.outputs and message.outputs[0].finish_reason:
-            break
-    assert all(timing is None or timing.num_sequences for timing in timings)
+    messages = peer.receive()
+    for number in (1, 2):  # the rest after the first is told, if at all, before the second's tokens
+        peer.send(request(number, [1, 2], max_tokens=3))
+        for message in messages:
+            assert message.timing is None or message.timing.num_sequences
+            if message.outputs and message.outputs[0].finish_reason:
+                break
     time.sleep(0.1)
     beats = peer.beats
     time.sleep(0.3)
     assert peer.beats - beats <= 1
     peer.executor.control(Sleep())  # which needs every slot empty
+
+
+@pytest.mark.parametrize("num_good", [0, 1])
+def test_a_model_that_fails_its_trial_serves_nothing(num_good: int) -> None:
+    bounds = limits(depth=2)
+    draws = iter([1] * num_good)
+    executor = SimulatedExecutor(bounds, lambda _: next(draws, None))
+    with pytest.raises(ModelError, match=r"trial step.*logits are not finite.*download the model again"):
+        try_step(Scheduler(bounds), executor)
 
 
 class SlowExecutor(SimulatedExecutor):

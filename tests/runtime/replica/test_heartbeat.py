@@ -27,11 +27,13 @@ def test_another_mapping_of_the_page_sees_each_beat() -> None:
 def test_no_reader_ever_sees_half_a_beat() -> None:
     """One process writes without pause while the other reads: every beat read is one that was written."""
     ours = Heartbeat.create(1.0)
+    reader = os.getpid()
     writer = os.fork()
     if writer == 0:
-        while os.getppid() != 1:
+        while os.getppid() == reader:
             for at in (1.0, 2.0, 3.0):
                 ours.beat(Member.ENGINE, Phase.STEPPING if at > 1 else Phase.LOADING, at)
+        os._exit(0)
     try:
         seen = {ours.read(Member.ENGINE) for _ in range(200_000)}
         until = time.monotonic() + 10

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from millrace_runtime.replica import live_server
-from millrace_runtime.replica.live_server import MAX_CONNECTIONS, LiveServer
+from millrace_runtime.replica.live_server import LiveServer
+
+PROBE = b"GET /livez HTTP/1.1\r\n\r\n"
 
 
 @pytest.fixture
@@ -19,16 +21,23 @@ def address() -> Iterator[tuple[str, int]]:
         yield listener.getsockname()[:2]
 
 
-def ask(address: tuple[str, int], request: bytes = b"GET /livez HTTP/1.1\r\n\r\n") -> bytes:
-    with socket.create_connection(address, timeout=10) as client:
-        client.sendall(request)
-        return b"".join(iter(lambda: client.recv(4096), b""))
+def ask(address: tuple[str, int], request: bytes = PROBE) -> bytes:
+    with send(address, request) as client:
+        return read_all(client)
+
+
+def send(address: tuple[str, int], request: bytes) -> socket.socket:
+    client = socket.create_connection(address, timeout=10)
+    client.sendall(request)
+    return client
+
+
+def read_all(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(4096), b""))
 
 
 def dawdle(address: tuple[str, int]) -> socket.socket:
-    client = socket.create_connection(address, timeout=10)
-    client.sendall(b"GET /livez HTTP/1.1\r\n")
-    return client
+    return send(address, b"GET /livez HTTP/1.1\r\n")
 
 
 def is_cut(client: socket.socket) -> bool:
@@ -51,14 +60,50 @@ def seconds_until_cut(client: socket.socket) -> float:
     return time.monotonic() - began
 
 
-def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(address: tuple[str, int]) -> None:
+def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(live_server, "MAX_WAITING", 16)
     num_threads = threading.active_count()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(dawdle(address)) for _ in range(100)]
         assert ask(address).startswith(b"HTTP/1.1 200 OK\r\n")
         assert threading.active_count() == num_threads
-        assert all(map(is_cut, clients[: 100 - MAX_CONNECTIONS]))
+        assert all(map(is_cut, clients[: 100 - 16]))
         assert not is_cut(clients[-1])
+    assert not caplog.records
+
+
+def test_probes_that_come_at_once_are_all_answered() -> None:
+    """While the first is asked for, as many come as are accepted before the next of them is read."""
+    listener, is_asked, may_answer = (
+        socket.create_server(("127.0.0.1", 0)),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def find_stall() -> None:
+        is_asked.set()
+        assert may_answer.wait(10)
+
+    with LiveServer(listener, find_stall), contextlib.ExitStack() as stack:
+        address = listener.getsockname()[:2]
+        clients = [stack.enter_context(send(address, PROBE))]
+        assert is_asked.wait(10)
+        clients += [stack.enter_context(send(address, PROBE)) for _ in range(90)]
+        may_answer.set()
+        assert all(read_all(client).startswith(b"HTTP/1.1 200 OK\r\n") for client in clients)
+
+
+def test_the_end_cuts_who_is_still_there_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()[:2]
+    with contextlib.ExitStack() as stack:
+        with LiveServer(listener, lambda: None):
+            clients = [stack.enter_context(dawdle(address)) for _ in range(5)]
+            assert ask(address).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert all(map(is_cut, clients))
+    assert not caplog.records
 
 
 def test_a_whole_request_has_a_deadline(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

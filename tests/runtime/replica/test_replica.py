@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
@@ -140,6 +142,18 @@ def test_a_damaged_model_is_named_in_the_last_line(start: Start, model_path: Pat
     assert replica.wait() == contract.EXIT_BAD_MODEL
     assert "model.safetensors" in replica.lines[-1]
     assert not any("Traceback" in line for line in replica.lines)
+
+
+def test_a_model_of_nan_never_turns_ready(start: Start, model_path: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((model_path / name).read_bytes())
+    weights = load_file(model_path / "model.safetensors")
+    weights["model.norm.weight"][0] = np.nan
+    save_file(weights, tmp_path / "model.safetensors")
+    replica = start("--model", str(tmp_path))
+    assert replica.wait() == contract.EXIT_BAD_MODEL
+    assert "logits are not finite" in replica.lines[-1]
+    assert not any("Traceback" in line or "ready after" in line for line in replica.lines)
 
 
 def test_a_signal_while_loading_is_a_clean_end(start: Start, model_path: Path) -> None:

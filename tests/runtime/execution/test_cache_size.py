@@ -1,0 +1,96 @@
+"""How large the KV cache is, and how long sequences may be."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from millrace_runtime.execution import build as build_module
+from millrace_runtime.execution.build import build_executor
+from millrace_runtime.execution.errors import CapacityError
+from millrace_runtime.execution.kv_cache import allocate_cache
+from millrace_runtime.execution.memory import Budget
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.models.registry import find_architecture
+from tests.runtime.execution.conftest import TINY
+
+Make = Callable[..., Path]
+
+
+def build(path: Path, **settings: Any) -> Any:
+    return build_executor(ExecutionSettings(model_path=path, **({"device": "cpu"} | settings)))
+
+
+def test_limits_follow_the_settings(make_model: Make) -> None:
+    limits = build(make_model(), max_sequences=3, max_model_length=100).limits
+    assert (limits.num_slots, limits.max_model_length, limits.groups[0].num_blocks) == (3, 100, 3 * 7)
+    assert (limits.block_size, limits.depth, limits.vocabulary_size) == (16, 1, 199)
+
+
+def test_the_cache_takes_no_more_than_all_sequences_can_fill(make_model: Make) -> None:
+    limits = build(make_model(), max_sequences=3, max_model_length=100, kv_cache_bytes=1 << 30).limits
+    assert limits.groups[0].num_blocks == 3 * 7
+
+
+def test_a_cache_that_no_machine_has_room_for_is_refused() -> None:
+    architecture = find_architecture(TINY)
+    with pytest.raises(CapacityError, match="lower --kv-cache-memory"):
+        allocate_cache(architecture, 1 << 40, torch.float32, torch.device("cpu"))
+
+
+def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
+    path = make_model()
+    assert build(path).limits.max_model_length == 1024
+    block = 2 * 2 * 2 * 8 * 16 * 4
+    assert build(path, kv_cache_bytes=10 * block).limits.max_model_length == 160
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "length"),
+    [
+        ({}, "96 blocks, 393216 bytes", "1024 tokens"),
+        ({"max_model_length": 32}, "4 blocks, 16384 bytes", "32 tokens"),
+        (
+            {"kv_cache_bytes": 25_000},
+            "6 blocks, 24576 bytes",
+            "96 tokens, not the model's 1024: give the cache more memory for longer ones",
+        ),
+    ],
+)
+def test_the_log_says_how_large_the_cache_is_and_how_long_sequences_may_be(
+    make_model: Make, settings: dict[str, Any], size: str, length: str
+) -> None:
+    told: list[str] = []
+    defaults = {"max_sequences": 2, "kv_cache_bytes": 96 * 4096}
+    build_executor(ExecutionSettings(make_model(), device="cpu", **(defaults | settings)), told.append)
+    assert told[-1] == f"a KV cache of {size}, within --kv-cache-memory; sequences of up to {length}"
+
+
+def test_the_cache_is_sized_once_the_rest_of_the_memory_is_taken(
+    make_model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, readings, text_bytes = 2 * 2 * 2 * 8 * 16 * 4, [4, 10], list[int]()
+
+    def read_memory(text: int) -> Budget:
+        text_bytes.append(text)
+        return Budget(readings.pop() * block, "the test")
+
+    monkeypatch.setattr(build_module, "usable_memory", read_memory)
+    limits = build(make_model(), text_memory_bytes=7).limits
+    assert (limits.groups[0].num_blocks, limits.max_model_length) == (4, 64)
+    assert text_bytes == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_length": 2000}, "more than the model's own 1024"),
+        ({"max_model_length": 512, "kv_cache_bytes": 100_000}, r"\(--kv-cache-memory\) .* lower --max-mod"),
+        ({"kv_cache_bytes": 10}, "give the cache more memory"),
+    ],
+)
+def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(CapacityError, match=message):
+        build(make_model(), **settings)
