@@ -23,7 +23,7 @@ from e2e.cluster.controlplane import (
     is_etcd_ready,
     scheduler_command,
 )
-from e2e.cluster.errors import ClusterError, PartFailedError
+from e2e.cluster.errors import ClusterError, PartFailedError, PrecheckFailedError
 from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.processes import ProcessTable, last_line
 from e2e.cluster.progress import Say
@@ -73,6 +73,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start every part that does not run yet, and wait until each is ready. Raises ClusterError."""
+        self._check_folder()
         self._programs = get_programs(self._say)
         self._prepare()
         if not self._detached:
@@ -107,12 +108,16 @@ class LocalCluster:
         self.start_part(name)
 
     def stop(self) -> list[str]:
-        """End every part and forget the cluster but for its logs; return the names of those that ran."""
+        """End every part and forget the cluster but for its logs; return the names of those that ran.
+
+        Raises ClusterError where the folder is not a cluster's.
+        """
+        self._check_folder()
         ended = self.processes.stop_all()
         if self._reaper and self._reaper.stdin:
             self._reaper.stdin.close()
             self._reaper.wait()
-        for path in self._mortal_files():
+        for path in self._own_files():
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return ended
 
@@ -133,7 +138,9 @@ class LocalCluster:
 
     def _prepare(self) -> None:
         layout = self.layout
-        layout.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        layout.state.mkdir(parents=True, exist_ok=True)
+        self.ports.save(layout.ports)  # first, so that what follows is ours
+        layout.data.mkdir(exist_ok=True, mode=0o700)
         link_programs(self._programs, layout.programs)
         make_certificates(self._programs["certificates"], layout.keys)
         for user in ("controller-manager", "scheduler"):
@@ -141,14 +148,23 @@ class LocalCluster:
             write_private(layout.state / f"{user}.kubeconfig", text)
         write_private(layout.kubeconfig, render_kubeconfig(self.api_url, layout.keys, "admin"))
         layout.prometheus_config.write_text(render_prometheus(layout.kubeconfig))
-        self.ports.save(layout.ports)
 
-    def _mortal_files(self) -> list[Path]:
+    def _check_folder(self) -> None:
+        """Refuse a folder where somebody else has files of the names that `stop` removes."""
+        found = self._own_files()
+        if found and Ports.load(self.layout.ports) is None:
+            raise PrecheckFailedError(
+                f"{found[0]} is not a cluster's: there is no {self.layout.ports.name} of ours beside it, so "
+                "nothing there is changed; name another --state-dir"
+            )
+
+    def _own_files(self) -> list[Path]:
+        """Return what `stop` removes; what tells that the folder is ours comes last."""
         layout = self.layout
         folders = [layout.data, layout.keys, layout.nodes, layout.records, layout.programs]
-        files = [layout.kubeconfig, layout.ports, layout.prometheus_config]
+        files = [layout.kubeconfig, layout.prometheus_config]
         files += [layout.state / f"{user}.kubeconfig" for user in ("controller-manager", "scheduler")]
-        return [path for path in (*folders, *files) if path.exists()]
+        return [path for path in (*folders, *files, layout.ports) if path.exists()]
 
     def _start_reaper(self) -> None:
         self._reaper = subprocess.Popen(

@@ -27,8 +27,11 @@ class Ports:
 
     @classmethod
     def load(cls, path: Path) -> "Ports | None":
-        """Read what `save` wrote; None when there is nothing."""
-        return cls(**json.loads(path.read_text())) if path.exists() else None
+        """Read what `save` wrote; None when there is nothing, or what somebody else wrote."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
 
 
 def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
@@ -77,7 +80,7 @@ class Layout:
 
     @property
     def ports(self) -> Path:
-        """The ports in use."""
+        """The ports in use. A folder that has this file is a cluster's: `down` empties no other."""
         return self.state / "ports.json"
 
     @property

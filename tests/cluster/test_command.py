@@ -19,6 +19,31 @@ def test_down_without_a_cluster_is_harmless(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == "down: nothing was running\n"
 
 
+@pytest.mark.parametrize("ports", [None, "{}", "[1]", '{"web": 80}', "no JSON"])
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_another_programs_folder_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, ports: str | None
+) -> None:
+    theirs = [tmp_path / name / "a file" for name in ("bin", "data", "keys", "nodes", "pids")]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("theirs")
+    if ports is not None:
+        (tmp_path / "ports.json").write_text(ports)
+    assert main(["--state-dir", str(tmp_path), command]) == 1
+    assert f"{tmp_path / 'data'} is not a cluster's" in capsys.readouterr().err
+    assert {path.read_text() for path in theirs} == {"theirs"}
+
+
+def test_a_clusters_folder_is_emptied_but_for_its_logs(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    for folder in (cluster.layout.data, cluster.layout.keys, cluster.layout.logs):
+        folder.mkdir()
+    cluster.ports.save(cluster.layout.ports)
+    assert main(["--state-dir", str(tmp_path), "down"]) == 0
+    assert list(tmp_path.iterdir()) == [cluster.layout.logs]
+
+
 def test_the_guide_can_be_pasted(tmp_path: Path) -> None:
     text = guide(LocalCluster(tmp_path), Gateway("127.96.0.9", 8080))
     assert f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n" in text
