@@ -15,11 +15,14 @@ up:  ## a local cluster of real parts, with an example service that answers
 	@$(PYTHON) -m e2e.cluster.bootstrap
 	@$(BIN)/python -m e2e.cluster up $(ARGS)
 
+# These need no environment: a cluster can be ended when it is gone.
+ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
 down:  ## stop the local cluster; nothing is left running
-	@$(BIN)/python -m e2e.cluster down
+	@$(ANY_PYTHON) -m e2e.cluster down
 
 status:  ## what runs in the local cluster
-	@$(BIN)/python -m e2e.cluster status
+	@$(ANY_PYTHON) -m e2e.cluster status
 
 serve: venv  ## the shipped model alone, no cluster
 	@$(BIN)/millrace serve --demo

@@ -18,8 +18,9 @@ import hashlib
 import os
 import shutil
 import subprocess
-import threading
 import venv
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 from e2e.cluster.build import get_programs
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
             install_venv(say)
         else:
             bootstrap(say)
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         say(f"failed: {error}")
         return 1
     return 0
@@ -71,28 +72,17 @@ def say(line: str) -> None:
 def bootstrap(say: Say) -> None:
     """Install the environment and get the cluster's parts, side by side. Raises ClusterError."""
     check_before(say)
-    failures: list[ClusterError] = []
-
-    def install() -> None:
-        try:
-            install_venv(say)
-        except ClusterError as error:
-            failures.append(error)
-
-    installer = threading.Thread(target=install)
-    installer.start()
-    try:
+    with ThreadPoolExecutor(1) as installer:
+        environment = installer.submit(install_venv, say)
         get_programs(say)
-    finally:
-        installer.join()
-    if failures:
-        raise failures[0]
+    environment.result()
 
 
 def check_before(say: Say) -> None:
     """Refuse before anything is downloaded what would fail afterwards. Raises PrecheckFailedError."""
     cache = cache_folder()
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
+    check_means()
     check_machine(REPOSITORY / ".millrace", cache, must_build=must_build)
     if must_build:
         say("up: a first time takes several minutes; a later one finds everything made")
@@ -106,8 +96,9 @@ def install_venv(say: Say) -> None:
         STAMP.touch()  # make compares its time with the lock file's
         return
     say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.2 GB of disk in .venv")
+    check_means()
     check_disk()
-    if not (VENV / "bin" / "python").exists():
+    if not has_pip():
         make_venv()
     log = REPOSITORY / ".millrace" / "logs" / "venv.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -149,15 +140,27 @@ def check_disk() -> None:
         )
 
 
-def make_venv() -> None:
-    """Make an empty virtual environment. Raises PrecheckFailedError where Python lacks the means."""
-    try:
-        venv.create(VENV, with_pip=True)
-    except (subprocess.CalledProcessError, OSError) as error:
+def check_means() -> None:
+    """Raise PrecheckFailedError where Python lacks what makes an environment with pip."""
+    if find_spec("ensurepip") is None and not has_pip():
         raise PrecheckFailedError(
-            "Python can't make a virtual environment with pip; on Debian and Ubuntu write: "
-            f"sudo apt-get install python3-venv   ({error})"
-        ) from error
+            f"{sys.executable} can't make a virtual environment with pip; on Debian and Ubuntu write: "
+            "sudo apt-get install python3-venv"
+        )
+
+
+def has_pip() -> bool:
+    """Return whether the environment is there with its pip: one half made has none."""
+    return any(VENV.glob("lib/python3*/site-packages/pip/__main__.py"))
+
+
+def make_venv() -> None:
+    """Make an empty virtual environment, in place of what is there. Raises BuildFailedError."""
+    try:
+        venv.create(VENV, with_pip=True, clear=True)
+    except subprocess.CalledProcessError as error:
+        reason = (error.stdout or b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
+        raise BuildFailedError("venv", reason[0], VENV) from error
 
 
 def run_pip(log: Path, *arguments: str) -> None:
