@@ -1,8 +1,8 @@
 """From a fresh clone to what `make` needs: the virtual environment and, beside it, the cluster's parts.
 
-`python3 -m e2e.cluster.bootstrap [--only-venv | --only-compiler]` runs on the system's Python with nothing
+`python3 -m e2e.cluster.bootstrap [--only-venv | --only-checks]` runs on the system's Python with nothing
 installed, so it imports the standard library and ours alone. Stamped by a hash of the lock file: a second run
-does nothing. `--only-compiler` checks that the tests' compiler is there.
+does nothing. `--only-checks` looks for what the tests need.
 """
 
 import sys
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from e2e.cluster.build import get_programs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
-from e2e.cluster.prechecks import check_compiler, check_machine
+from e2e.cluster.prechecks import check_machine, check_tests
 from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
@@ -52,8 +52,8 @@ VENV_BYTES = 6_000_000_000
 def main(argv: list[str]) -> int:
     """Make what is missing; return the exit status."""
     try:
-        if "--only-compiler" in argv:
-            check_compiler()
+        if "--only-checks" in argv:
+            check_tests()
         elif "--only-venv" in argv:
             install_venv(say)
         else:

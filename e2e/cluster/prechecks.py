@@ -1,6 +1,7 @@
 """What this machine must offer before `up` begins; each refusal is one line that says what to do."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -69,6 +70,20 @@ def check_port(port: int, flag: str) -> None:
             ) from error
 
 
+def check_tests() -> None:
+    """Refuse a machine that lacks what only the tests need: a compiler, and certificates' maker."""
+    check_compiler()
+    check_program("openssl", "openssl", "the tests of the gateway's credentials make certificates with it")
+
+
+def check_program(name: str, package: str, purpose: str) -> None:
+    """Refuse a machine without a program that Debian's `package` brings."""
+    if not shutil.which(name):
+        raise PrecheckFailedError(
+            f"{name} is missing, and {purpose}; on Debian and Ubuntu write: sudo apt-get install {package}"
+        )
+
+
 def check_compiler() -> None:
     """Refuse a machine whose native kernels can't be tested. A replica there computes with torch, slowly."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
@@ -81,16 +96,25 @@ def check_compiler() -> None:
 
 def check_namespaces() -> None:
     """Refuse a kernel that does not let us make user namespaces, in which the pods run."""
-    if not shutil.which("unshare"):
-        raise PrecheckFailedError("unshare is missing; install util-linux (sudo apt install util-linux)")
+    for name in ("unshare", "nsenter"):
+        check_program(name, "util-linux", "pods run in namespaces that it makes and enters")
     done = subprocess.run(
         ["unshare", "-Urmpf", "true"], capture_output=True, text=True, timeout=20, check=False
     )
     if done.returncode:
         raise PrecheckFailedError(
-            f"user namespaces are not allowed here ({done.stderr.strip()}); write: sudo sysctl "
-            f"{namespace_setting(Path('/proc/sys'))}"
+            f"user namespaces are not allowed here ({done.stderr.strip()}); {allow_namespaces(Path('/proc'))}"
         )
+
+
+def allow_namespaces(proc: Path) -> str:
+    """Say what to do, by what /proc tells: a container filters system calls, or a setting of the kernel."""
+    if re.search(r"^Seccomp:\s*2$", (proc / "self" / "status").read_text(), re.MULTILINE):
+        return (
+            "a filter of system calls is in force, as in a container: start it with --security-opt "
+            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+        )
+    return f"write: sudo sysctl {namespace_setting(proc / 'sys')}"
 
 
 def namespace_setting(sysctl: Path) -> str:

@@ -7,12 +7,15 @@ import pytest
 
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.prechecks import (
+    allow_namespaces,
     available_memory,
     check_compiler,
     check_disk,
     check_memory,
+    check_namespaces,
     check_port,
     check_python,
+    check_tests,
     namespace_setting,
 )
 
@@ -73,3 +76,33 @@ def test_the_setting_in_the_way_is_named(tmp_path: Path, name: str, value: str, 
     (tmp_path / "kernel").mkdir()
     (tmp_path / "kernel" / name).write_text(value)
     assert namespace_setting(tmp_path) == setting
+
+
+@pytest.mark.parametrize("name", ["unshare", "nsenter"])
+def test_a_missing_program_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for other in {"unshare", "nsenter"} - {name}:
+        (tmp_path / other).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PrecheckFailedError, match=f"{name} is missing.*apt-get install util-linux"):
+        check_namespaces()
+
+
+def test_the_tests_need_openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "g++").touch(mode=0o755)
+    with pytest.raises(PrecheckFailedError, match=r"openssl is missing.*apt-get install openssl"):
+        check_tests()
+    (tmp_path / "openssl").touch(mode=0o755)
+    check_tests()
+
+
+def test_a_containers_filter_is_told_from_a_setting(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    status = tmp_path / "self" / "status"
+    status.write_text("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n")
+    assert "--security-opt seccomp=unconfined" in allow_namespaces(tmp_path)
+    status.write_text("Name:\tx\nSeccomp:\t0\n")
+    assert allow_namespaces(tmp_path) == "write: sudo sysctl user.max_user_namespaces=15000"
