@@ -21,6 +21,7 @@ from e2e.cluster.controlplane import (
     etcd_command,
     is_api_ready,
     is_etcd_ready,
+    is_healthy,
     scheduler_command,
 )
 from e2e.cluster.errors import ClusterError, PartFailedError, PrecheckFailedError
@@ -179,8 +180,8 @@ class LocalCluster:
         makers: dict[str, Callable[[], Command]] = {
             "etcd": lambda: etcd_command(programs, layout, ports),
             "kube-apiserver": lambda: api_server_command(programs, layout, ports),
-            "kube-controller-manager": lambda: controller_manager_command(programs, layout),
-            "kube-scheduler": lambda: scheduler_command(programs, layout),
+            "kube-controller-manager": lambda: controller_manager_command(programs, layout, ports),
+            "kube-scheduler": lambda: scheduler_command(programs, layout, ports),
             "prometheus": lambda: prometheus_command(programs, layout, ports),
             "nodes": lambda: nodes_command(layout, self.nodes),
         }
@@ -188,12 +189,14 @@ class LocalCluster:
 
     def _readiness(self, name: str) -> Callable[[], bool]:
         checks: dict[str, Callable[[], bool]] = {
-            "etcd": lambda: is_etcd_ready(self.ports),
+            "etcd": lambda: is_etcd_ready(self.layout, self.ports),
             "kube-apiserver": lambda: is_api_ready(self.layout, self.ports),
+            "kube-controller-manager": lambda: is_healthy(self.layout, self.ports.controller_manager),
+            "kube-scheduler": lambda: is_healthy(self.layout, self.ports.scheduler),
             "prometheus": lambda: is_prometheus_ready(self.ports),
             "nodes": self._are_nodes_ready,
         }
-        return checks.get(name, lambda: True)
+        return checks[name]
 
     def _are_nodes_ready(self) -> bool:
         path = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}'

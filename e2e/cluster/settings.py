@@ -20,6 +20,8 @@ class Ports:
     etcd: int
     etcd_peer: int
     prometheus: int
+    controller_manager: int = 0
+    scheduler: int = 0
 
     def save(self, path: Path) -> None:
         """Write them, so that another process finds the cluster."""
@@ -36,7 +38,7 @@ class Ports:
 
 def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
     """Choose free ports on 127.0.0.1, keeping those that are asked for (0: any)."""
-    sockets = [socket.socket() for _ in range(4)]
+    sockets = [socket.socket() for _ in range(6)]
     try:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
@@ -44,7 +46,7 @@ def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
     finally:
         for one in sockets:
             one.close()
-    return Ports(api or found[0], found[1], found[2], prometheus or found[3])
+    return Ports(api or found[0], found[1], found[2], prometheus or found[3], found[4], found[5])
 
 
 @dataclass(frozen=True)
