@@ -224,7 +224,7 @@ def nodes_command(layout: Layout, nodes: Sequence[str]) -> Command:
     """The process nodes, serving logs with the cluster's own certificate."""
     words = [sys.executable, "-m", "e2e.cluster.nodes"]
     words += ["--kubeconfig", str(layout.kubeconfig), "--state-dir", str(layout.nodes)]
-    words += ["--kubelet-address", KUBELET_ADDRESS]
+    words += ["--hide", str(layout.state), "--kubelet-address", KUBELET_ADDRESS]
     words += ["--tls-certificate", str(layout.keys / "server.crt")]
     words += ["--tls-key", str(layout.keys / "server.key")]
     for node in nodes:
