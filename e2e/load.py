@@ -20,9 +20,7 @@ def load_beside(service: Service, rate: float, max_tokens: int = 24) -> Iterator
     thread.start()
     try:
         yield load
-        assert thread.is_alive(), (
-            f"the load ended after {MAX_SECONDS:.0f} s, before the test"
-        )
+        assert thread.is_alive(), f"the load ended after {MAX_SECONDS:.0f} s, before the test"
     finally:
         load.end()
         thread.join()

@@ -16,7 +16,6 @@ if sys.version_info < MINIMUM_PYTHON:
 
 import hashlib
 import os
-import shutil
 import subprocess
 import venv
 from concurrent.futures import ThreadPoolExecutor
@@ -24,14 +23,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from e2e.cluster.build import get_programs
+from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
 from e2e.cluster.prechecks import check_machine, check_tests
 from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
+from e2e.cluster.settings import REPOSITORY, VENV
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-VENV = REPOSITORY / ".venv"
 STAMP = VENV / ".installed"
 ENTRY_MODULES = (
     "e2e.cluster.nodes.__main__",
@@ -45,8 +44,6 @@ ENTRY_MODULES = (
     "millrace_runtime.replica.engine_process",
     "millrace_runtime.replica.http_process",
 )
-VENV_BYTES = 6_000_000_000
-"""Of the disk while installing: 5.2 GB stay (torch with its CUDA libraries is most of it)."""
 
 
 def main(argv: list[str]) -> int:
@@ -95,9 +92,9 @@ def install_venv(say: Say) -> None:
         build_kernels(say)
         STAMP.touch()  # make compares its time with the lock file's
         return
-    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.2 GB of disk in .venv")
+    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.6 GB of disk in .venv")
     check_means()
-    check_disk()
+    check_disks(list_needs(REPOSITORY / ".millrace", cache_folder(), VENV, os.environ, must_build=False))
     if not has_pip():
         make_venv()
     log = REPOSITORY / ".millrace" / "logs" / "venv.log"
@@ -128,16 +125,6 @@ def lock_fingerprint() -> str:
     for name in ("requirements.lock", "pyproject.toml"):
         digest.update((REPOSITORY / name).read_bytes())
     return digest.hexdigest()
-
-
-def check_disk() -> None:
-    """Raise PrecheckFailedError when the environment would not fit."""
-    free = shutil.disk_usage(REPOSITORY).free
-    if free < VENV_BYTES and not VENV.exists():
-        raise PrecheckFailedError(
-            f"the disk of {REPOSITORY} has {free / 1e9:.1f} GB free and the environment takes 6 GB; "
-            "free some space"
-        )
 
 
 def check_means() -> None:

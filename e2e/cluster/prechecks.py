@@ -8,14 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.settings import VENV
 
 MINIMUM_PYTHON = (3, 11)
 COMPILERS = ("c++", "g++", "clang++")
 """As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
-DISK_TO_BUILD = 7_000_000_000
-"""Bytes: Go's modules and build cache while the parts are built from nothing."""
-DISK_TO_RUN = 1_000_000_000
 MEMORY_TO_RUN = 3_000_000_000
 """Bytes: control plane 0.7 GB, Prometheus 0.1, operators and gateways 0.4, a replica or two of the
 example at 0.6 each, and room to breathe."""
@@ -27,18 +26,6 @@ def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None
         raise PrecheckFailedError(
             f"Python {version[0]}.{version[1]} is too old; run this with Python 3.11 or newer "
             "(make up PYTHON=python3.11)"
-        )
-
-
-def check_disk(folder: Path, needed: int, free: int | None = None) -> None:
-    """Refuse a disk with fewer than `needed` bytes free for `folder`, which need not exist yet."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free if free is None else free
-    if free < needed:
-        raise PrecheckFailedError(
-            f"{folder} has {free / 1e9:.1f} GB free and {needed / 1e9:.1f} GB are needed; free some, or "
-            "set MILLRACE_CACHE to a folder on a larger disk"
         )
 
 
@@ -131,9 +118,7 @@ def namespace_setting(sysctl: Path) -> str:
 def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:
     """Refuse a machine on which the cluster could not run. Raises PrecheckFailedError."""
     check_python()
-    check_disk(state, DISK_TO_RUN)
-    if must_build:
-        check_disk(cache, DISK_TO_BUILD)
+    check_disks(list_needs(state, cache, VENV, os.environ, must_build=must_build))
     check_memory(available_memory(Path("/proc/meminfo").read_text()))
     if not os.access(state if state.exists() else state.parent, os.W_OK):
         raise PrecheckFailedError(f"{state} can't be written; run as its owner or name another --state-dir")

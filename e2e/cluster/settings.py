@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+VENV = REPOSITORY / ".venv"
 SERVICE_RANGE = "127.96.0.0/16"
 API_SERVICE_ADDRESS = "127.96.0.1"
 KUBELET_ADDRESS = "127.0.0.2"
