@@ -95,18 +95,9 @@ class LocalCluster:
             self.processes.start(name, command.words, command.environment)
         self._wait_until(name, self._readiness(name))
 
-    def stop_part(self, name: str) -> None:
-        """End one part in its orderly way."""
-        self.processes.stop(name)
-
     def kill_part(self, name: str) -> None:
         """End one part with SIGKILL."""
         self.processes.kill(name)
-
-    def restart_part(self, name: str) -> None:
-        """End one part in its orderly way and start it again."""
-        self.stop_part(name)
-        self.start_part(name)
 
     def stop(self) -> list[str]:
         """End every part and forget the cluster but for its logs; return the names of those that ran.
