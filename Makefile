@@ -15,11 +15,14 @@ up:  ## a local cluster of real parts, with an example service that answers
 	@$(PYTHON) -m e2e.cluster.bootstrap
 	@$(BIN)/python -m e2e.cluster up $(ARGS)
 
+# These need no environment: a cluster can be ended when it is gone.
+ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
 down:  ## stop the local cluster; nothing is left running
-	@$(BIN)/python -m e2e.cluster down
+	@$(ANY_PYTHON) -m e2e.cluster down
 
 status:  ## what runs in the local cluster
-	@$(BIN)/python -m e2e.cluster status
+	@$(ANY_PYTHON) -m e2e.cluster status
 
 serve: venv  ## the shipped model alone, no cluster
 	@$(BIN)/millrace serve --demo
@@ -31,13 +34,16 @@ KERNELS := $(wildcard kernels/millrace_kernels/*/*.cpp kernels/millrace_kernels/
 $(VENV)/.installed: requirements.lock pyproject.toml $(KERNELS)
 	@$(PYTHON) -m e2e.cluster.bootstrap --only-venv
 
-.PHONY: compiler
-compiler:
-	@$(PYTHON) -m e2e.cluster.bootstrap --only-compiler
+.PHONY: checks parts
+checks:
+	@$(PYTHON) -m e2e.cluster.bootstrap --only-checks
 
-test: compiler venv lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
+parts:  # with the environment beside them, and lines of progress that pytest would keep to itself
+	@$(PYTHON) -m e2e.cluster.bootstrap
 
-test-fast: compiler venv  ## lint and the fast tests, no cluster
+test: checks parts lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
+
+test-fast: checks venv  ## lint and the fast tests, no cluster
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
 	@$(BIN)/pytest -q -m "not slow" tests
 
@@ -45,7 +51,7 @@ test-fast: compiler venv  ## lint and the fast tests, no cluster
 test-unit: venv
 	$(BIN)/pytest -q tests
 
-test-e2e: venv  ## what users do, on the local control plane
+test-e2e: checks parts  ## what users do, on the local control plane
 	$(BIN)/pytest -q e2e
 
 lint: venv  ## style, formatting and the layers

@@ -1,13 +1,14 @@
 """The control plane is real: its API, its versions, its controllers, its scheduler, its Prometheus."""
 
 import json
+import ssl
 import time
 import urllib.request
 from collections.abc import Callable
 
 import pytest
 
-from e2e.cluster.controlplane import answers
+from e2e.cluster.controlplane import answers, client_context, is_healthy
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 
@@ -46,6 +47,23 @@ def test_the_gpu_node_is_ready_and_offers_eight(cluster: LocalCluster) -> None:
 def test_permissions_are_checked(cluster: LocalCluster) -> None:
     with pytest.raises(PartFailedError, match="cannot list resource"):
         cluster.kubectl("get", "pods", "--as", "system:serviceaccount:default:default")
+
+
+def test_nobody_but_the_api_server_may_speak_to_etcd(cluster: LocalCluster) -> None:
+    keys, etcd = cluster.layout.keys, f"https://127.0.0.1:{cluster.ports.etcd}/health"
+    assert answers(etcd, client_context(keys, "etcd-ca", "etcd-client"))
+    assert not answers(etcd, client_context(keys, "etcd-ca", "admin"))
+    assert not answers(etcd, ssl.create_default_context(cafile=str(keys / "etcd-ca.crt")))
+    assert not answers(etcd.replace("https", "http"))
+
+
+def test_a_dead_scheduler_is_not_ready(cluster: LocalCluster) -> None:
+    port = cluster.ports.scheduler
+    assert is_healthy(cluster.layout, port)
+    cluster.kill_part("kube-scheduler")
+    assert not is_healthy(cluster.layout, port)
+    cluster.start_part("kube-scheduler")
+    assert is_healthy(cluster.layout, port)
 
 
 def test_prometheus_answers_and_can_be_taken_away_and_brought_back(cluster: LocalCluster) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
@@ -193,7 +193,10 @@ def read_scale(cluster: LocalCluster, namespace: str, name: str) -> dict[str, An
 
 
 class Operator:
-    """`millrace operator` as a process of its own, with no more rights than the chart gives it."""
+    """`millrace operator` as a process of its own, with no more rights than the chart gives it.
+
+    It ends with its `with`, whatever happens there.
+    """
 
     def __init__(self, cluster: LocalCluster, namespace: str, log: Path) -> None:
         words = [
@@ -222,7 +225,21 @@ class Operator:
         self.log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen([*words, *flags], stderr=errors, env=environment)
-        wait_for(lambda: "leading as" in self.log.read_text())
+
+    def __enter__(self) -> Self:
+        try:
+            wait_for(lambda: "leading as" in self.log.read_text())
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def _kill(self) -> None:
+        self._process.kill()  # nothing is done where it has ended
+        self._process.wait()
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -231,9 +248,9 @@ class Operator:
 
 @pytest.fixture
 def operator(cluster: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
-    running = Operator(cluster, namespace, tmp_path / "operator.log")
-    yield running
-    running.stop()
+    with Operator(cluster, namespace, tmp_path / "operator.log") as running:
+        yield running
+        running.stop()
     assert "Traceback" not in running.log.read_text()
 
 
@@ -297,31 +314,33 @@ def test_the_list_shows_what_people_ask_for(
 def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
     cluster: LocalCluster, namespace: str, tmp_path: Path
 ) -> None:
-    operator = Operator(cluster, namespace, tmp_path / "first.log")
-    apply(cluster, namespace, manifest("drift"))
-    name = wait_for(lambda: has_deployment(cluster, namespace, "drift"))
-    uid = cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}")
-    for child in (
-        name,
-        "service/drift",
-        "service/drift-replicas",
-        "pdb/drift",
-        "serviceaccount/drift-replica",
-    ):
-        cluster.kubectl("delete", child, "-n", namespace, "--wait=false")
-        wait_for(lambda child=child: cluster.kubectl("get", child, "-n", namespace), 5)
-    wait_for(lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}") != uid)
-    cluster.kubectl("scale", name, "-n", namespace, "--replicas=0")
-    wait_for(
-        lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.spec.replicas}") == "1", 5
-    )
-    time.sleep(3)
-    operator.stop()
+    with Operator(cluster, namespace, tmp_path / "first.log") as operator:
+        apply(cluster, namespace, manifest("drift"))
+        name = wait_for(lambda: has_deployment(cluster, namespace, "drift"))
+        uid = cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}")
+        for child in (
+            name,
+            "service/drift",
+            "service/drift-replicas",
+            "pdb/drift",
+            "serviceaccount/drift-replica",
+        ):
+            cluster.kubectl("delete", child, "-n", namespace, "--wait=false")
+            wait_for(lambda child=child: cluster.kubectl("get", child, "-n", namespace), 5)
+        wait_for(
+            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}") != uid
+        )
+        cluster.kubectl("scale", name, "-n", namespace, "--replicas=0")
+        wait_for(
+            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.spec.replicas}") == "1", 5
+        )
+        time.sleep(3)
+        operator.stop()
     before = versions(cluster, namespace)
-    operator = Operator(cluster, namespace, tmp_path / "second.log")
-    time.sleep(4)
-    assert versions(cluster, namespace) == before
-    operator.stop()
+    with Operator(cluster, namespace, tmp_path / "second.log") as operator:
+        time.sleep(4)
+        assert versions(cluster, namespace) == before
+        operator.stop()
 
 
 def versions(cluster: LocalCluster, namespace: str) -> dict[str, str]:
@@ -347,10 +366,10 @@ def test_a_foreign_service_is_left_alone(
 def test_deletion_returns_without_an_operator_and_takes_every_child(
     cluster: LocalCluster, namespace: str, tmp_path: Path
 ) -> None:
-    operator = Operator(cluster, namespace, tmp_path / "operator.log")
-    apply(cluster, namespace, manifest("gone"))
-    wait_for(lambda: has_deployment(cluster, namespace, "gone"))
-    operator.stop()
+    with Operator(cluster, namespace, tmp_path / "operator.log") as operator:
+        apply(cluster, namespace, manifest("gone"))
+        wait_for(lambda: has_deployment(cluster, namespace, "gone"))
+        operator.stop()
     cluster.kubectl("delete", "infsvc", "gone", "-n", namespace, "--timeout=10s")
     kinds = "deployment,service,serviceaccount,pdb,controllerrevision"
     selector = "millrace.dev/service=gone"

@@ -1,5 +1,6 @@
 """Replicas follow the load: an open-loop ramp to three times one replica's capacity, and back."""
 
+import asyncio
 import logging
 
 from e2e.ramp import OBJECTIVE_SECONDS, desired_replicas, ramp_beside, start_alone
@@ -19,6 +20,7 @@ def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(service: S
         ramp.wait_until(recovery_seconds + STEADY_SECONDS)
         check_held_without_prometheus(service)
     assert ramp.lost_streams() == []
+    assert asyncio.run(ramp.load.find_altered(8)) == []
     begin = ramp.peak_at + recovery_seconds
     late = ttft_percentile(ramp.streams, 95, since=begin, until=begin + STEADY_SECONDS)
     LOG.info("%d streams; P95 TTFT after recovery %.2f s", len(ramp.streams), late)

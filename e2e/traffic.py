@@ -32,11 +32,16 @@ class Phase:
 class Stream:
     """What one client saw. Times are seconds since the load began; None where it never happened."""
 
+    number: int
+    asked: int
+    """Tokens."""
     sent: float
     status: int | None = None
     first_token: float | None = None
     ended: float | None = None
-    num_chunks: int = 0
+    text: str = ""
+    num_tokens: int | None = None
+    """As the server counted them."""
     finish_reason: str | None = None
     error: str | None = None
 
@@ -52,8 +57,8 @@ class Stream:
 
     @property
     def is_truncated(self) -> bool:
-        """Begun, and ended without a finish reason."""
-        return not self.is_refused and self.finish_reason is None
+        """Begun, and ended without all of the tokens that it asked for."""
+        return not self.is_refused and (self.finish_reason, self.num_tokens) != ("length", self.asked)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Target:
             "max_tokens": self.max_tokens,
             "ignore_eos": True,
             "stream": True,
+            "stream_options": {"include_usage": True},
             "seed": number,
         }
 
@@ -95,6 +101,11 @@ class Load:
     target: Target
     streams: list[Stream] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+
+    def end(self) -> None:
+        """Send nothing more. From any thread."""
+        self.is_over = True
 
     async def run(self, phases: Iterable[Phase], seed: int = 0) -> list[Stream]:
         """Send the phases' requests at Poisson times, await every stream's end, and return them all."""
@@ -107,18 +118,30 @@ class Load:
         ):
             for due in poisson_times(phases, seed):
                 await asyncio.sleep(max(0.0, self.began + due - time.monotonic()))
-                group.create_task(self._send(session))
+                if self.is_over:
+                    break
+                self.streams.append(self._new_stream(len(self.streams)))
+                group.create_task(self._send(session, self.streams[-1]))
         return self.streams
 
-    async def _send(self, session: aiohttp.ClientSession) -> None:
-        stream = Stream(sent=self._now())
-        number = len(self.streams)
-        self.streams.append(stream)
+    async def find_altered(self, count: int) -> list[Stream]:
+        """Return which of `count` whole streams, spread over all, say another text than alone."""
+        whole = [stream for stream in self.streams if not stream.is_refused and not stream.is_truncated]
+        chosen = whole[:: max(1, len(whole) // count)][:count]
+        assert chosen, "no stream was whole"
+        async with aiohttp.ClientSession() as session:
+            alone = [self._new_stream(stream.number) for stream in chosen]
+            for stream in alone:
+                await self._send(session, stream)
+        return [one for one, other in zip(chosen, alone, strict=True) if one.text != other.text]
+
+    def _new_stream(self, number: int) -> Stream:
+        return Stream(number, self.target.max_tokens, sent=self._now())
+
+    async def _send(self, session: aiohttp.ClientSession, stream: Stream) -> None:
         try:
-            url = f"{self.target.url}/v1/completions"
-            async with session.post(
-                url, json=self.target.body(number), headers=self.target.headers
-            ) as response:
+            url, body = f"{self.target.url}/v1/completions", self.target.body(stream.number)
+            async with session.post(url, json=body, headers=self.target.headers) as response:
                 stream.status = response.status
                 await self._read(stream, response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -133,9 +156,12 @@ class Load:
             if "error" in event:
                 stream.error = json.dumps(event["error"])
                 return
-            stream.num_chunks += 1
-            stream.first_token = stream.first_token or self._now()
-            stream.finish_reason = event["choices"][0]["finish_reason"] or stream.finish_reason
+            if usage := event.get("usage"):
+                stream.num_tokens = usage["completion_tokens"]
+            for choice in event["choices"]:
+                stream.first_token = stream.first_token or self._now()
+                stream.text += choice["text"]
+                stream.finish_reason = choice["finish_reason"] or stream.finish_reason
 
     def _now(self) -> float:
         return time.monotonic() - self.began

@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
     arguments = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
         clone = Clone(Path(folder), is_cold=not arguments.warm)
-        figures = time_ups(clone)
         try:
+            figures = time_ups(clone)
             figures |= measure_cluster(LocalCluster(clone.state, detached=True), arguments.peak_seconds)
         finally:
             clone.make("down")

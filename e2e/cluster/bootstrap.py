@@ -1,8 +1,8 @@
 """From a fresh clone to what `make` needs: the virtual environment and, beside it, the cluster's parts.
 
-`python3 -m e2e.cluster.bootstrap [--only-venv | --only-compiler]` runs on the system's Python with nothing
+`python3 -m e2e.cluster.bootstrap [--only-venv | --only-checks]` runs on the system's Python with nothing
 installed, so it imports the standard library and ours alone. Stamped by a hash of the lock file: a second run
-does nothing. `--only-compiler` checks that the tests' compiler is there.
+does nothing. `--only-checks` looks for what the tests need.
 """
 
 import sys
@@ -16,21 +16,21 @@ if sys.version_info < MINIMUM_PYTHON:
 
 import hashlib
 import os
-import shutil
 import subprocess
-import threading
 import venv
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 from e2e.cluster.build import get_programs
+from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
-from e2e.cluster.prechecks import check_compiler, check_machine
+from e2e.cluster.prechecks import check_machine, check_tests
 from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
+from e2e.cluster.settings import REPOSITORY, VENV
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-VENV = REPOSITORY / ".venv"
 STAMP = VENV / ".installed"
 ENTRY_MODULES = (
     "e2e.cluster.nodes.__main__",
@@ -44,20 +44,18 @@ ENTRY_MODULES = (
     "millrace_runtime.replica.engine_process",
     "millrace_runtime.replica.http_process",
 )
-VENV_BYTES = 6_000_000_000
-"""Of the disk while installing: 5.2 GB stay (torch with its CUDA libraries is most of it)."""
 
 
 def main(argv: list[str]) -> int:
     """Make what is missing; return the exit status."""
     try:
-        if "--only-compiler" in argv:
-            check_compiler()
+        if "--only-checks" in argv:
+            check_tests()
         elif "--only-venv" in argv:
             install_venv(say)
         else:
             bootstrap(say)
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         say(f"failed: {error}")
         return 1
     return 0
@@ -71,28 +69,17 @@ def say(line: str) -> None:
 def bootstrap(say: Say) -> None:
     """Install the environment and get the cluster's parts, side by side. Raises ClusterError."""
     check_before(say)
-    failures: list[ClusterError] = []
-
-    def install() -> None:
-        try:
-            install_venv(say)
-        except ClusterError as error:
-            failures.append(error)
-
-    installer = threading.Thread(target=install)
-    installer.start()
-    try:
+    with ThreadPoolExecutor(1) as installer:
+        environment = installer.submit(install_venv, say)
         get_programs(say)
-    finally:
-        installer.join()
-    if failures:
-        raise failures[0]
+    environment.result()
 
 
 def check_before(say: Say) -> None:
     """Refuse before anything is downloaded what would fail afterwards. Raises PrecheckFailedError."""
     cache = cache_folder()
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
+    check_means()
     check_machine(REPOSITORY / ".millrace", cache, must_build=must_build)
     if must_build:
         say("up: a first time takes several minutes; a later one finds everything made")
@@ -105,9 +92,10 @@ def install_venv(say: Say) -> None:
         build_kernels(say)
         STAMP.touch()  # make compares its time with the lock file's
         return
-    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.2 GB of disk in .venv")
-    check_disk()
-    if not (VENV / "bin" / "python").exists():
+    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.6 GB of disk in .venv")
+    check_means()
+    check_disks(list_needs(REPOSITORY / ".millrace", cache_folder(), VENV, os.environ, must_build=False))
+    if not has_pip():
         make_venv()
     log = REPOSITORY / ".millrace" / "logs" / "venv.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -139,25 +127,27 @@ def lock_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def check_disk() -> None:
-    """Raise PrecheckFailedError when the environment would not fit."""
-    free = shutil.disk_usage(REPOSITORY).free
-    if free < VENV_BYTES and not VENV.exists():
+def check_means() -> None:
+    """Raise PrecheckFailedError where Python lacks what makes an environment with pip."""
+    if find_spec("ensurepip") is None and not has_pip():
         raise PrecheckFailedError(
-            f"the disk of {REPOSITORY} has {free / 1e9:.1f} GB free and the environment takes 6 GB; "
-            "free some space"
+            f"{sys.executable} can't make a virtual environment with pip; on Debian and Ubuntu write: "
+            "sudo apt-get install python3-venv"
         )
 
 
+def has_pip() -> bool:
+    """Return whether the environment is there with its pip: one half made has none."""
+    return any(VENV.glob("lib/python3*/site-packages/pip/__main__.py"))
+
+
 def make_venv() -> None:
-    """Make an empty virtual environment. Raises PrecheckFailedError where Python lacks the means."""
+    """Make an empty virtual environment, in place of what is there. Raises BuildFailedError."""
     try:
-        venv.create(VENV, with_pip=True)
-    except (subprocess.CalledProcessError, OSError) as error:
-        raise PrecheckFailedError(
-            "Python can't make a virtual environment with pip; on Debian and Ubuntu write: "
-            f"sudo apt-get install python3-venv   ({error})"
-        ) from error
+        venv.create(VENV, with_pip=True, clear=True)
+    except subprocess.CalledProcessError as error:
+        reason = (error.stdout or b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
+        raise BuildFailedError("venv", reason[0], VENV) from error
 
 
 def run_pip(log: Path, *arguments: str) -> None:

@@ -41,9 +41,21 @@ def part_command(programs: Mapping[str, Path], name: str, *flags: str) -> Comman
 
 
 def etcd_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> Command:
-    """One etcd on loopback that never waits for the disk: what it holds dies with the cluster."""
-    peer = f"http://127.0.0.1:{ports.etcd_peer}"
-    client = f"http://127.0.0.1:{ports.etcd}"
+    """One etcd on loopback that never waits for the disk: what it holds dies with the cluster.
+
+    Who may write to it may start pods as the person who started the cluster, so it asks for a certificate.
+    """
+    keys = layout.keys
+    peer = f"https://127.0.0.1:{ports.etcd_peer}"
+    client = f"https://127.0.0.1:{ports.etcd}"
+    certificates = (
+        "--client-cert-auth",
+        f"--trusted-ca-file={keys / 'etcd-ca.crt'}",
+        f"--cert-file={keys / 'etcd.crt'}",
+        f"--key-file={keys / 'etcd.key'}",
+    )
+    # Of a peer it asks the same, though it has none.
+    peers = (flag.replace("--", "--peer-", 1) for flag in certificates)
     return part_command(
         programs,
         "etcd",
@@ -53,6 +65,8 @@ def etcd_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> 
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
+        *certificates,
+        *peers,
         "--unsafe-no-fsync",
         "--log-level=warn",
     )
@@ -64,7 +78,10 @@ def api_server_command(programs: Mapping[str, Path], layout: Layout, ports: Port
     return part_command(
         programs,
         "kube-apiserver",
-        f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
+        f"--etcd-servers=https://127.0.0.1:{ports.etcd}",
+        f"--etcd-cafile={keys / 'etcd-ca.crt'}",
+        f"--etcd-certfile={keys / 'etcd-client.crt'}",
+        f"--etcd-keyfile={keys / 'etcd-client.key'}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={ports.api}",
@@ -87,7 +104,7 @@ def api_server_command(programs: Mapping[str, Path], layout: Layout, ports: Port
     )
 
 
-def controller_manager_command(programs: Mapping[str, Path], layout: Layout) -> Command:
+def controller_manager_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> Command:
     """The controllers, each under its own service account, with periods short enough for tests."""
     keys = layout.keys
     return part_command(
@@ -99,34 +116,51 @@ def controller_manager_command(programs: Mapping[str, Path], layout: Layout) -> 
         f"--service-account-private-key-file={keys / 'tokens.key'}",
         f"--root-ca-file={keys / 'ca.crt'}",
         "--leader-elect=false",
-        "--secure-port=0",
+        *serving_flags(keys, ports.controller_manager),
         "--node-monitor-period=2s",
         "--pvclaimbinder-sync-period=2s",
         "--horizontal-pod-autoscaler-sync-period=5s",
     )
 
 
-def scheduler_command(programs: Mapping[str, Path], layout: Layout) -> Command:
+def scheduler_command(programs: Mapping[str, Path], layout: Layout, ports: Ports) -> Command:
     """The scheduler as it is."""
     return part_command(
         programs,
         "kube-scheduler",
         f"--kubeconfig={layout.state / 'scheduler.kubeconfig'}",
         "--leader-elect=false",
-        "--secure-port=0",
+        *serving_flags(layout.keys, ports.scheduler),
     )
 
 
-def is_etcd_ready(ports: Ports) -> bool:
+def serving_flags(keys: Path, port: int) -> tuple[str, ...]:
+    """Where a part tells its health; the rest that it serves wants a user whom nobody is."""
+    files = (f"--tls-cert-file={keys / 'server.crt'}", f"--tls-private-key-file={keys / 'server.key'}")
+    return ("--bind-address=127.0.0.1", f"--secure-port={port}", *files)
+
+
+def is_etcd_ready(layout: Layout, ports: Ports) -> bool:
     """Whether etcd has a leader and answers."""
-    return answers(f"http://127.0.0.1:{ports.etcd}/health")
+    context = client_context(layout.keys, "etcd-ca", "etcd-client")
+    return answers(f"https://127.0.0.1:{ports.etcd}/health", context)
 
 
 def is_api_ready(layout: Layout, ports: Ports) -> bool:
     """Whether the API server says that all of its start-up is done."""
-    context = ssl.create_default_context(cafile=str(layout.keys / "ca.crt"))
-    context.load_cert_chain(layout.keys / "admin.crt", layout.keys / "admin.key")
-    return answers(f"https://127.0.0.1:{ports.api}/readyz", context)
+    return answers(f"https://127.0.0.1:{ports.api}/readyz", client_context(layout.keys, "ca", "admin"))
+
+
+def is_healthy(layout: Layout, port: int) -> bool:
+    """Whether the scheduler or the controller-manager says that it works."""
+    return answers(f"https://127.0.0.1:{port}/healthz", client_context(layout.keys, "ca", "admin"))
+
+
+def client_context(keys: Path, authority: str, user: str) -> ssl.SSLContext:
+    """Trust one authority, and prove to be a user."""
+    context = ssl.create_default_context(cafile=str(keys / f"{authority}.crt"))
+    context.load_cert_chain(keys / f"{user}.crt", keys / f"{user}.key")
+    return context
 
 
 def answers(url: str, context: ssl.SSLContext | None = None) -> bool:

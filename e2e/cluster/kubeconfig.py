@@ -1,11 +1,13 @@
-"""Kubeconfig files with everything in them, so that a copy works anywhere on this machine."""
+"""Kubeconfig files with everything in them, so that a copy works anywhere on this machine.
+
+They are JSON, which is YAML too: Python has no YAML of its own, and `make down` needs no environment.
+"""
 
 import base64
+import json
 import os
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 
 def render_kubeconfig(server: str, keys: Path, user: str) -> str:
@@ -31,7 +33,7 @@ def render_kubeconfig(server: str, keys: Path, user: str) -> str:
         ],
         "contexts": [{"name": "millrace", "context": {"cluster": "millrace", "user": user}}],
     }
-    return yaml.safe_dump(config, sort_keys=False)
+    return json.dumps(config, indent=2)
 
 
 def _data(field: str, keys: Path, name: str) -> dict[str, str]:

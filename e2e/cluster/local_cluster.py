@@ -21,9 +21,10 @@ from e2e.cluster.controlplane import (
     etcd_command,
     is_api_ready,
     is_etcd_ready,
+    is_healthy,
     scheduler_command,
 )
-from e2e.cluster.errors import ClusterError, PartFailedError
+from e2e.cluster.errors import ClusterError, PartFailedError, PrecheckFailedError
 from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.processes import ProcessTable, last_line
 from e2e.cluster.progress import Say
@@ -73,6 +74,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start every part that does not run yet, and wait until each is ready. Raises ClusterError."""
+        self._check_folder()
         self._programs = get_programs(self._say)
         self._prepare()
         if not self._detached:
@@ -93,26 +95,21 @@ class LocalCluster:
             self.processes.start(name, command.words, command.environment)
         self._wait_until(name, self._readiness(name))
 
-    def stop_part(self, name: str) -> None:
-        """End one part in its orderly way."""
-        self.processes.stop(name)
-
     def kill_part(self, name: str) -> None:
         """End one part with SIGKILL."""
         self.processes.kill(name)
 
-    def restart_part(self, name: str) -> None:
-        """End one part in its orderly way and start it again."""
-        self.stop_part(name)
-        self.start_part(name)
-
     def stop(self) -> list[str]:
-        """End every part and forget the cluster but for its logs; return the names of those that ran."""
+        """End every part and forget the cluster but for its logs; return the names of those that ran.
+
+        Raises ClusterError where the folder is not a cluster's.
+        """
+        self._check_folder()
         ended = self.processes.stop_all()
         if self._reaper and self._reaper.stdin:
             self._reaper.stdin.close()
             self._reaper.wait()
-        for path in self._mortal_files():
+        for path in self._own_files():
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return ended
 
@@ -133,7 +130,9 @@ class LocalCluster:
 
     def _prepare(self) -> None:
         layout = self.layout
-        layout.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        layout.state.mkdir(parents=True, exist_ok=True)
+        self.ports.save(layout.ports)  # first, so that what follows is ours
+        layout.data.mkdir(exist_ok=True, mode=0o700)
         link_programs(self._programs, layout.programs)
         make_certificates(self._programs["certificates"], layout.keys)
         for user in ("controller-manager", "scheduler"):
@@ -141,14 +140,23 @@ class LocalCluster:
             write_private(layout.state / f"{user}.kubeconfig", text)
         write_private(layout.kubeconfig, render_kubeconfig(self.api_url, layout.keys, "admin"))
         layout.prometheus_config.write_text(render_prometheus(layout.kubeconfig))
-        self.ports.save(layout.ports)
 
-    def _mortal_files(self) -> list[Path]:
+    def _check_folder(self) -> None:
+        """Refuse a folder where somebody else has files of the names that `stop` removes."""
+        found = self._own_files()
+        if found and Ports.load(self.layout.ports) is None:
+            raise PrecheckFailedError(
+                f"{found[0]} is not a cluster's: there is no {self.layout.ports.name} of ours beside it, so "
+                "nothing there is changed; name another --state-dir"
+            )
+
+    def _own_files(self) -> list[Path]:
+        """Return what `stop` removes; what tells that the folder is ours comes last."""
         layout = self.layout
         folders = [layout.data, layout.keys, layout.nodes, layout.records, layout.programs]
-        files = [layout.kubeconfig, layout.ports, layout.prometheus_config]
+        files = [layout.kubeconfig, layout.prometheus_config]
         files += [layout.state / f"{user}.kubeconfig" for user in ("controller-manager", "scheduler")]
-        return [path for path in (*folders, *files) if path.exists()]
+        return [path for path in (*folders, *files, layout.ports) if path.exists()]
 
     def _start_reaper(self) -> None:
         self._reaper = subprocess.Popen(
@@ -163,8 +171,8 @@ class LocalCluster:
         makers: dict[str, Callable[[], Command]] = {
             "etcd": lambda: etcd_command(programs, layout, ports),
             "kube-apiserver": lambda: api_server_command(programs, layout, ports),
-            "kube-controller-manager": lambda: controller_manager_command(programs, layout),
-            "kube-scheduler": lambda: scheduler_command(programs, layout),
+            "kube-controller-manager": lambda: controller_manager_command(programs, layout, ports),
+            "kube-scheduler": lambda: scheduler_command(programs, layout, ports),
             "prometheus": lambda: prometheus_command(programs, layout, ports),
             "nodes": lambda: nodes_command(layout, self.nodes),
         }
@@ -172,12 +180,14 @@ class LocalCluster:
 
     def _readiness(self, name: str) -> Callable[[], bool]:
         checks: dict[str, Callable[[], bool]] = {
-            "etcd": lambda: is_etcd_ready(self.ports),
+            "etcd": lambda: is_etcd_ready(self.layout, self.ports),
             "kube-apiserver": lambda: is_api_ready(self.layout, self.ports),
+            "kube-controller-manager": lambda: is_healthy(self.layout, self.ports.controller_manager),
+            "kube-scheduler": lambda: is_healthy(self.layout, self.ports.scheduler),
             "prometheus": lambda: is_prometheus_ready(self.ports),
             "nodes": self._are_nodes_ready,
         }
-        return checks.get(name, lambda: True)
+        return checks[name]
 
     def _are_nodes_ready(self) -> bool:
         path = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}'
@@ -205,7 +215,7 @@ def nodes_command(layout: Layout, nodes: Sequence[str]) -> Command:
     """The process nodes, serving logs with the cluster's own certificate."""
     words = [sys.executable, "-m", "e2e.cluster.nodes"]
     words += ["--kubeconfig", str(layout.kubeconfig), "--state-dir", str(layout.nodes)]
-    words += ["--kubelet-address", KUBELET_ADDRESS]
+    words += ["--hide", str(layout.state), "--kubelet-address", KUBELET_ADDRESS]
     words += ["--tls-certificate", str(layout.keys / "server.crt")]
     words += ["--tls-key", str(layout.keys / "server.key")]
     for node in nodes:

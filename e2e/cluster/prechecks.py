@@ -1,20 +1,20 @@
 """What this machine must offer before `up` begins; each refusal is one line that says what to do."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.settings import VENV
 
 MINIMUM_PYTHON = (3, 11)
 COMPILERS = ("c++", "g++", "clang++")
 """As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
-DISK_TO_BUILD = 7_000_000_000
-"""Bytes: Go's modules and build cache while the parts are built from nothing."""
-DISK_TO_RUN = 1_000_000_000
 MEMORY_TO_RUN = 3_000_000_000
 """Bytes: control plane 0.7 GB, Prometheus 0.1, operators and gateways 0.4, a replica or two of the
 example at 0.6 each, and room to breathe."""
@@ -26,18 +26,6 @@ def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None
         raise PrecheckFailedError(
             f"Python {version[0]}.{version[1]} is too old; run this with Python 3.11 or newer "
             "(make up PYTHON=python3.11)"
-        )
-
-
-def check_disk(folder: Path, needed: int, free: int | None = None) -> None:
-    """Refuse a disk with fewer than `needed` bytes free for `folder`, which need not exist yet."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free if free is None else free
-    if free < needed:
-        raise PrecheckFailedError(
-            f"{folder} has {free / 1e9:.1f} GB free and {needed / 1e9:.1f} GB are needed; free some, or "
-            "set MILLRACE_CACHE to a folder on a larger disk"
         )
 
 
@@ -69,6 +57,20 @@ def check_port(port: int, flag: str) -> None:
             ) from error
 
 
+def check_tests() -> None:
+    """Refuse a machine that lacks what only the tests need: a compiler, and certificates' maker."""
+    check_compiler()
+    check_program("openssl", "openssl", "the tests of the gateway's credentials make certificates with it")
+
+
+def check_program(name: str, package: str, purpose: str) -> None:
+    """Refuse a machine without a program that Debian's `package` brings."""
+    if not shutil.which(name):
+        raise PrecheckFailedError(
+            f"{name} is missing, and {purpose}; on Debian and Ubuntu write: sudo apt-get install {package}"
+        )
+
+
 def check_compiler() -> None:
     """Refuse a machine whose native kernels can't be tested. A replica there computes with torch, slowly."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
@@ -81,16 +83,25 @@ def check_compiler() -> None:
 
 def check_namespaces() -> None:
     """Refuse a kernel that does not let us make user namespaces, in which the pods run."""
-    if not shutil.which("unshare"):
-        raise PrecheckFailedError("unshare is missing; install util-linux (sudo apt install util-linux)")
+    for name in ("unshare", "nsenter"):
+        check_program(name, "util-linux", "pods run in namespaces that it makes and enters")
     done = subprocess.run(
         ["unshare", "-Urmpf", "true"], capture_output=True, text=True, timeout=20, check=False
     )
     if done.returncode:
         raise PrecheckFailedError(
-            f"user namespaces are not allowed here ({done.stderr.strip()}); write: sudo sysctl "
-            f"{namespace_setting(Path('/proc/sys'))}"
+            f"user namespaces are not allowed here ({done.stderr.strip()}); {allow_namespaces(Path('/proc'))}"
         )
+
+
+def allow_namespaces(proc: Path) -> str:
+    """Say what to do, by what /proc tells: a container filters system calls, or a setting of the kernel."""
+    if re.search(r"^Seccomp:\s*2$", (proc / "self" / "status").read_text(), re.MULTILINE):
+        return (
+            "a filter of system calls is in force, as in a container: start it with --security-opt "
+            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+        )
+    return f"write: sudo sysctl {namespace_setting(proc / 'sys')}"
 
 
 def namespace_setting(sysctl: Path) -> str:
@@ -107,9 +118,7 @@ def namespace_setting(sysctl: Path) -> str:
 def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:
     """Refuse a machine on which the cluster could not run. Raises PrecheckFailedError."""
     check_python()
-    check_disk(state, DISK_TO_RUN)
-    if must_build:
-        check_disk(cache, DISK_TO_BUILD)
+    check_disks(list_needs(state, cache, VENV, os.environ, must_build=must_build))
     check_memory(available_memory(Path("/proc/meminfo").read_text()))
     if not os.access(state if state.exists() else state.parent, os.W_OK):
         raise PrecheckFailedError(f"{state} can't be written; run as its owner or name another --state-dir")

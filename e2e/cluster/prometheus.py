@@ -1,10 +1,9 @@
 """Prometheus for the local cluster: its configuration and command line. Starts nothing itself."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from e2e.cluster.controlplane import Command, answers, part_command
 from e2e.cluster.settings import Layout, Ports
@@ -24,7 +23,7 @@ def render_prometheus(kubeconfig: Path, scrape_seconds: int = SCRAPE_SECONDS) ->
             }
         ],
     }
-    return yaml.safe_dump(config, sort_keys=False)
+    return json.dumps(config, indent=2)
 
 
 def relabelling() -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+VENV = REPOSITORY / ".venv"
 SERVICE_RANGE = "127.96.0.0/16"
 API_SERVICE_ADDRESS = "127.96.0.1"
 KUBELET_ADDRESS = "127.0.0.2"
@@ -20,6 +21,8 @@ class Ports:
     etcd: int
     etcd_peer: int
     prometheus: int
+    controller_manager: int = 0
+    scheduler: int = 0
 
     def save(self, path: Path) -> None:
         """Write them, so that another process finds the cluster."""
@@ -27,13 +30,16 @@ class Ports:
 
     @classmethod
     def load(cls, path: Path) -> "Ports | None":
-        """Read what `save` wrote; None when there is nothing."""
-        return cls(**json.loads(path.read_text())) if path.exists() else None
+        """Read what `save` wrote; None when there is nothing, or what somebody else wrote."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
 
 
 def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
     """Choose free ports on 127.0.0.1, keeping those that are asked for (0: any)."""
-    sockets = [socket.socket() for _ in range(4)]
+    sockets = [socket.socket() for _ in range(6)]
     try:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
@@ -41,7 +47,7 @@ def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
     finally:
         for one in sockets:
             one.close()
-    return Ports(api or found[0], found[1], found[2], prometheus or found[3])
+    return Ports(api or found[0], found[1], found[2], prometheus or found[3], found[4], found[5])
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Layout:
 
     @property
     def ports(self) -> Path:
-        """The ports in use."""
+        """The ports in use. A folder that has this file is a cluster's: `down` empties no other."""
         return self.state / "ports.json"
 
     @property

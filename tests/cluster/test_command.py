@@ -1,5 +1,7 @@
 """The command without a cluster: what it says and how it ends."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from e2e.cluster.__main__ import guide, main
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import Gateway, pod_reason
+from e2e.cluster.settings import REPOSITORY
 
 
 def test_status_without_a_cluster_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,6 +20,41 @@ def test_status_without_a_cluster_says_what_to_do(tmp_path: Path, capsys: pytest
 def test_down_without_a_cluster_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--state-dir", str(tmp_path), "down"]) == 0
     assert capsys.readouterr().out == "down: nothing was running\n"
+
+
+@pytest.mark.parametrize("ports", [None, "{}", "[1]", '{"web": 80}', "no JSON"])
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_another_programs_folder_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, ports: str | None
+) -> None:
+    theirs = [tmp_path / name / "a file" for name in ("bin", "data", "keys", "nodes", "pids")]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("theirs")
+    if ports is not None:
+        (tmp_path / "ports.json").write_text(ports)
+    assert main(["--state-dir", str(tmp_path), command]) == 1
+    assert f"{tmp_path / 'data'} is not a cluster's" in capsys.readouterr().err
+    assert {path.read_text() for path in theirs} == {"theirs"}
+
+
+def test_a_clusters_folder_is_emptied_but_for_its_logs(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    for folder in (cluster.layout.data, cluster.layout.keys, cluster.layout.logs):
+        folder.mkdir()
+    cluster.ports.save(cluster.layout.ports)
+    assert main(["--state-dir", str(tmp_path), "down"]) == 0
+    assert list(tmp_path.iterdir()) == [cluster.layout.logs]
+
+
+@pytest.mark.parametrize("command", ["down", "status"])
+def test_the_command_needs_nothing_that_is_installed(tmp_path: Path, command: str) -> None:
+    words = [sys.executable, "-S", "-m", "e2e.cluster", "--state-dir", str(tmp_path), command]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.stdout + done.stderr in {
+        "down: nothing was running\n",
+        f"status failed: there is no cluster in {tmp_path}; start one with: make up\n",
+    }
 
 
 def test_the_guide_can_be_pasted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from e2e.cluster.nodes.__main__ import build_parser, parse_settings
 from e2e.cluster.prometheus import prometheus_command, relabelling, render_prometheus
 from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, free_ports
 
-PORTS = Ports(api=1, etcd=2, etcd_peer=3, prometheus=4)
+PORTS = Ports(api=1, etcd=2, etcd_peer=3, prometheus=4, controller_manager=5, scheduler=6)
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "prometheus")
 PROGRAMS = {name: Path("/bin") / name for name in NAMES}
 
@@ -32,8 +32,8 @@ def commands(layout: Layout) -> list[Command]:
     return [
         etcd_command(PROGRAMS, layout, PORTS),
         api_server_command(PROGRAMS, layout, PORTS),
-        controller_manager_command(PROGRAMS, layout),
-        scheduler_command(PROGRAMS, layout),
+        controller_manager_command(PROGRAMS, layout, PORTS),
+        scheduler_command(PROGRAMS, layout, PORTS),
         prometheus_command(PROGRAMS, layout, PORTS),
     ]
 
@@ -71,6 +71,7 @@ def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
         assert "0.0.0.0" not in text
         for url in re.findall(r"https?://([\d.]+):", text):
             assert url.startswith("127.")
+        assert "http://" not in text
 
 
 def test_every_part_is_named_to_a_binary_that_holds_several() -> None:

@@ -7,12 +7,14 @@ import pytest
 
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.prechecks import (
+    allow_namespaces,
     available_memory,
     check_compiler,
-    check_disk,
     check_memory,
+    check_namespaces,
     check_port,
     check_python,
+    check_tests,
     namespace_setting,
 )
 
@@ -21,12 +23,6 @@ def test_an_old_python_is_refused() -> None:
     check_python((3, 11))
     with pytest.raises(PrecheckFailedError, match=r"Python 3\.10 is too old; run this with Python 3\.11"):
         check_python((3, 10))
-
-
-def test_a_full_disk_is_refused_even_for_a_folder_to_come(tmp_path: Path) -> None:
-    check_disk(tmp_path / "not" / "yet", needed=100, free=100)
-    with pytest.raises(PrecheckFailedError, match=r"1\.0 GB free and 7\.0 GB are needed.*MILLRACE_CACHE"):
-        check_disk(tmp_path / "not" / "yet", needed=7_000_000_000, free=1_000_000_000)
 
 
 def test_too_little_memory_is_refused() -> None:
@@ -73,3 +69,33 @@ def test_the_setting_in_the_way_is_named(tmp_path: Path, name: str, value: str, 
     (tmp_path / "kernel").mkdir()
     (tmp_path / "kernel" / name).write_text(value)
     assert namespace_setting(tmp_path) == setting
+
+
+@pytest.mark.parametrize("name", ["unshare", "nsenter"])
+def test_a_missing_program_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for other in {"unshare", "nsenter"} - {name}:
+        (tmp_path / other).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PrecheckFailedError, match=f"{name} is missing.*apt-get install util-linux"):
+        check_namespaces()
+
+
+def test_the_tests_need_openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "g++").touch(mode=0o755)
+    with pytest.raises(PrecheckFailedError, match=r"openssl is missing.*apt-get install openssl"):
+        check_tests()
+    (tmp_path / "openssl").touch(mode=0o755)
+    check_tests()
+
+
+def test_a_containers_filter_is_told_from_a_setting(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    status = tmp_path / "self" / "status"
+    status.write_text("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n")
+    assert "--security-opt seccomp=unconfined" in allow_namespaces(tmp_path)
+    status.write_text("Name:\tx\nSeccomp:\t0\n")
+    assert allow_namespaces(tmp_path) == "write: sudo sysctl user.max_user_namespaces=15000"

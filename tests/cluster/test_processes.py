@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,8 +19,10 @@ STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> ProcessTable:
-    return ProcessTable(tmp_path / "pids", tmp_path / "logs")
+def table(tmp_path: Path) -> Iterator[ProcessTable]:
+    found = ProcessTable(tmp_path / "pids", tmp_path / "logs")
+    yield found
+    found.stop_all(seconds=0.0)
 
 
 def save(table: ProcessTable, record: Record) -> None:

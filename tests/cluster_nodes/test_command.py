@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,11 @@ def arguments(tmp_path: Path, *more: str) -> list[str]:
 
 
 def test_settings_come_from_flags(tmp_path: Path) -> None:
-    words = arguments(tmp_path, "--node", "name=a,gpus=2", "--node", "name=b", "--image-dir", str(tmp_path))
+    nodes = ("--node", "name=a,gpus=2", "--node", "name=b")
+    words = arguments(tmp_path, *nodes, "--image-dir", str(tmp_path), "--hide", str(tmp_path))
     settings = parse_settings(build_parser().parse_args(words))
     assert [node.name for node in settings.nodes] == ["a", "b"]
-    assert settings.image_dirs == (tmp_path,)
+    assert settings.image_dirs == settings.hidden == (tmp_path,)
 
 
 @pytest.mark.parametrize(
@@ -42,31 +42,6 @@ def test_a_missing_kubeconfig_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.strip().startswith("process nodes: cannot read the kubeconfig")
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_nodes_die_with_their_parent(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(
-        "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],"
-        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {}}]}"
-    )
-    words = [*COMMAND, *arguments(tmp_path, "--node", "name=a", "--die-with-parent")]
-    start = "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:]);"
-    start += "print(p.pid, flush=True); time.sleep(1.5)"
-    done = subprocess.run(
-        [sys.executable, "-c", start, *words], capture_output=True, text=True, check=True, cwd=SOURCE_ROOT
-    )
-    pid = int(done.stdout.split()[0])
-    deadline = time.monotonic() + 10
-    while _is_alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
 
 
 def test_the_products_images_are_what_nodes_can_run() -> None:

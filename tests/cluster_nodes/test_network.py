@@ -84,24 +84,28 @@ def test_backends_are_ready_pods_of_the_selector() -> None:
 
 
 async def test_the_proxy_takes_turns_and_closes_when_nothing_is_ready() -> None:
-    servers = []
-    for number in (2, 3):
+    block, servers = claim_block(), []
+    first, second, service_address = (block.allocate(name) for name in ("first", "second", "service"))
+    for number, address in ((2, first), (3, second)):
 
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int = number) -> None:
             writer.write(b"%d" % number)
             writer.close()
 
-        servers.append(await asyncio.start_server(greet, f"127.95.255.{number}", 8000))
-    pods = [pod("127.95.255.2"), pod("127.95.255.3")]
+        servers.append(await asyncio.start_server(greet, address, 8000))
+    pods = [pod(first), pod(second)]
     refused: list[str] = []
     proxy = ServiceProxy(lambda: pods, lambda _, text: refused.append(text))
     chat = service(
-        "chat", clusterIP="127.95.255.9", selector={"app": "chat"}, ports=[{"port": 8080, "targetPort": 8000}]
+        "chat",
+        clusterIP=service_address,
+        selector={"app": "chat"},
+        ports=[{"port": 8080, "targetPort": 8000}],
     )
     await proxy.follow([chat])
 
     async def ask() -> bytes:
-        reader, writer = await asyncio.open_connection("127.95.255.9", 8080)
+        reader, writer = await asyncio.open_connection(service_address, 8080)
         try:
             return await reader.read()
         finally:
@@ -117,4 +121,5 @@ async def test_the_proxy_takes_turns_and_closes_when_nothing_is_ready() -> None:
     await proxy.close()
     for server in servers:
         server.close()
+    block.close()
     assert refused == []

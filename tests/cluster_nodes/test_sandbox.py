@@ -68,6 +68,19 @@ async def test_the_host_is_read_only_and_tmp_is_private(tmp_path: Path) -> None:
     assert "mine" not in os.listdir("/tmp")  # noqa: PTH208
 
 
+async def test_a_covered_folder_is_empty_also_where_it_is_bound(tmp_path: Path) -> None:
+    secret = tmp_path / "state" / "keys"
+    secret.mkdir(parents=True)
+    (secret / "ca.key").write_text("secret")
+    line = f"ls -A {secret.parent}; cat {secret}/ca.key; touch {secret.parent}/x || echo no; ls -d {tmp_path}"
+    mounts = (Mount(str(tmp_path), str(tmp_path)), Mount(str(secret.parent), kind="cover"))
+    code, output = await run_shell(shell(tmp_path, line, *mounts, Mount("/absent", kind="cover")))
+    assert code == 0
+    assert "secret" not in output
+    assert "keys" not in output.replace(str(secret), "")
+    assert output.endswith(f"no\n{tmp_path}\n")
+
+
 async def test_a_writable_volume_is_written_on_the_host(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -11,11 +11,14 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from e2e.cluster.nodes.network.addresses import claim_block
 from millrace_gateway.server import REPLICAS, SERVICES, Gateway
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP
 
-ADDRESSES = itertools.count(1)
+NUMBERS = itertools.count(1)
+BLOCK = claim_block()
+"""Of addresses, which no other run of these tests and no local cluster has."""
 
 
 def make_service(
@@ -84,7 +87,7 @@ class Bench:
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        uid = f"{service}-{next(ADDRESSES)}"
+        uid = f"{service}-{next(NUMBERS)}"
         address = next_address()
         await web.TCPSite(runner, address, PORT_HTTP).start()
         self.add_pod(namespace, service, uid, address)
@@ -101,7 +104,7 @@ class Bench:
 
 def next_address() -> str:
     """An address of its own for each upstream: a closed one's connections can't reach the next."""
-    return f"127.9.8.{next(ADDRESSES)}"
+    return BLOCK.allocate(f"upstream-{next(NUMBERS)}")
 
 
 @pytest_asyncio.fixture

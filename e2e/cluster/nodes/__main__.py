@@ -2,9 +2,7 @@
 
 import argparse
 import asyncio
-import ctypes
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
@@ -14,8 +12,6 @@ from e2e.cluster.nodes.errors import NodeError, SettingsError
 from e2e.cluster.nodes.logs_server import load_certificate, make_certificate
 from e2e.cluster.nodes.sandbox import check_sandbox
 from e2e.cluster.nodes.settings import SOURCE_ROOT, Settings, parse_node
-
-_PR_SET_PDEATHSIG = 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         help="a folder of NAME/Containerfile, repeatable (default: images and e2e/images of this checkout)",
     )
+    parser.add_argument("--hide", action="append", type=Path, help="a folder no pod may see; repeatable")
     parser.add_argument("--cluster-domain", default="cluster.local", help="the end of Services' full names")
     parser.add_argument("--kubelet-address", default="127.0.0.2", help="where the API server asks for logs")
     parser.add_argument("--kubelet-port", type=int, default=0, help="its port; 0 takes a free one")
@@ -45,7 +42,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--tls-certificate", type=Path, help="PEM file for that port (default: made with openssl)"
     )
     parser.add_argument("--tls-key", type=Path, help="the certificate's key")
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the starting process ends")
     return parser
 
 
@@ -63,6 +59,7 @@ def parse_settings(arguments: argparse.Namespace) -> Settings:
         state_dir=arguments.state_dir,
         nodes=nodes,
         image_dirs=tuple(folder.resolve() for folder in image_dirs),
+        hidden=tuple(folder.resolve() for folder in arguments.hide or ()),
         cluster_domain=arguments.cluster_domain,
         kubelet_address=arguments.kubelet_address,
         kubelet_port=arguments.kubelet_port,
@@ -86,20 +83,10 @@ async def run(arguments: argparse.Namespace) -> None:
     await agent
 
 
-def die_with_parent() -> None:
-    """SIGTERM for us when the process that started us ends."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        raise SystemExit(0)
-
-
 def main(argv: list[str]) -> int:
     """The exit status: 0 after SIGTERM, 1 with one line that says what to do."""
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if arguments.die_with_parent:
-        die_with_parent()
     if sys.version_info < (3, 12):  # later versions choose it themselves; the other is a thread a container
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
     try:

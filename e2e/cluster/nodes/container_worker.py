@@ -177,7 +177,11 @@ class ContainerWorker:
         folder = self._node.pod_folder(facts.pod["metadata"]["uid"])
         hosts = self._node.write_hosts(facts.pod, facts.pod_ip)
         return Place(
-            folder / "roots" / self.record.name, self._node.bin_folder, hosts, self._node.always_visible
+            staging=folder / "roots" / self.record.name,
+            bin_folder=self._node.bin_folder,
+            hosts=hosts,
+            always=self._node.always_visible,
+            never=self._node.settings.hidden,
         )
 
     def _new_log(self) -> Path:

@@ -32,6 +32,8 @@ class Place:
     hosts: Path
     always: tuple[Path, ...]
     """Host folders that must be visible (the Python environment), also where /tmp or /run hides them."""
+    never: tuple[Path, ...]
+    """Host folders that no container may see: the cluster's keys lie there."""
 
 
 def render_sandbox(  # noqa: PLR0917  all different types
@@ -47,14 +49,15 @@ def render_sandbox(  # noqa: PLR0917  all different types
     uid, gid = _identity(facts.pod, container, image)
     copies = tuple(Mount(target, str(source), readonly=True) for source, target in image.copies)
     visible = tuple(Mount(str(path), str(path), readonly=True, optional=True) for path in place.always)
+    covers = tuple(Mount(str(path), kind="cover") for path in place.never)
     arguments = container.get("args") or image.arguments
     context = container.get("securityContext", {})
     return SandboxSpec(
         argv=(*_entrypoint(container, image, env), *(expand(each, env) for each in arguments)),
         env=env,
         staging=place.staging,
-        # Last, because a volume on /tmp may hide them once more.
-        mounts=(Mount("/etc/hosts", str(place.hosts)), *copies, *mounts, *visible),
+        # Late, as a volume on /tmp may hide them once more; covers last, as those may show what is covered.
+        mounts=(Mount("/etc/hosts", str(place.hosts)), *copies, *mounts, *visible, *covers),
         cwd=container.get("workingDir") or image.workdir,
         hostname=facts.pod["spec"].get("hostname") or facts.pod["metadata"]["name"],
         uid=uid,

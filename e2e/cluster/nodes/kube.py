@@ -34,10 +34,6 @@ class KubeClient:
         """POST an object to its collection."""
         return await self._request("POST", path, body)
 
-    async def replace(self, path: str, body: Object) -> Object:
-        """PUT a whole object."""
-        return await self._request("PUT", path, body)
-
     async def patch(self, path: str, body: Object, kind: str = MERGE_PATCH) -> Object:
         """PATCH an object."""
         return await self._request("PATCH", path, body, content_type=kind)

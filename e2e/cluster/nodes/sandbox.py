@@ -29,7 +29,7 @@ _HINTS = (
 
 @dataclass(frozen=True)
 class Mount:
-    """One place in a container: a host path bound there, or a tmpfs."""
+    """One place in a container: a host path bound there, or, of the kind "cover", nothing to be seen."""
 
     target: str
     source: str = ""

@@ -5,7 +5,7 @@ it stands between a node and every container. It stays as the parent of the cont
 with the node, and ends with that process's exit status (128 + N for signal N).
 
 SPEC_FD holds JSON: {argv, env, cwd, hostname, uid, gid, mounts: [{source, target, kind, readonly}],
-readonly_root}; kind is "bind", "tmpfs" or "cover" (a writable copy-free tmpfs over an existing folder).
+readonly_root}; kind is "bind", or "cover" (nothing over a folder, where it is seen).
 REPORT_FD receives one JSON line: {"pid": N} when the program runs, or {"error": text, "stage": name}.
 """
 
@@ -174,9 +174,9 @@ def is_shown(target: str) -> bool:
 
 def apply_mount(wanted: dict[str, Any]) -> None:
     """One of the container's mounts."""
-    if wanted["kind"] == "tmpfs":
-        place = ensure_place(wanted["target"], is_directory=True)
-        mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    if wanted["kind"] == "cover":
+        if os.path.isdir(wanted["target"]):  # noqa: PTH112
+            mount("tmpfs", wanted["target"], "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "mode=555")
         return
     source = OLD_ROOT + wanted["source"]
     if wanted.get("optional") and is_shown(wanted["target"]):

@@ -53,6 +53,8 @@ class Settings:
     state_dir: Path
     nodes: tuple[NodeSpec, ...]
     image_dirs: tuple[Path, ...]
+    hidden: tuple[Path, ...] = ()
+    """Folders that no pod may see."""
     cluster_domain: str = "cluster.local"
     kubelet_address: str = "127.0.0.2"
     kubelet_port: int = 0

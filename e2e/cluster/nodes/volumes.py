@@ -36,7 +36,6 @@ class PodVolumes:
         self._folder = folder
         self._source = source
         self._paths: dict[str, Path] = {}
-        self._tmpfs: set[str] = set()
 
     async def prepare(self) -> None:
         """Make every volume; PodRefusedError (FailedMount) names the first that cannot be made."""

@@ -1,6 +1,7 @@
 // Makes the local cluster's certificates and keys in a folder: an authority, a server certificate for
-// the API server and for the nodes' kubelet ports, a client certificate for each of its users, and the
-// key pair that signs service account tokens. Standard library only, so it builds in seconds.
+// the API server, the controllers' health and the nodes' kubelet ports, a client certificate for each of
+// its users, and the key pair that signs service account tokens. etcd has an authority of its own, so that
+// no user of the API server can pass it by. Standard library only, so it builds in seconds.
 package main
 
 import (
@@ -51,7 +52,10 @@ func main() {
 }
 
 func makeAll(folder string, hosts []string) error {
-	ca, err := makeAuthority(folder)
+	if err := makeEtcd(folder); err != nil {
+		return err
+	}
+	ca, err := makeAuthority(folder, "ca")
 	if err != nil {
 		return err
 	}
@@ -80,19 +84,38 @@ func makeAll(folder string, hosts []string) error {
 	return makeTokenKeys(folder)
 }
 
-func makeAuthority(folder string) (*authority, error) {
+// makeEtcd issues what etcd serves and calls itself with, and what the API server calls it with.
+func makeEtcd(folder string) error {
+	ca, err := makeAuthority(folder, "etcd-ca")
+	if err != nil {
+		return err
+	}
+	if err := ca.issue(folder, "etcd", &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "etcd"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}); err != nil {
+		return err
+	}
+	return ca.issue(folder, "etcd-client", &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+func makeAuthority(folder, name string) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "millrace-local-cluster"},
+		Subject:               pkix.Name{CommonName: "millrace-local-" + name},
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	ca := &authority{certificate: template, key: key}
-	if err := ca.sign(folder, "ca", template, key); err != nil {
+	if err := ca.sign(folder, name, template, key); err != nil {
 		return nil, err
 	}
 	return ca, nil

@@ -1,0 +1,44 @@
+"""Gateways are replaced and a replica dies in mid-stream: who is served elsewhere notices nothing."""
+
+import time
+
+from e2e.cluster.product import NAMESPACE
+from e2e.host_processes import kill_pod_processes
+from e2e.load import assert_unharmed, load_beside
+from e2e.service import Service
+
+RATE = 3.0
+LONG = 600
+"""Tokens of a stream that is still under way when something happens."""
+
+
+def test_new_gateways_take_over_and_no_stream_is_cut(service: Service) -> None:
+    service.apply()
+    service.wait_ready()
+    gateway = ("-n", NAMESPACE, "rollout")
+    with load_beside(service, RATE, LONG) as load:
+        time.sleep(2.0)
+        service.cluster.kubectl(*gateway, "restart", "deployment", "millrace-gateway")
+        service.cluster.kubectl(*gateway, "status", "deployment", "millrace-gateway", "--timeout=110s")
+        time.sleep(2.0)
+    assert_unharmed(load)
+
+
+def test_a_killed_replicas_streams_say_so_and_all_others_go_on(service: Service) -> None:
+    service.spec["scaling"] |= {"minReplicas": 2, "maxReplicas": 2}
+    service.apply()
+    service.wait_ready()
+    with load_beside(service, RATE, LONG) as load:
+        time.sleep(4.0)
+        begun = len(load.streams)
+        assert kill_pod_processes(service.pods()[0]) > 0
+        killed_at = time.monotonic() - load.began
+        service.wait_for("down to one", lambda: service.status().get("readyReplicas") == 1, 20)
+        service.wait_for("two again", lambda: service.status().get("readyReplicas") == 2, 60)
+        time.sleep(2.0)
+    cut = [stream for stream in load.streams if stream.is_truncated]
+    assert cut, "no stream was under way where the replica died"
+    assert all(stream.number < begun + RATE for stream in cut), cut
+    assert all("replica" in str(stream.error) for stream in cut), cut
+    assert all(stream.ended is not None and stream.ended < killed_at + 5.0 for stream in cut), cut
+    assert [stream for stream in load.streams if stream.is_refused] == []

@@ -1,0 +1,77 @@
+"""Making the environment: whatever fails ends the command, with a line that says what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import bootstrap
+from e2e.cluster.errors import BuildFailedError
+from e2e.cluster.progress import Say
+
+
+@pytest.fixture(autouse=True)
+def empty_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / "venv")
+    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "venv" / ".installed")
+    return tmp_path / "venv"
+
+
+def test_a_python_without_pip_is_refused_before_anything_is_made(
+    empty_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "find_spec", lambda name: None if name == "ensurepip" else name)
+    for arguments in (["--only-venv"], []):
+        assert bootstrap.main(arguments) == 1
+        assert "sudo apt-get install python3-venv" in capsys.readouterr().out
+    assert not empty_environment.exists()
+
+
+def test_an_environment_that_was_half_made_is_made_anew(empty_environment: Path) -> None:
+    python = empty_environment / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert not bootstrap.has_pip()
+    bootstrap.make_venv()
+    assert bootstrap.has_pip()
+    assert (
+        subprocess.run([python, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
+    )
+
+
+def fail_to_install(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
+    def fail(_: Say) -> None:
+        raise failure
+
+    monkeypatch.setattr(bootstrap, "install_venv", fail)
+    monkeypatch.setattr(bootstrap, "check_before", lambda _: None)
+    monkeypatch.setattr(bootstrap, "get_programs", lambda _: None)
+
+
+@pytest.mark.parametrize("failure", [BuildFailedError("venv", "odd", Path("log")), OSError(28, "No space")])
+def test_what_ends_the_installer_ends_the_command(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_to_install(monkeypatch, failure)
+    assert bootstrap.main([]) == 1
+    assert capsys.readouterr().out == f"failed: {failure}\n"
+
+
+@pytest.mark.parametrize("failure", [SystemExit(1), ValueError("a bug of ours")])
+def test_what_nobody_expects_ends_the_command_too(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's venv calls sys.exit, which a thread of its own would swallow."""
+    fail_to_install(monkeypatch, failure)
+    with pytest.raises(type(failure)):
+        bootstrap.main([])
+
+
+def test_a_failing_pip_names_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise subprocess.CalledProcessError(1, "ensurepip", b"first line\nno space left\n")
+
+    monkeypatch.setattr(bootstrap.venv, "create", fail)
+    with pytest.raises(BuildFailedError, match="venv: no space left"):
+        bootstrap.make_venv()
