@@ -39,19 +39,26 @@ async def read_prompts(
 ) -> Prompted:
     """Return what a body asks for, having called `on_request` as soon as all but the prompts is known.
 
+    The body is emptied once it is encoded for the worker, or read: while it waits there it is held once, as
+    admission counts it.
+
     Raises BadRequestError, UnavailableError, GenerationError, and what `on_request` raises.
     """
     if len(body) > inline_bytes:
-        job = text.read(dialect, bytes(body), max_prompt_tokens)
-        read = await _answered(job, is_large=True)
+        reading = text.read(dialect, body, max_prompt_tokens)
+        body.clear()
+        read = await _answered(reading, is_large=True)
         request = decode_request(read.request)
         on_request(request)
         return Prompted(request, read.prompts)
     request, prompts = READERS[dialect](body)
+    body.clear()
     on_request(request)
     if isinstance(prompts, list):
         return Prompted(request, prompts)
-    return Prompted(request, await _answered(text.run(prompts, max_prompt_tokens), is_large=False))
+    encoding = text.run(prompts, max_prompt_tokens)
+    del prompts
+    return Prompted(request, await _answered(encoding, is_large=False))
 
 
 async def _answered(job: Awaitable[Result], *, is_large: bool) -> Result:

@@ -1,10 +1,12 @@
 """The asyncio side of the text worker: starts it, hands it one job at a time, replaces it when it fails."""
 
 import asyncio
+import contextlib
 import logging
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -45,7 +47,8 @@ class ReadPrompts(NamedTuple):
     prompts: list[Tokens]
 
 
-class _Asked(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Asked:
     """A job in the queue. Its answer is done early where the caller has left."""
 
     frame: bytes
@@ -99,13 +102,20 @@ class TextWorker:
             started.cancel()
         self._require_open()
 
-    async def run(self, job: TextJob, max_prompt_tokens: int | None = None) -> Sequence[Tokens]:
-        """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError."""
-        return (await self._run(job, max_prompt_tokens)).prompts
+    def run(
+        self, job: TextJob, max_prompt_tokens: int | None = None
+    ) -> Coroutine[None, None, Sequence[Tokens]]:
+        """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError.
 
-    async def read(self, dialect: str, body: bytes, max_prompt_tokens: int | None = None) -> ReadPrompts:
-        """Return what the module's reader makes of a whole body. Raises as `run`."""
-        return await self._run(ReadBody(dialect, body), max_prompt_tokens)
+        The job is encoded before this returns, so that nobody has to hold it while it waits.
+        """
+        return self._run_text(_encode(job, max_prompt_tokens))
+
+    def read(
+        self, dialect: str, body: bytes | bytearray, max_prompt_tokens: int | None = None
+    ) -> Coroutine[None, None, ReadPrompts]:
+        """Return what the module's reader makes of a whole body. Encodes it at once, and raises, as `run`."""
+        return self._run(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
@@ -115,19 +125,25 @@ class TextWorker:
         if self._process is not None:
             await self._process.kill()  # the keeper may have been cancelled while it waited for the end
 
-    async def _run(self, job: AnyJob, max_prompt_tokens: int | None) -> ReadPrompts:
+    async def _run_text(self, frame: bytes) -> Sequence[Tokens]:
+        return (await self._run(frame)).prompts
+
+    async def _run(self, frame: bytes) -> ReadPrompts:
         """Run a job in its turn.
 
-        A caller that is cancelled loses its turn. Once the job runs it is left to end (or to be killed), so
-        that its time is never charged to the job behind it.
+        A caller that is cancelled loses its turn, and what it asked is let go. Once the job runs it is left
+        to end (or to be killed), so that its time is never charged to the job behind it.
         """
         self._require_open()
-        asked = _Asked(
-            encode_frame(ToTextWorker(job, max_prompt_tokens)), asyncio.get_running_loop().create_future()
-        )
+        asked = _Asked(frame, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self._has_news.set()
-        return _interpret(await asked.answer)
+        try:
+            return _interpret(await asked.answer)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ValueError):  # it runs already
+                self._queue.remove(asked)
+            raise
 
     def _require_open(self) -> None:
         if self._refusal is not None:
@@ -181,6 +197,7 @@ class TextWorker:
                 outcome = error
             finally:
                 _settle(asked, outcome)
+            del asked  # else its frame would be held until the next job
             if isinstance(outcome, TextWorkerError):
                 return f"failed a job ({outcome})"
         return "ended while it was idle"
@@ -202,6 +219,10 @@ class TextWorker:
         self._refusal = why
         while self._queue:
             _settle(self._queue.popleft(), TextWorkerDiedError(why))
+
+
+def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
+    return encode_frame(ToTextWorker(job, max_prompt_tokens))
 
 
 def _settle(asked: _Asked, outcome: FromTextWorker | TextWorkerError) -> None:

@@ -107,6 +107,18 @@ async def test_a_caller_that_leaves_before_its_turn_has_no_turn(worker: TextWork
             await running
 
 
+async def test_a_caller_that_leaves_takes_its_job_along(worker: TextWorker) -> None:
+    running, staying, *leaving = (asyncio.create_task(worker.run(say("loop"))) for _ in range(6))
+    while len(worker._queue) != 5:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.wait(leaving)
+    assert len(worker._queue) == 1
+    outcomes = await asyncio.gather(running, staying, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [TextTimeoutError] * 2
+
+
 async def test_a_worker_that_dies_idle_is_replaced_before_anybody_asks(worker: TextWorker) -> None:
     first_pid = process_of(worker).pid
     await kill_process(worker)
