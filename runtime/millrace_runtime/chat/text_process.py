@@ -1,6 +1,6 @@
 """The text worker's process: one job after the other, until its socket closes.
 
-python -m millrace_runtime.chat.text_process MODEL_PATH SOCKET_FD MEMORY_BYTES JOB_SECONDS
+python -m millrace_runtime.chat.text_process MODEL_PATH PARENT_PID SOCKET_FD MEMORY_BYTES
 """
 
 import os
@@ -35,6 +35,7 @@ from millrace_runtime.chat.jobs import (
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.text_bound import read_bytes_per_token
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.parent import end_with_parent
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.tokens import pack_tokens
 
@@ -117,21 +118,19 @@ class JobRunner:
         return self._template
 
 
-def serve_jobs(connection: socket.socket, runner: JobRunner, job_seconds: float) -> None:
-    """Answer jobs until the peer closes. The alarm kills a job that outlives a parent that is gone."""
+def serve_jobs(connection: socket.socket, runner: JobRunner) -> None:
+    """Answer jobs until the peer closes."""
     decoder: FrameDecoder[ToTextWorker] = FrameDecoder(ToTextWorker)
     connection.sendall(encode_frame(WorkerReady()))
     while data := connection.recv(_READ_BYTES):
         for job in decoder.feed(data):
-            signal.setitimer(signal.ITIMER_REAL, job_seconds)
-            answer = runner.answer(job)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            connection.sendall(encode_frame(answer))
+            connection.sendall(encode_frame(runner.answer(job)))
 
 
 def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     """Limit memory, load the model's text files, and serve."""
-    model_path, fd, memory_bytes, job_seconds = Path(argv[0]), int(argv[1]), int(argv[2]), float(argv[3])
+    model_path, parent_pid, fd, memory_bytes = Path(argv[0]), *map(int, argv[1:])
+    end_with_parent(parent_pid)  # in the middle of a job too
     # Data, not address space: allocators reserve far more addresses than they use.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -140,7 +139,7 @@ def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=fd) as connection:
         runner = JobRunner(Tokenizer.load(model_path), read_bytes_per_token(model_path), read_body)
-        serve_jobs(connection, runner, job_seconds)
+        serve_jobs(connection, runner)
     return 0
 
 

@@ -14,8 +14,6 @@ from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20
-_ORPHAN_SECONDS = 5.0
-"""How much longer than we do the worker's own alarm waits: it matters only when we are gone."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +132,8 @@ async def _spawn(
 
 
 def _command(model_path: Path, limits: TextLimits, module: str, fd: int) -> list[str]:
-    alarm_seconds = limits.job_seconds + _ORPHAN_SECONDS
-    arguments = [str(model_path), str(fd), str(limits.memory_bytes), str(alarm_seconds)]
-    return [sys.executable, "-m", module, *arguments]
+    arguments = (model_path, os.getpid(), fd, limits.memory_bytes)
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def _environment(limits: TextLimits) -> dict[str, str]:
