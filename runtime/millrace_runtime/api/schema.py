@@ -164,6 +164,8 @@ class ChatMessage(UnsupportedInMessage, kw_only=True):
     name: Name | None = None
     annotations: Any = None
     """Ignored: what an answer of OpenAI's says of its sources."""
+    parsed: Any = None
+    """Ignored: what OpenAI's client read from `content`."""
 
 
 class ChatBody(GenerationBody, kw_only=True):

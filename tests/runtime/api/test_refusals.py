@@ -40,6 +40,17 @@ async def test_an_answer_of_openais_may_be_sent_back_as_a_message(served: Served
     await served.openai.chat.completions.create(model="tiny", messages=[*HI, dumped, *HI])
 
 
+async def test_what_openais_client_made_of_an_answer_may_be_sent_back(served: Served) -> None:
+    chats = served.openai.chat.completions
+    async with chats.stream(model="tiny", messages=HI) as stream:
+        streamed = (await stream.get_final_completion()).choices[0].message
+    parsed = (await chats.parse(model="tiny", messages=HI)).choices[0].message
+    for said in (streamed, parsed):
+        for spelled in (said, said.model_dump(), said.model_dump(exclude_unset=True)):
+            again = await chats.create(model="tiny", messages=[*HI, spelled, *HI])
+            assert again.choices[0].message.content == REPLY
+
+
 ASKING = {
     "allowed_token_ids": [5],
     "bad_words": ["the"],
