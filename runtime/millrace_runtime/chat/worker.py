@@ -72,6 +72,8 @@ class TextWorker:
         """A job was queued, or a process ended."""
         self._has_started = asyncio.Event()
         self._process: WorkerProcess | None = None
+        self._pauses = iter(self._limits.retry_seconds)
+        """What is left of them: before the tries that follow useless processes, one behind the other."""
         self._keeping: asyncio.Task[None] | None = None
         self._is_ready = False
         self._refusal: str | None = "the text worker was not started"
@@ -154,10 +156,10 @@ class TextWorker:
         why = _CLOSED
         try:
             while True:
-                self._process = await self._start_process()
-                fault = await self._serve(self._process)
-                logger.warning("text worker %s: starting another", fault)
-                await self._process.kill()
+                try:
+                    await self._use_process()
+                except TextWorkerDiedError as error:
+                    await self._back_off(error)
         except Exception as error:
             if not isinstance(error, TextWorkerDiedError):
                 logger.exception("the text worker is given up")
@@ -166,41 +168,45 @@ class TextWorker:
         finally:
             self._refuse_all(why)
 
-    async def _start_process(self) -> WorkerProcess:
-        """Return a process that has loaded. Raises TextWorkerDiedError after the last try."""
-        pauses = self._limits.retry_seconds
-        for seconds in (*pauses, None):
-            try:
-                process = await WorkerProcess.start(self._model_path, self._limits, self._module)
-            except TextWorkerDiedError as error:
-                self._is_ready = False
-                if seconds is None:
-                    raise TextWorkerDiedError(
-                        f"the text worker does not start, tried {len(pauses) + 1} times; the log says why"
-                    ) from error
-                logger.warning("%s; again in %g s", error, seconds)
-                await asyncio.sleep(seconds)
-            else:
-                break
+    async def _use_process(self) -> None:
+        """Start a process and hand it jobs until it fails. Raises TextWorkerDiedError if it was of no use.
+
+        One that a job killed was of use: else a client could have the whole worker given up.
+        """
+        process = await WorkerProcess.start(self._model_path, self._limits, self._module)
+        self._process = process
         self._is_ready = True
         self._has_started.set()
         process.call_at_end(self._has_news.set)
-        return process
+        failed = await self._serve(process)
+        await process.kill()
+        if process.is_proven:
+            self._pauses = iter(self._limits.retry_seconds)
+        elif failed is None:
+            raise TextWorkerDiedError("the text worker ended as soon as it had started")
+        fault = "ended while it was idle" if failed is None else f"failed a job ({failed})"
+        logger.warning("text worker %s: starting another", fault)
 
-    async def _serve(self, process: WorkerProcess) -> str:
-        """Hand the process one job after the other. Returns how it failed."""
+    async def _back_off(self, error: TextWorkerDiedError) -> None:
+        """Wait before the next try. Raises TextWorkerDiedError after the last one."""
+        self._is_ready = False
+        seconds = next(self._pauses, None)
+        if seconds is None:
+            num_tries = len(self._limits.retry_seconds) + 1
+            raise TextWorkerDiedError(
+                f"the text worker does not start, tried {num_tries} times; the log says why"
+            ) from error
+        logger.warning("%s; again in %g s", error, seconds)
+        await asyncio.sleep(seconds)
+
+    async def _serve(self, process: WorkerProcess) -> TextWorkerError | None:
+        """Hand the process one job after the other. Returns how one failed; None: the process ended idle."""
         while (asked := await self._next_job(process)) is not None:
-            outcome: FromTextWorker | TextWorkerError = TextWorkerDiedError(_CLOSED)
-            try:
-                outcome = await process.ask(asked.frame)
-            except TextWorkerError as error:
-                outcome = error
-            finally:
-                _settle(asked, outcome)
+            failed = await _answer(process, asked)
             del asked  # else its frame would be held until the next job
-            if isinstance(outcome, TextWorkerError):
-                return f"failed a job ({outcome})"
-        return "ended while it was idle"
+            if failed is not None:
+                return failed
+        return None
 
     async def _next_job(self, process: WorkerProcess) -> _Asked | None:
         """Return the next job that somebody waits for; None when the process has ended."""
@@ -223,6 +229,18 @@ class TextWorker:
 
 def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
     return encode_frame(ToTextWorker(job, max_prompt_tokens))
+
+
+async def _answer(process: WorkerProcess, asked: _Asked) -> TextWorkerError | None:
+    """Hand a job to the process, and its outcome to the caller. Returns how it failed."""
+    outcome: FromTextWorker | TextWorkerError = TextWorkerDiedError(_CLOSED)
+    try:
+        outcome = await process.ask(asked.frame)
+    except TextWorkerError as error:
+        outcome = error
+    finally:
+        _settle(asked, outcome)
+    return outcome if isinstance(outcome, TextWorkerError) else None
 
 
 def _settle(asked: _Asked, outcome: FromTextWorker | TextWorkerError) -> None:

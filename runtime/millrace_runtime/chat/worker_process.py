@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class TextLimits:
     """Threads that tokenise the prompts of one job."""
     start_seconds: float = 60.0
     """How long loading the tokenizer may take."""
+    proof_seconds: float = 30.0
+    """A process that ends earlier, and has answered no job, is as if it had not started."""
     retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
     """Pauses between the tries to start it; one try more than pauses."""
 
@@ -42,6 +45,8 @@ class WorkerProcess:
         self._decoder: FrameDecoder[FromTextWorker] = FrameDecoder(FromTextWorker)  # type: ignore[arg-type]
         self._messages: list[FromTextWorker] = []
         self._exit = asyncio.create_task(process.wait())
+        self._started_at = time.monotonic()
+        self._has_answered = False
 
     @classmethod
     async def start(cls, model_path: Path, limits: TextLimits, module: str) -> "WorkerProcess":
@@ -67,6 +72,11 @@ class WorkerProcess:
         """Whether the process is gone."""
         return self._exit.done()
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it has answered a job, or lived long: then its end says nothing of the next one's."""
+        return self._has_answered or time.monotonic() - self._started_at >= self._limits.proof_seconds
+
     def call_at_end(self, callback: Callable[[], None]) -> None:
         """Call back once the process is gone."""
         self._exit.add_done_callback(lambda _: callback())
@@ -79,13 +89,15 @@ class WorkerProcess:
         try:
             async with asyncio.timeout(self._limits.job_seconds):
                 await asyncio.get_running_loop().sock_sendall(self._sock, frame)
-                return await self._receive()
+                answer = await self._receive()
         except TimeoutError as error:
             raise TextTimeoutError(
                 f"rendering and tokenising the prompt took longer than {self._limits.job_seconds:g} s"
             ) from error
         except (EOFError, OSError, FrameError) as error:
             raise TextWorkerDiedError("the text worker ended while it handled this prompt") from error
+        self._has_answered = True
+        return answer
 
     async def kill(self) -> None:
         """End the process and wait until it is gone."""

@@ -19,13 +19,19 @@ from millrace_runtime.chat.errors import (
     TextTimeoutError,
     TextWorkerDiedError,
 )
-from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
+from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, WorkerReady
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
+from millrace_runtime.protocol.framing import encode_frame
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
 LIMITS = TextLimits(
-    job_seconds=1.0, memory_bytes=1 << 30, num_threads=3, start_seconds=30, retry_seconds=(0.05, 0.1)
+    job_seconds=1.0,
+    memory_bytes=1 << 30,
+    num_threads=3,
+    start_seconds=30,
+    proof_seconds=0,
+    retry_seconds=(0.05, 0.1),
 )
 
 
@@ -190,6 +196,41 @@ async def test_a_first_start_that_fails_is_tried_again(
             await asyncio.sleep(0.01)
         write_model(tmp_path, build_byte_level())
         await starting
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1
+    await worker.close()
+
+
+START_AND_END = f"""
+import socket, sys
+from {WorkerReady.__module__} import WorkerReady
+from {encode_frame.__module__} import encode_frame
+with socket.socket(fileno=int(sys.argv[3])) as sock:
+    sock.sendall(encode_frame(WorkerReady()))
+"""
+
+
+async def test_a_worker_that_starts_only_to_end_counts_as_one_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "short_lived.py").write_text(START_AND_END)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    limits = dataclasses.replace(LIMITS, proof_seconds=60)
+    worker = TextWorker(tmp_path, limits, "short_lived")
+    await worker.start()
+    async with asyncio.timeout(20):
+        failure = await worker.failure
+    assert "does not start, tried 3 times" in failure
+    assert caplog.text.count("ended as soon as it had started") == 2
+    assert not worker.is_ready
+
+
+async def test_a_worker_that_answered_is_replaced_however_often_it_ends(tmp_path: Path) -> None:
+    limits = dataclasses.replace(LIMITS, proof_seconds=60)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits)
+    await worker.start()
+    for _ in range(len(limits.retry_seconds) + 2):
+        assert len(await worker.run(EncodeTexts(["the"]))) == 1
+        await kill_process(worker)
     assert len(await worker.run(EncodeTexts(["the"]))) == 1
     await worker.close()
 
