@@ -9,8 +9,10 @@ from millrace_runtime.api.reading import READERS
 from millrace_runtime.api.text_process import decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
+    NoTextWorkerError,
     TextMemoryError,
     TextTimeoutError,
+    TextWorkerDiedError,
     TextWorkerError,
 )
 from millrace_runtime.chat.worker import TextWorker
@@ -64,16 +66,18 @@ async def read_prompts(
 async def _answered(job: Awaitable[Result], *, is_large: bool) -> Result:
     """Return the job's answer, or raise what the client is told.
 
-    What a large body takes too long for, it would the next time too. A small one met a busy machine, or a
-    fault of the model's files.
+    What takes too long, or ends the worker, because a body is large would do so the next time too. A small
+    body met a busy machine, or a fault of the model's files.
     """
     try:
         return await job
     except BodyRefusedError as error:
         raise BadRequestError(str(error), param=error.param, code=error.code) from error
-    except (TextTimeoutError, TextMemoryError) as error:
+    except (TextTimeoutError, TextMemoryError, TextWorkerDiedError) as error:
         if is_large:
             raise BadRequestError(f"{error}: shorten it") from error
+        raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
+    except NoTextWorkerError as error:
         raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
     except TextWorkerError as error:
         raise GenerationError(str(error)) from error

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
+    NoTextWorkerError,
     TextJobFailedError,
     TextMemoryError,
-    TextWorkerDiedError,
     TextWorkerError,
 )
 from millrace_runtime.chat.jobs import (
@@ -94,7 +94,7 @@ class TextWorker:
         return self._is_ready
 
     async def start(self) -> None:
-        """Start the process and wait until it has loaded. Raises TextWorkerDiedError after the last try."""
+        """Start the process and wait until it has loaded. Raises NoTextWorkerError after the last try."""
         self._refusal = None
         self._keeping = asyncio.create_task(self._keep())
         started = asyncio.create_task(self._has_started.wait())
@@ -149,7 +149,7 @@ class TextWorker:
 
     def _require_open(self) -> None:
         if self._refusal is not None:
-            raise TextWorkerDiedError(self._refusal)
+            raise NoTextWorkerError(self._refusal)
 
     async def _keep(self) -> None:
         """Keep a process, and hand it jobs until it fails. Ends when none can be started any more."""
@@ -158,10 +158,10 @@ class TextWorker:
             while True:
                 try:
                     await self._use_process()
-                except TextWorkerDiedError as error:
+                except NoTextWorkerError as error:
                     await self._back_off(error)
         except Exception as error:
-            if not isinstance(error, TextWorkerDiedError):
+            if not isinstance(error, NoTextWorkerError):
                 logger.exception("the text worker is given up")
             why = str(error)
             self.failure.set_result(why)
@@ -169,7 +169,7 @@ class TextWorker:
             self._refuse_all(why)
 
     async def _use_process(self) -> None:
-        """Start a process and hand it jobs until it fails. Raises TextWorkerDiedError if it was of no use.
+        """Start a process and hand it jobs until it fails. Raises NoTextWorkerError if it was of no use.
 
         One that a job killed was of use: else a client could have the whole worker given up.
         """
@@ -183,17 +183,17 @@ class TextWorker:
         if process.is_proven:
             self._pauses = iter(self._limits.retry_seconds)
         elif failed is None:
-            raise TextWorkerDiedError("the text worker ended as soon as it had started")
+            raise NoTextWorkerError("the text worker ended as soon as it had started")
         fault = "ended while it was idle" if failed is None else f"failed a job ({failed})"
         logger.warning("text worker %s: starting another", fault)
 
-    async def _back_off(self, error: TextWorkerDiedError) -> None:
-        """Wait before the next try. Raises TextWorkerDiedError after the last one."""
+    async def _back_off(self, error: NoTextWorkerError) -> None:
+        """Wait before the next try. Raises NoTextWorkerError after the last one."""
         self._is_ready = False
         seconds = next(self._pauses, None)
         if seconds is None:
             num_tries = len(self._limits.retry_seconds) + 1
-            raise TextWorkerDiedError(
+            raise NoTextWorkerError(
                 f"the text worker does not start, tried {num_tries} times; the log says why"
             ) from error
         logger.warning("%s; again in %g s", error, seconds)
@@ -224,7 +224,7 @@ class TextWorker:
         self._is_ready = False
         self._refusal = why
         while self._queue:
-            _settle(self._queue.popleft(), TextWorkerDiedError(why))
+            _settle(self._queue.popleft(), NoTextWorkerError(why))
 
 
 def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
@@ -233,7 +233,7 @@ def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
 
 async def _answer(process: WorkerProcess, asked: _Asked) -> TextWorkerError | None:
     """Hand a job to the process, and its outcome to the caller. Returns how it failed."""
-    outcome: FromTextWorker | TextWorkerError = TextWorkerDiedError(_CLOSED)
+    outcome: FromTextWorker | TextWorkerError = NoTextWorkerError(_CLOSED)
     try:
         outcome = await process.ask(asked.frame)
     except TextWorkerError as error:
@@ -263,4 +263,4 @@ def _interpret(answer: FromTextWorker) -> ReadPrompts:
             raise TextJobFailedError(message)
         case MemoryExceeded():
             raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
-    raise TextWorkerDiedError(f"the text worker answered out of turn: {answer!r}")
+    raise TextJobFailedError(f"the text worker answered out of turn: {answer!r}")

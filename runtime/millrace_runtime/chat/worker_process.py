@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace_runtime.chat.errors import TextTimeoutError, TextWorkerDiedError
+from millrace_runtime.chat.errors import NoTextWorkerError, TextTimeoutError, TextWorkerDiedError
 from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError
 
@@ -50,11 +50,11 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, model_path: Path, limits: TextLimits, module: str) -> "WorkerProcess":
-        """Start a process and wait until it has loaded. Raises TextWorkerDiedError."""
+        """Start a process and wait until it has loaded. Raises NoTextWorkerError."""
         try:
             started = cls(*await _spawn(model_path, limits, module), limits)
         except OSError as error:  # no process, memory or descriptor left
-            raise TextWorkerDiedError(f"the text worker's process can't be started: {error}") from error
+            raise NoTextWorkerError(f"the text worker's process can't be started: {error}") from error
         try:
             await started._expect_ready()
         except BaseException:
@@ -111,9 +111,9 @@ class WorkerProcess:
             async with asyncio.timeout(self._limits.start_seconds):
                 first = await self._receive()
         except (TimeoutError, EOFError, OSError, FrameError) as error:
-            raise TextWorkerDiedError("the text worker did not start") from error
+            raise NoTextWorkerError("the text worker did not start") from error
         if not isinstance(first, WorkerReady):
-            raise TextWorkerDiedError("the text worker's first message is not what was expected")
+            raise NoTextWorkerError("the text worker's first message is not what was expected")
 
     async def _receive(self) -> FromTextWorker:
         while not self._messages:

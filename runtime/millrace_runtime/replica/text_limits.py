@@ -9,9 +9,9 @@ _MAX_THREADS = 4
 _SHARE_OF_MEMORY = 0.25
 """The weights and the KV cache are to have the most of it."""
 _MIN_MEMORY_BYTES = 1024**3
-"""A tokenizer of 128k pieces takes some hundreds of MB to load."""
+"""A tokenizer of 128k pieces takes some hundreds of MB to load; the rest is enough for 1 MB of text."""
 _MAX_MEMORY_BYTES = 4 * 1024**3
-"""8 MiB of text, the longest body, take 1.6 GB."""
+"""Nearly 8 MiB of any text, the longest body. What memory is too small for, the worker refuses."""
 
 
 def plan_text_limits(environment: Mapping[str, str], usable_bytes: int) -> TextLimits:

@@ -14,6 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
+    NoTextWorkerError,
     TextJobFailedError,
     TextMemoryError,
     TextTimeoutError,
@@ -67,6 +68,24 @@ async def test_a_text_that_cannot_fit_is_refused_untokenised(worker: TextWorker)
         await worker.run(say("x" * 80), max_prompt_tokens=10)
     assert time.monotonic() - began < 0.5  # tokenised it takes several seconds
     assert len((await worker.run(EncodeTexts([END_TOKEN * 10]), max_prompt_tokens=10))[0]) == 10
+
+
+LINES = "a\n"
+"""What takes the most memory for its bytes: a new piece with each letter."""
+
+
+async def test_a_text_that_memory_is_too_small_for_is_refused_untokenised(tmp_path: Path) -> None:
+    limits = dataclasses.replace(LIMITS, memory_bytes=256 << 20, job_seconds=60)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits)
+    await worker.start()
+    first_pid = process_of(worker).pid
+    with pytest.raises(BodyRefusedError, match="8000000 bytes") as refused:
+        await worker.run(EncodeTexts([LINES * 2_000_000, LINES * 2_000_000]))
+    most = int(re.search(r"at most (\d+) bytes", str(refused.value))[1])
+    [tokens] = await worker.run(EncodeTexts([LINES * (most // 2)]))
+    assert len(tokens) == most // 2 * 2 > 100_000
+    assert process_of(worker).pid == first_pid
+    await worker.close()
 
 
 async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker) -> None:
@@ -156,7 +175,7 @@ async def test_a_worker_that_cannot_be_replaced_is_not_ready_and_says_so_in_the_
     assert not worker.is_ready
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == [failure] * 3
-    with pytest.raises(TextWorkerDiedError, match="does not start"):
+    with pytest.raises(NoTextWorkerError, match="does not start"):
         await worker.run(EncodeTexts(["the"]))
 
 
@@ -181,7 +200,7 @@ async def test_a_process_that_the_system_refuses_is_tried_again(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
     worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS)
-    with pytest.raises(TextWorkerDiedError, match="tried 3 times"):
+    with pytest.raises(NoTextWorkerError, match="tried 3 times"):
         await worker.start()
     assert await worker.failure
 
@@ -236,7 +255,7 @@ async def test_a_worker_that_answered_is_replaced_however_often_it_ends(tmp_path
 
 
 async def test_a_worker_that_never_starts_says_how_often_it_was_tried(tmp_path: Path) -> None:
-    with pytest.raises(TextWorkerDiedError, match="does not start, tried 3 times"):
+    with pytest.raises(NoTextWorkerError, match="does not start, tried 3 times"):
         await TextWorker(tmp_path, LIMITS).start()
 
 
@@ -247,7 +266,7 @@ async def test_a_fault_of_ours_is_told_as_a_failure(
         raise ValueError("ours")
 
     monkeypatch.setattr(process_of(worker), "ask", fail)
-    with pytest.raises(TextWorkerDiedError):
+    with pytest.raises(NoTextWorkerError):
         await worker.run(EncodeTexts(["the"]))
     assert await worker.failure == "ours"
     assert not worker.is_ready
@@ -302,7 +321,7 @@ async def test_closing_ends_the_process_and_fails_every_job(worker: TextWorker) 
     await worker.close()
     assert process.has_ended
     for job in jobs:
-        with pytest.raises(TextWorkerDiedError, match="closed"):
+        with pytest.raises(NoTextWorkerError, match="closed"):
             await job
     assert not worker.failure.done()
 
