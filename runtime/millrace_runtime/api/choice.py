@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millrace_runtime.chat.stop import StopMatcher
+from millrace_runtime.chat.stop import StopMatcher, StopStates
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP, SequenceOutput
 from millrace_runtime.protocol.step import TokenLogprobs
@@ -38,7 +38,7 @@ class Choice:
         index: int,
         num_prompt_tokens: int,
         tokenizer: Tokenizer,
-        stops: tuple[str, ...],
+        stops: StopStates,
         ends: frozenset[int],
     ) -> None:
         self.index = index

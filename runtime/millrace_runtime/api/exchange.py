@@ -156,10 +156,10 @@ class Exchange:
     def _plan(self, request: GenerationRequest, prompts: Prompts, ready: EngineReady) -> Generation:
         """Return the generation of prompts that fit the model; only then may they have to wait."""
         replica = self._replica
-        generation = Generation(replica.engine, replica.metrics, self._arrival, self._booking.start)
+        generation = Generation(request, replica.engine, replica.metrics, self._arrival, self._booking.start)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
-            generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
+            generation.add_prompt(prompt, max_tokens, replica.tokenizer)
         return generation
 
     def _start(self, generation: Generation) -> None:

@@ -10,6 +10,7 @@ from millrace_runtime.api.choice import Choice, Delta
 from millrace_runtime.api.engine_client import DeltaStream, EngineClient
 from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.metrics import ReplicaMetrics
+from millrace_runtime.chat.stop import build_stop_states
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
@@ -34,11 +35,14 @@ class Generation:
 
     def __init__(
         self,
+        request: GenerationRequest,
         engine: EngineClient,
         metrics: ReplicaMetrics,
         arrival: float,
         on_first_token: Callable[[int], None],
     ) -> None:
+        self._request = request
+        self._stops = build_stop_states(request.stops)
         self._engine = engine
         self._metrics = metrics
         self._arrival = arrival
@@ -49,10 +53,9 @@ class Generation:
         self.deltas = DeltaStream(engine, self._accept)
         """What each step makes certain, from `start` on."""
 
-    def add_prompt(
-        self, request: GenerationRequest, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer
-    ) -> None:
+    def add_prompt(self, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> None:
         """Plan the choices of one prompt. `start` sends them."""
+        request = self._request
         ends = () if request.ignores_end else tokenizer.end_token_ids
         stop_ids = [*ends, *request.stop_token_ids]
         self._num_prompt_tokens += len(prompt)
@@ -70,7 +73,7 @@ class Generation:
         )
         for sequence in sequences:
             self._choices[sequence.sequence_id] = Choice(
-                len(self._choices), len(prompt), tokenizer, request.stops, frozenset(stop_ids)
+                len(self._choices), len(prompt), tokenizer, self._stops, frozenset(stop_ids)
             )
 
     def start(self) -> None:

@@ -99,7 +99,8 @@ def build_request(
             "split the request",
             param="prompt",
         )
-    if body.stream_options is not None and not body.stream:
+    includes_usage = bool(body.stream_options and body.stream_options.include_usage)
+    if includes_usage and not body.stream:
         raise BadRequestError("`stream_options` needs `stream: true`", param="stream_options")
     return GenerationRequest(
         num_prompts=num_prompts,
@@ -113,7 +114,7 @@ def build_request(
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignores_end=bool(body.ignore_eos),
         is_streaming=bool(body.stream),
-        includes_usage=bool(body.stream_options and body.stream_options.include_usage),
+        includes_usage=includes_usage,
     )
 
 

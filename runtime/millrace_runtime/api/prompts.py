@@ -9,8 +9,10 @@ from millrace_runtime.api.reading import READERS
 from millrace_runtime.api.text_process import decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
+    NoTextWorkerError,
     TextMemoryError,
     TextTimeoutError,
+    TextWorkerDiedError,
     TextWorkerError,
 )
 from millrace_runtime.chat.worker import TextWorker
@@ -39,34 +41,43 @@ async def read_prompts(
 ) -> Prompted:
     """Return what a body asks for, having called `on_request` as soon as all but the prompts is known.
 
+    The body is emptied once it is encoded for the worker, or read: while it waits there it is held once, as
+    admission counts it.
+
     Raises BadRequestError, UnavailableError, GenerationError, and what `on_request` raises.
     """
     if len(body) > inline_bytes:
-        job = text.read(dialect, bytes(body), max_prompt_tokens)
-        read = await _answered(job, is_large=True)
+        reading = text.read(dialect, body, max_prompt_tokens)
+        body.clear()
+        read = await _answered(reading, is_large=True)
         request = decode_request(read.request)
         on_request(request)
         return Prompted(request, read.prompts)
     request, prompts = READERS[dialect](body)
+    body.clear()
     on_request(request)
     if isinstance(prompts, list):
         return Prompted(request, prompts)
-    return Prompted(request, await _answered(text.run(prompts, max_prompt_tokens), is_large=False))
+    encoding = text.run(prompts, max_prompt_tokens)
+    del prompts
+    return Prompted(request, await _answered(encoding, is_large=False))
 
 
 async def _answered(job: Awaitable[Result], *, is_large: bool) -> Result:
     """Return the job's answer, or raise what the client is told.
 
-    What a large body takes too long for, it would the next time too. A small one met a busy machine, or a
-    fault of the model's files.
+    What takes too long, or ends the worker, because a body is large would do so the next time too. A small
+    body met a busy machine, or a fault of the model's files.
     """
     try:
         return await job
     except BodyRefusedError as error:
         raise BadRequestError(str(error), param=error.param, code=error.code) from error
-    except (TextTimeoutError, TextMemoryError) as error:
+    except (TextTimeoutError, TextMemoryError, TextWorkerDiedError) as error:
         if is_large:
             raise BadRequestError(f"{error}: shorten it") from error
+        raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
+    except NoTextWorkerError as error:
         raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
     except TextWorkerError as error:
         raise GenerationError(str(error)) from error

@@ -44,7 +44,7 @@ def read_chat(data: bytes | bytearray) -> Reading:
     """Return what a body of POST /v1/chat/completions asks for. Raises BadRequestError."""
     body = decode_body(data, ChatBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     messages = [_read_message(message, place) for place, message in enumerate(body.messages)]
     max_tokens = body.max_completion_tokens or body.max_tokens

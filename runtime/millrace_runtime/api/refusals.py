@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.schema import Unsupported, UnsupportedInMessage
+from millrace_runtime.api.schema import GenerationBody, Unsupported, UnsupportedInMessage
 
 _Inert = Callable[[Any], bool]
 
@@ -47,10 +47,10 @@ _INERT: dict[str, _Inert] = {
     "verbosity": _is_one_of("medium"),
     "vllm_xargs": _is_one_of({}),
 }
-"""Values that ask for nothing, which clients send as defaults. null is always one."""
+"""Values that ask for nothing, which clients send as defaults. null is always one, of a name that we know."""
 
 
-def refuse_unsupported(body: Unsupported, num_choices: int, *, adds_special_tokens: bool) -> None:
+def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_tokens: bool) -> None:
     """Raise BadRequestError for the first field that asks for what is not supported.
 
     `adds_special_tokens` is what this endpoint does, and what `add_special_tokens` may therefore ask for.
@@ -63,6 +63,9 @@ def refuse_unsupported(body: Unsupported, num_choices: int, *, adds_special_toke
         value = getattr(body, name)
         if value is not None and not inert.get(name, lambda _: False)(value):
             raise _unsupported(name, name)
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats:
+        raise _unsupported("continuous_usage_stats", "stream_options.continuous_usage_stats")
 
 
 def refuse_in_message(message: UnsupportedInMessage, where: str) -> None:

@@ -8,7 +8,7 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import UnavailableError
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.settings import ApiSettings
-from millrace_runtime.chat.errors import TextWorkerDiedError
+from millrace_runtime.chat.errors import NoTextWorkerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.messages import EngineReady, StepTiming
@@ -79,7 +79,7 @@ class ReplicaState:
             await self.engine.start()
 
     async def _start_text(self) -> None:
-        with contextlib.suppress(TextWorkerDiedError):  # `text.failure` says it
+        with contextlib.suppress(NoTextWorkerError):  # `text.failure` says it
             await self.text.start()
 
     def _observe_step(self, timing: StepTiming) -> None:

@@ -34,6 +34,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: Any = None
     """Ignored: padding against who counts a stream's bytes."""
+    continuous_usage_stats: Any = None
+    """Not supported: the usage with each chunk."""
 
 
 class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +47,7 @@ class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     prediction: Any = None
     parallel_tool_calls: Any = None
@@ -87,6 +90,7 @@ class Unsupported(Harmless, kw_only=True):
     min_tokens: Any = None
     mm_processor_kwargs: Any = None
     modalities: Any = None
+    moderation: Any = None
     prompt_embeds: Any = None
     prompt_logprobs: Any = None
     reasoning_effort: Any = None
@@ -164,6 +168,8 @@ class ChatMessage(UnsupportedInMessage, kw_only=True):
     name: Name | None = None
     annotations: Any = None
     """Ignored: what an answer of OpenAI's says of its sources."""
+    parsed: Any = None
+    """Ignored: what OpenAI's client read from `content`."""
 
 
 class ChatBody(GenerationBody, kw_only=True):

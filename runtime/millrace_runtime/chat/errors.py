@@ -10,7 +10,8 @@ ChatError
     ├── TextTimeoutError    the job ran past its time limit and was killed
     ├── TextJobFailedError  the tokenizer failed on this job; the worker goes on
     ├── TextMemoryError     the job needed more memory than the worker may use
-    └── TextWorkerDiedError the worker ended during the job, or can't be started
+    ├── TextWorkerDiedError the worker ended during the job
+    └── NoTextWorkerError   no worker takes the job: none can be started, or it was closed
 """
 
 
@@ -60,4 +61,8 @@ class TextMemoryError(TextWorkerError):
 
 
 class TextWorkerDiedError(TextWorkerError):
-    """The worker ended during the job, or can't be started."""
+    """The worker ended during the job."""
+
+
+class NoTextWorkerError(TextWorkerError):
+    """No worker takes the job: none can be started, or it was closed."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from millrace_runtime.chat.token_bytes import BYTE_PIECES, SPACE, byte_of_letter
+from millrace_runtime.chat.token_bytes import BYTE_PIECES, byte_of_letter
 
-_NFC_SHRINKS = 3
-"""Composing may leave one byte of three (U+1FEF to a grave accent, three Hangul letters to a syllable)."""
+_NFC_SHRINKS = 4
+"""Composing leaves more than a byte of four: the most it takes is five of seven (U+1FBE U+0308 U+0301)."""
 _KEEPING = ("ByteLevel", "Metaspace", "Digits", "Split")
 """Pre-tokenizers that drop nothing (Split: unless it is told to)."""
 
@@ -63,7 +63,8 @@ def _longest_piece(file: _File, vocabulary: dict[str, int]) -> int | None:
         return None
     if file.model.byte_fallback:
         is_whole = all(piece in vocabulary for piece in BYTE_PIECES)
-        return max(len(piece.replace(SPACE, " ").encode()) for piece in vocabulary) if is_whole else None
+        # A text may also spell a space as the pieces do, in three bytes.
+        return max(len(piece.encode()) for piece in vocabulary) if is_whole else None
     spells_bytes = any(
         step.get("type") == "ByteLevel" for step in _steps(file.pre_tokenizer, "pretokenizers")
     )

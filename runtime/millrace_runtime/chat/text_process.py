@@ -1,6 +1,6 @@
 """The text worker's process: one job after the other, until its socket closes.
 
-python -m millrace_runtime.chat.text_process MODEL_PATH SOCKET_FD MEMORY_BYTES JOB_SECONDS
+python -m millrace_runtime.chat.text_process MODEL_PATH PARENT_PID SOCKET_FD MEMORY_BYTES
 """
 
 import os
@@ -35,10 +35,15 @@ from millrace_runtime.chat.jobs import (
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.text_bound import read_bytes_per_token
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.parent import end_with_parent
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.tokens import pack_tokens
 
 _READ_BYTES = 1 << 20
+_MEMORY_PER_BYTE = 512
+"""Memory that a byte of text takes at most: 440 bytes in the tokenizer, where each letter and each line break
+is a piece of its own, and some for the copies of the text itself. Without memory the tokenizer's library
+raises no MemoryError, but ends the process."""
 Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
 """Dialect and body to prompts (token ids of 31 bits), and the rest of what the body says.
 
@@ -53,9 +58,15 @@ def _refuse_body(dialect: str, body: bytes) -> NoReturn:
 class JobRunner:
     """Answers jobs with a model's tokenizer and template."""
 
-    def __init__(self, tokenizer: Tokenizer, bytes_per_token: int | None, read_body: Reader) -> None:
-        """`bytes_per_token` is at most what a token stands for; None where that is not known."""
+    def __init__(
+        self, tokenizer: Tokenizer, max_text_bytes: int, bytes_per_token: int | None, read_body: Reader
+    ) -> None:
+        """`max_text_bytes` is what memory is enough for.
+
+        `bytes_per_token` is at most what a token stands for; None where that is not known.
+        """
         self._tokenizer = tokenizer
+        self._max_text_bytes = max_text_bytes
         self._bytes_per_token = bytes_per_token
         self._read_body = read_body
         self._template: ChatTemplate | None = None
@@ -95,16 +106,15 @@ class JobRunner:
         return [pack_tokens(tokens) for tokens in prompts]
 
     def _refuse_too_long(self, texts: list[str], max_tokens: int | None) -> None:
-        if self._bytes_per_token is None or max_tokens is None:
-            return
-        num_bytes = max(len(text.encode(errors="surrogatepass")) for text in texts)
-        max_bytes = max_tokens * self._bytes_per_token
-        if num_bytes > max_bytes:
+        sizes = [len(text.encode(errors="surrogatepass")) for text in texts]
+        if self._bytes_per_token is not None and max_tokens is not None:
+            _refuse_beyond_context(max(sizes), max_tokens, self._bytes_per_token)
+        if sum(sizes) > self._max_text_bytes:
             raise BodyRefusedError(
-                f"the prompt has {num_bytes} bytes, and none of more than {max_bytes} is within this model's "
-                f"limit of {max_tokens} tokens: shorten the prompt",
+                f"the prompt has {sum(sizes)} bytes, and this replica has memory to tokenise at most "
+                f"{self._max_text_bytes} bytes at once: shorten the prompt",
                 None,
-                "context_length_exceeded",
+                None,
             )
 
     def _compiled_template(self) -> ChatTemplate:
@@ -117,21 +127,36 @@ class JobRunner:
         return self._template
 
 
-def serve_jobs(connection: socket.socket, runner: JobRunner, job_seconds: float) -> None:
-    """Answer jobs until the peer closes. The alarm kills a job that outlives a parent that is gone."""
+def _refuse_beyond_context(num_bytes: int, max_tokens: int, bytes_per_token: int) -> None:
+    max_bytes = max_tokens * bytes_per_token
+    if num_bytes > max_bytes:
+        raise BodyRefusedError(
+            f"the prompt has {num_bytes} bytes, and none of more than {max_bytes} is within this model's "
+            f"limit of {max_tokens} tokens: shorten the prompt",
+            None,
+            "context_length_exceeded",
+        )
+
+
+def serve_jobs(connection: socket.socket, runner: JobRunner) -> None:
+    """Answer jobs until the peer closes."""
     decoder: FrameDecoder[ToTextWorker] = FrameDecoder(ToTextWorker)
     connection.sendall(encode_frame(WorkerReady()))
     while data := connection.recv(_READ_BYTES):
         for job in decoder.feed(data):
-            signal.setitimer(signal.ITIMER_REAL, job_seconds)
-            answer = runner.answer(job)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            connection.sendall(encode_frame(answer))
+            connection.sendall(encode_frame(runner.answer(job)))
+
+
+def _used_bytes() -> int:
+    """Return how much of the data memory this process has taken."""
+    num_data_pages = int(Path("/proc/self/statm").read_text().split()[5])
+    return num_data_pages * resource.getpagesize()
 
 
 def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     """Limit memory, load the model's text files, and serve."""
-    model_path, fd, memory_bytes, job_seconds = Path(argv[0]), int(argv[1]), int(argv[2]), float(argv[3])
+    model_path, parent_pid, fd, memory_bytes = Path(argv[0]), *map(int, argv[1:])
+    end_with_parent(parent_pid)  # in the middle of a job too
     # Data, not address space: allocators reserve far more addresses than they use.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -139,8 +164,10 @@ def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=fd) as connection:
-        runner = JobRunner(Tokenizer.load(model_path), read_bytes_per_token(model_path), read_body)
-        serve_jobs(connection, runner, job_seconds)
+        tokenizer, bytes_per_token = Tokenizer.load(model_path), read_bytes_per_token(model_path)
+        max_text_bytes = max(0, memory_bytes - _used_bytes()) // _MEMORY_PER_BYTE
+        runner = JobRunner(tokenizer, max_text_bytes, bytes_per_token, read_body)
+        serve_jobs(connection, runner)
     return 0
 
 

@@ -1,19 +1,21 @@
 """The asyncio side of the text worker: starts it, hands it one job at a time, replaces it when it fails."""
 
 import asyncio
+import contextlib
 import logging
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
+    NoTextWorkerError,
     TextJobFailedError,
     TextMemoryError,
-    TextWorkerDiedError,
     TextWorkerError,
 )
 from millrace_runtime.chat.jobs import (
@@ -45,7 +47,8 @@ class ReadPrompts(NamedTuple):
     prompts: list[Tokens]
 
 
-class _Asked(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Asked:
     """A job in the queue. Its answer is done early where the caller has left."""
 
     frame: bytes
@@ -69,6 +72,8 @@ class TextWorker:
         """A job was queued, or a process ended."""
         self._has_started = asyncio.Event()
         self._process: WorkerProcess | None = None
+        self._pauses = iter(self._limits.retry_seconds)
+        """What is left of them: before the tries that follow useless processes, one behind the other."""
         self._keeping: asyncio.Task[None] | None = None
         self._is_ready = False
         self._refusal: str | None = "the text worker was not started"
@@ -89,7 +94,7 @@ class TextWorker:
         return self._is_ready
 
     async def start(self) -> None:
-        """Start the process and wait until it has loaded. Raises TextWorkerDiedError after the last try."""
+        """Start the process and wait until it has loaded. Raises NoTextWorkerError after the last try."""
         self._refusal = None
         self._keeping = asyncio.create_task(self._keep())
         started = asyncio.create_task(self._has_started.wait())
@@ -99,13 +104,20 @@ class TextWorker:
             started.cancel()
         self._require_open()
 
-    async def run(self, job: TextJob, max_prompt_tokens: int | None = None) -> Sequence[Tokens]:
-        """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError."""
-        return (await self._run(job, max_prompt_tokens)).prompts
+    def run(
+        self, job: TextJob, max_prompt_tokens: int | None = None
+    ) -> Coroutine[None, None, Sequence[Tokens]]:
+        """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError.
 
-    async def read(self, dialect: str, body: bytes, max_prompt_tokens: int | None = None) -> ReadPrompts:
-        """Return what the module's reader makes of a whole body. Raises as `run`."""
-        return await self._run(ReadBody(dialect, body), max_prompt_tokens)
+        The job is encoded before this returns, so that nobody has to hold it while it waits.
+        """
+        return self._run_text(_encode(job, max_prompt_tokens))
+
+    def read(
+        self, dialect: str, body: bytes | bytearray, max_prompt_tokens: int | None = None
+    ) -> Coroutine[None, None, ReadPrompts]:
+        """Return what the module's reader makes of a whole body. Encodes it at once, and raises, as `run`."""
+        return self._run(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
@@ -115,75 +127,86 @@ class TextWorker:
         if self._process is not None:
             await self._process.kill()  # the keeper may have been cancelled while it waited for the end
 
-    async def _run(self, job: AnyJob, max_prompt_tokens: int | None) -> ReadPrompts:
+    async def _run_text(self, frame: bytes) -> Sequence[Tokens]:
+        return (await self._run(frame)).prompts
+
+    async def _run(self, frame: bytes) -> ReadPrompts:
         """Run a job in its turn.
 
-        A caller that is cancelled loses its turn. Once the job runs it is left to end (or to be killed), so
-        that its time is never charged to the job behind it.
+        A caller that is cancelled loses its turn, and what it asked is let go. Once the job runs it is left
+        to end (or to be killed), so that its time is never charged to the job behind it.
         """
         self._require_open()
-        asked = _Asked(
-            encode_frame(ToTextWorker(job, max_prompt_tokens)), asyncio.get_running_loop().create_future()
-        )
+        asked = _Asked(frame, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self._has_news.set()
-        return _interpret(await asked.answer)
+        try:
+            return _interpret(await asked.answer)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ValueError):  # it runs already
+                self._queue.remove(asked)
+            raise
 
     def _require_open(self) -> None:
         if self._refusal is not None:
-            raise TextWorkerDiedError(self._refusal)
+            raise NoTextWorkerError(self._refusal)
 
     async def _keep(self) -> None:
         """Keep a process, and hand it jobs until it fails. Ends when none can be started any more."""
         why = _CLOSED
         try:
             while True:
-                self._process = await self._start_process()
-                fault = await self._serve(self._process)
-                logger.warning("text worker %s: starting another", fault)
-                await self._process.kill()
+                try:
+                    await self._use_process()
+                except NoTextWorkerError as error:
+                    await self._back_off(error)
         except Exception as error:
-            if not isinstance(error, TextWorkerDiedError):
+            if not isinstance(error, NoTextWorkerError):
                 logger.exception("the text worker is given up")
             why = str(error)
             self.failure.set_result(why)
         finally:
             self._refuse_all(why)
 
-    async def _start_process(self) -> WorkerProcess:
-        """Return a process that has loaded. Raises TextWorkerDiedError after the last try."""
-        pauses = self._limits.retry_seconds
-        for seconds in (*pauses, None):
-            try:
-                process = await WorkerProcess.start(self._model_path, self._limits, self._module)
-            except TextWorkerDiedError as error:
-                self._is_ready = False
-                if seconds is None:
-                    raise TextWorkerDiedError(
-                        f"the text worker does not start, tried {len(pauses) + 1} times; the log says why"
-                    ) from error
-                logger.warning("%s; again in %g s", error, seconds)
-                await asyncio.sleep(seconds)
-            else:
-                break
+    async def _use_process(self) -> None:
+        """Start a process and hand it jobs until it fails. Raises NoTextWorkerError if it was of no use.
+
+        One that a job killed was of use: else a client could have the whole worker given up.
+        """
+        process = await WorkerProcess.start(self._model_path, self._limits, self._module)
+        self._process = process
         self._is_ready = True
         self._has_started.set()
         process.call_at_end(self._has_news.set)
-        return process
+        failed = await self._serve(process)
+        await process.kill()
+        if process.is_proven:
+            self._pauses = iter(self._limits.retry_seconds)
+        elif failed is None:
+            raise NoTextWorkerError("the text worker ended as soon as it had started")
+        fault = "ended while it was idle" if failed is None else f"failed a job ({failed})"
+        logger.warning("text worker %s: starting another", fault)
 
-    async def _serve(self, process: WorkerProcess) -> str:
-        """Hand the process one job after the other. Returns how it failed."""
+    async def _back_off(self, error: NoTextWorkerError) -> None:
+        """Wait before the next try. Raises NoTextWorkerError after the last one."""
+        self._is_ready = False
+        seconds = next(self._pauses, None)
+        if seconds is None:
+            num_tries = len(self._limits.retry_seconds) + 1
+            raise NoTextWorkerError(
+                f"the text worker does not start, tried {num_tries} times; the log says why"
+            ) from error
+        logger.warning("%s; again in %g s", error, seconds)
+        await asyncio.sleep(seconds)
+
+    async def _serve(self, process: WorkerProcess) -> TextWorkerError | None:
+        """Hand the process one job after the other. Returns how one failed; None: the process ended idle."""
         while (asked := await self._next_job(process)) is not None:
-            outcome: FromTextWorker | TextWorkerError = TextWorkerDiedError(_CLOSED)
-            try:
-                outcome = await process.ask(asked.frame)
-            except TextWorkerError as error:
-                outcome = error
-            finally:
-                _settle(asked, outcome)
-            if isinstance(outcome, TextWorkerError):
-                return f"failed a job ({outcome})"
-        return "ended while it was idle"
+            failed = await _answer(process, asked)
+            del asked  # else its frame would be held until the next job
+            if failed is not None:
+                return failed
+        return None
 
     async def _next_job(self, process: WorkerProcess) -> _Asked | None:
         """Return the next job that somebody waits for; None when the process has ended."""
@@ -201,7 +224,23 @@ class TextWorker:
         self._is_ready = False
         self._refusal = why
         while self._queue:
-            _settle(self._queue.popleft(), TextWorkerDiedError(why))
+            _settle(self._queue.popleft(), NoTextWorkerError(why))
+
+
+def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
+    return encode_frame(ToTextWorker(job, max_prompt_tokens))
+
+
+async def _answer(process: WorkerProcess, asked: _Asked) -> TextWorkerError | None:
+    """Hand a job to the process, and its outcome to the caller. Returns how it failed."""
+    outcome: FromTextWorker | TextWorkerError = NoTextWorkerError(_CLOSED)
+    try:
+        outcome = await process.ask(asked.frame)
+    except TextWorkerError as error:
+        outcome = error
+    finally:
+        _settle(asked, outcome)
+    return outcome if isinstance(outcome, TextWorkerError) else None
 
 
 def _settle(asked: _Asked, outcome: FromTextWorker | TextWorkerError) -> None:
@@ -224,4 +263,4 @@ def _interpret(answer: FromTextWorker) -> ReadPrompts:
             raise TextJobFailedError(message)
         case MemoryExceeded():
             raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
-    raise TextWorkerDiedError(f"the text worker answered out of turn: {answer!r}")
+    raise TextJobFailedError(f"the text worker answered out of turn: {answer!r}")

@@ -5,17 +5,16 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace_runtime.chat.errors import TextTimeoutError, TextWorkerDiedError
+from millrace_runtime.chat.errors import NoTextWorkerError, TextTimeoutError, TextWorkerDiedError
 from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20
-_ORPHAN_SECONDS = 5.0
-"""How much longer than we do the worker's own alarm waits: it matters only when we are gone."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,8 @@ class TextLimits:
     """Threads that tokenise the prompts of one job."""
     start_seconds: float = 60.0
     """How long loading the tokenizer may take."""
+    proof_seconds: float = 30.0
+    """A process that ends earlier, and has answered no job, is as if it had not started."""
     retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
     """Pauses between the tries to start it; one try more than pauses."""
 
@@ -44,14 +45,16 @@ class WorkerProcess:
         self._decoder: FrameDecoder[FromTextWorker] = FrameDecoder(FromTextWorker)  # type: ignore[arg-type]
         self._messages: list[FromTextWorker] = []
         self._exit = asyncio.create_task(process.wait())
+        self._started_at = time.monotonic()
+        self._has_answered = False
 
     @classmethod
     async def start(cls, model_path: Path, limits: TextLimits, module: str) -> "WorkerProcess":
-        """Start a process and wait until it has loaded. Raises TextWorkerDiedError."""
+        """Start a process and wait until it has loaded. Raises NoTextWorkerError."""
         try:
             started = cls(*await _spawn(model_path, limits, module), limits)
         except OSError as error:  # no process, memory or descriptor left
-            raise TextWorkerDiedError(f"the text worker's process can't be started: {error}") from error
+            raise NoTextWorkerError(f"the text worker's process can't be started: {error}") from error
         try:
             await started._expect_ready()
         except BaseException:
@@ -69,6 +72,11 @@ class WorkerProcess:
         """Whether the process is gone."""
         return self._exit.done()
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it has answered a job, or lived long: then its end says nothing of the next one's."""
+        return self._has_answered or time.monotonic() - self._started_at >= self._limits.proof_seconds
+
     def call_at_end(self, callback: Callable[[], None]) -> None:
         """Call back once the process is gone."""
         self._exit.add_done_callback(lambda _: callback())
@@ -81,13 +89,15 @@ class WorkerProcess:
         try:
             async with asyncio.timeout(self._limits.job_seconds):
                 await asyncio.get_running_loop().sock_sendall(self._sock, frame)
-                return await self._receive()
+                answer = await self._receive()
         except TimeoutError as error:
             raise TextTimeoutError(
                 f"rendering and tokenising the prompt took longer than {self._limits.job_seconds:g} s"
             ) from error
         except (EOFError, OSError, FrameError) as error:
             raise TextWorkerDiedError("the text worker ended while it handled this prompt") from error
+        self._has_answered = True
+        return answer
 
     async def kill(self) -> None:
         """End the process and wait until it is gone."""
@@ -101,9 +111,9 @@ class WorkerProcess:
             async with asyncio.timeout(self._limits.start_seconds):
                 first = await self._receive()
         except (TimeoutError, EOFError, OSError, FrameError) as error:
-            raise TextWorkerDiedError("the text worker did not start") from error
+            raise NoTextWorkerError("the text worker did not start") from error
         if not isinstance(first, WorkerReady):
-            raise TextWorkerDiedError("the text worker's first message is not what was expected")
+            raise NoTextWorkerError("the text worker's first message is not what was expected")
 
     async def _receive(self) -> FromTextWorker:
         while not self._messages:
@@ -134,9 +144,8 @@ async def _spawn(
 
 
 def _command(model_path: Path, limits: TextLimits, module: str, fd: int) -> list[str]:
-    alarm_seconds = limits.job_seconds + _ORPHAN_SECONDS
-    arguments = [str(model_path), str(fd), str(limits.memory_bytes), str(alarm_seconds)]
-    return [sys.executable, "-m", module, *arguments]
+    arguments = (model_path, os.getpid(), fd, limits.memory_bytes)
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def _environment(limits: TextLimits) -> dict[str, str]:

@@ -1,14 +1,11 @@
 """What every process of a replica does first: learn its place and tie its life to the supervisor's."""
 
-import ctypes
 import os
 import signal
-import sys
 from dataclasses import dataclass
 
+from millrace_runtime.parent import end_with_parent
 from millrace_runtime.replica.settings import ReplicaSettings
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -25,13 +22,15 @@ def join_replica(argv: list[str]) -> Membership:
     """Return what the supervisor handed over, and make sure that this process does not outlive it.
 
     `argv`: settings, the supervisor's process id, the text worker's memory, descriptors.
+    What it handed over is ours alone: a process that we start would else hold the port open after our end.
     Signals for the whole group (Ctrl-C in a terminal) are the supervisor's to heed. SIGTERM is kept back
     and not ignored, so that a process which drains finds one that came while it was loading.
     """
     settings, supervisor_pid, text_memory, *fds = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(supervisor_pid):
-        sys.exit("the supervisor is gone")
-    return Membership(ReplicaSettings.from_json(settings), int(text_memory), tuple(map(int, fds)))
+    end_with_parent(int(supervisor_pid))
+    membership = Membership(ReplicaSettings.from_json(settings), int(text_memory), tuple(map(int, fds)))
+    for fd in membership.fds:
+        os.set_inheritable(fd, False)
+    return membership

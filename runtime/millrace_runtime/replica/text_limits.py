@@ -5,18 +5,19 @@ from collections.abc import Mapping
 from millrace_runtime.replica.cpu_limit import read_num_cpus
 
 _MAX_THREADS = 4
-_SHARE_OF_MEMORY = 0.25
+_SHARE_OF_MEMORY = 1 / 16
 """The weights and the KV cache are to have the most of it."""
-_MOST_OF_LITTLE = 0.5
-_ENOUGH_BYTES = 1024**3
-"""A tokenizer of 128k pieces takes some hundreds of MB to load."""
+_ENOUGH_BYTES = 512 * 1024**2
+"""A tokenizer of 128k pieces takes 125 MB; the rest is enough for 0.7 MB of any text."""
+_SHARE_OF_LITTLE = 0.25
+"""Where enough would be more than this."""
 _MAX_MEMORY_BYTES = 4 * 1024**3
-"""8 MiB of text, the longest body, take 1.6 GB."""
+"""Nearly 8 MiB of any text, the longest body. What memory is too small for, the worker refuses."""
 
 
 def plan_text_memory(usable_bytes: int) -> int:
-    """Return a quarter of what the replica may plan with, of little a half if that is no more than enough."""
-    enough = min(_ENOUGH_BYTES, int(usable_bytes * _MOST_OF_LITTLE))
+    """Return the text worker's bytes of what the replica may plan with."""
+    enough = min(_ENOUGH_BYTES, int(usable_bytes * _SHARE_OF_LITTLE))
     return min(max(int(usable_bytes * _SHARE_OF_MEMORY), enough), _MAX_MEMORY_BYTES)
 
 

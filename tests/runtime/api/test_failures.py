@@ -1,10 +1,14 @@
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import openai
 import pytest
 
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.jobs import FromTextWorker
+from millrace_runtime.chat.worker_process import WorkerProcess
 from millrace_runtime.contract import HEADER_DRAINING
 from tests.runtime.api.conftest import REPLY, Served, serve, sum_samples
 from tests.runtime.text_model import build_byte_level, write_model
@@ -108,6 +112,47 @@ async def test_a_large_body_that_takes_too_long_is_told_to_be_shorter(model_path
             await served.openai.chat.completions.create(
                 model="tiny", messages=[{"role": "user", "content": "loop"}]
             )
+
+
+def process_of(served: Served) -> WorkerProcess:
+    process = served.replica.text._process
+    assert process is not None
+    return process
+
+
+@pytest.mark.parametrize(("inline_bytes", "status", "advice"), [(0, 400, ": shorten it"), (1000, 503, "")])
+async def test_only_a_large_body_that_ends_the_text_worker_is_not_to_be_sent_again(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int, status: int, advice: str
+) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny", inline_body_bytes=inline_bytes)) as served:
+        process = process_of(served)
+        ask = process.ask
+
+        async def kill_and_ask(frame: bytes) -> FromTextWorker:
+            os.kill(process.pid, signal.SIGKILL)
+            return await ask(frame)
+
+        monkeypatch.setattr(process, "ask", kill_and_ask)
+        answer = await served.client.post("/v1/completions", json={"prompt": "a"})
+        assert (answer.status_code, "retry-after" in answer.headers) == (status, status == 503)
+        said = answer.json()["error"]["message"]
+        assert said == f"the text worker ended while it handled this prompt{advice}"
+        await assert_conserved(served)
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1000])
+async def test_without_a_text_worker_a_request_is_for_another_replica(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny", inline_body_bytes=inline_bytes)) as served:
+
+        async def fail(_: bytes) -> None:
+            raise ValueError("ours")
+
+        monkeypatch.setattr(process_of(served), "ask", fail)
+        answer = await served.client.post("/v1/completions", json={"prompt": "a"})
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        await assert_conserved(served)
 
 
 async def test_a_template_that_does_not_compile_is_the_servers_fault(tmp_path: Path) -> None:

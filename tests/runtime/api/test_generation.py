@@ -1,9 +1,11 @@
 import asyncio
+import gc
 import json
 
 import openai
 import pytest
 
+from millrace_runtime.chat import stop
 from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
 from tests.runtime.api.conftest import REPLY, Served
 
@@ -142,3 +144,21 @@ async def test_a_fault_of_one_sequence_is_a_500_that_says_why(served: Served) ->
         await served.openai.completions.create(model="tiny", prompt="a")
     served.engine.fails_sequences = False
     assert (await served.openai.completions.create(model="tiny", prompt="a", max_tokens=1)).choices[0].text
+
+
+def count_stop_states() -> int:
+    gc.collect()
+    return sum(type(item) is stop._State for item in gc.get_objects())
+
+
+async def test_choices_share_what_their_stop_strings_need_and_it_goes_with_them(served: Served) -> None:
+    before = count_stop_states()
+    served.engine.pauses_after = 0
+    body = {"prompt": ["a", "b"], "n": 4, "stop": ["x" * 200]}
+    answer = asyncio.create_task(served.client.post("/v1/completions", json=body))
+    await served.until(lambda: len(served.engine.seen) == 2)
+    assert count_stop_states() == before + 201
+    served.engine.pauses_after = None
+    assert len((await answer).json()["choices"]) == 8
+    await served.replica.wait_idle()
+    assert count_stop_states() == before

@@ -2,15 +2,19 @@
 
 import asyncio
 import dataclasses
+import gc
 import json
 import socket
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.jobs import FromTextWorker
+from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
 from tests.runtime.api.conftest import REPLY, Served, serve
 from tests.runtime.api.test_failures import BAD_CHATS, BAD_COMPLETIONS, HI, assert_conserved
@@ -58,6 +62,40 @@ async def test_refusals_are_the_same(served: Served) -> None:
     assert other.status_code == 404
     assert served.engine.seen == []
     await assert_conserved(served)
+
+
+@pytest.mark.parametrize("settings", [BESIDE, INLINE])
+async def test_a_body_that_waits_is_held_once(
+    model_path: Path, settings: ApiSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"prompt": "%b"}' % (b"x" * 1_000_000)
+    async with serve(model_path, settings) as served:
+        text = served.replica.text
+        gate = close_gate(text, monkeypatch)
+        tracemalloc.start()
+        posts = [asyncio.create_task(served.client.post("/v1/completions", content=body)) for _ in range(9)]
+        await served.until(lambda: len(text._queue) == 8)  # and the worker has one
+        gc.collect()
+        num_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert num_bytes < 1.2 * served.replica.admission.num_body_bytes
+        gate.set()
+        for answer in await asyncio.gather(*posts):
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def close_gate(text: TextWorker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The process gets no job until the event that is returned is set."""
+    process, gate = text._process, asyncio.Event()
+    assert process is not None
+    ask = process.ask
+
+    async def ask_later(frame: bytes) -> FromTextWorker:
+        await gate.wait()
+        return await ask(frame)
+
+    monkeypatch.setattr(process, "ask", ask_later)
+    return gate
 
 
 def post_raw(port: int, body: bytes) -> bytes:

@@ -14,6 +14,7 @@ from millrace_runtime.api.choice import Choice, Delta, Position
 from millrace_runtime.api.completions import CompletionWriter
 from millrace_runtime.api.envelope import Envelope
 from millrace_runtime.api.generation import Usage
+from millrace_runtime.chat.stop import build_stop_states
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import TokenLogprobs
@@ -46,7 +47,7 @@ def accept_all(tokenizer: Tokenizer, outputs: list[SequenceOutput]) -> list[Delt
     deltas = []
     for output in outputs:
         number = output.sequence_id
-        choice = choices.setdefault(number, Choice(number, 1, tokenizer, (), frozenset()))
+        choice = choices.setdefault(number, Choice(number, 1, tokenizer, build_stop_states(()), frozenset()))
         deltas.append(choice.accept(output))
     return [delta for delta in deltas if delta is not None]
 
@@ -130,7 +131,7 @@ def test_an_answers_end_does_not_wait_for_all_of_them(
 
 def test_logprobs_are_told_though_a_stop_string_holds_the_text_back(tokenizer: Tokenizer) -> None:
     [token] = tokenizer.encode_batch(["st"], add_special_tokens=False)[0]
-    choice = Choice(0, 1, tokenizer, ("stop",), frozenset())
+    choice = Choice(0, 1, tokenizer, build_stop_states(("stop",)), frozenset())
     delta = choice.accept(SequenceOutput(0, [token], [TokenLogprobs(-1.0, [], [])], None, None))
     assert delta is not None
     assert (delta.text, [position.token for position in delta.positions]) == ("", [token])

@@ -1,5 +1,11 @@
 """Fields of a body: which are honoured, ignored, or refused by name."""
 
+import inspect
+
+from openai.resources.chat.completions import AsyncCompletions as AsyncChats
+from openai.resources.completions import AsyncCompletions as AsyncTexts
+
+from millrace_runtime.api.schema import ChatBody, CompletionBody
 from tests.runtime.api.conftest import REPLY, Served
 from tests.runtime.api.test_failures import HI, assert_conserved
 
@@ -20,16 +26,35 @@ INERT = {
     "length_penalty": 1.0,
     "allowed_token_ids": None,
     "return_token_ids": False,
+    "stream_options": {"include_usage": False, "continuous_usage_stats": False},
 }
 
 
 async def test_harmless_fields_and_values_that_ask_for_nothing_are_accepted(served: Served) -> None:
     chat = {"messages": HI, "max_tokens": 1, "add_special_tokens": False, "reasoning_effort": "none"}
+    chat |= {"logprobs": False, "top_logprobs": 0, "prompt_cache_options": {"mode": "implicit"}}
     answer = await served.client.post("/v1/chat/completions", json=chat | INERT)
     assert answer.status_code == 200, answer.text
     completion = {"prompt": "a", "max_tokens": 1, "add_special_tokens": True, "echo": False}
     answer = await served.client.post("/v1/completions", json=completion | INERT)
     assert answer.status_code == 200, answer.text
+
+
+async def test_options_of_a_stream_ask_for_what_they_say(served: Served) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False}
+    chunks = await served.openai.chat.completions.create(
+        model="tiny", messages=HI, stream=True, stream_options=options
+    )
+    assert [chunk.usage async for chunk in chunks][-1] is not None
+    for options in ({}, None, {"include_usage": None}):
+        answer = await served.client.post("/v1/completions", json={"prompt": "a", "stream_options": options})
+        assert answer.status_code == 200
+
+
+def test_every_parameter_of_openais_client_is_known() -> None:
+    for create, body in ((AsyncChats.create, ChatBody), (AsyncTexts.create, CompletionBody)):
+        named = {name for name in inspect.signature(create).parameters if not name.startswith("extra_")}
+        assert named - {"self", "timeout"} <= set(body.__struct_fields__)
 
 
 async def test_an_answer_of_openais_may_be_sent_back_as_a_message(served: Served) -> None:
@@ -38,6 +63,17 @@ async def test_an_answer_of_openais_may_be_sent_back_as_a_message(served: Served
     assert again.choices[0].message.content == REPLY
     dumped = said.model_dump() | {"annotations": [], "audio": None}
     await served.openai.chat.completions.create(model="tiny", messages=[*HI, dumped, *HI])
+
+
+async def test_what_openais_client_made_of_an_answer_may_be_sent_back(served: Served) -> None:
+    chats = served.openai.chat.completions
+    async with chats.stream(model="tiny", messages=HI) as stream:
+        streamed = (await stream.get_final_completion()).choices[0].message
+    parsed = (await chats.parse(model="tiny", messages=HI)).choices[0].message
+    for said in (streamed, parsed):
+        for spelled in (said, said.model_dump(), said.model_dump(exclude_unset=True)):
+            again = await chats.create(model="tiny", messages=[*HI, spelled, *HI])
+            assert again.choices[0].message.content == REPLY
 
 
 ASKING = {
@@ -50,6 +86,9 @@ ASKING = {
     "return_token_ids": True,
     "reasoning_effort": "high",
     "guided_decoding_backend": "x",
+    "chat_template_kwargs": {"enable_thinking": False},
+    "truncate_prompt_tokens": -1,
+    "moderation": {"model": "x"},
 }
 UNKNOWN = {
     "regex": "a+",

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_runtime.chat.stop import StopMatcher
+from millrace_runtime.chat.stop import StopMatcher, build_stop_states
 
 
 def test_a_stop_string_across_pieces_is_never_emitted() -> None:
-    matcher = StopMatcher(("END",))
+    matcher = StopMatcher(build_stop_states(("END",)))
     assert [matcher.feed(piece) for piece in ("one E", "N", "D two")] == ["one ", "", ""]
     assert matcher.is_matched
     assert matcher.feed("more") == ""
 
 
 def test_a_prefix_that_comes_to_nothing_is_released() -> None:
-    matcher = StopMatcher(("END",))
+    matcher = StopMatcher(build_stop_states(("END",)))
     assert matcher.feed("E") + matcher.feed("N") + matcher.feed("G") == "ENG"
     assert matcher.feed("EN") == ""
     assert matcher.finish() == "EN"
@@ -23,7 +23,7 @@ def test_a_prefix_that_comes_to_nothing_is_released() -> None:
 
 @pytest.mark.parametrize(("text", "left"), [("abcab!", "abc"), ("ababc", "ab"), ("xxab!ab!", "xx")])
 def test_the_earliest_match_counts(text: str, left: str) -> None:
-    matcher = StopMatcher(("ab!", "abc") if text == "ababc" else ("ab!",))
+    matcher = StopMatcher(build_stop_states(("ab!", "abc") if text == "ababc" else ("ab!",)))
     assert "".join(map(matcher.feed, text)) == left
 
 
@@ -48,7 +48,7 @@ def certain_part(text: str, stops: list[str]) -> str:
 )
 @settings(max_examples=500)
 def test_any_cut_gives_the_text_before_the_first_stop(pieces: list[str], stops: list[str]) -> None:
-    matcher = StopMatcher(tuple(stops))
+    matcher = StopMatcher(build_stop_states(tuple(stops)))
     got, read, before = "", "", None
     for piece in pieces:
         got += matcher.feed(piece)
@@ -60,7 +60,7 @@ def test_any_cut_gives_the_text_before_the_first_stop(pieces: list[str], stops: 
 
 
 def seconds_a_letter(stops: tuple[str, ...]) -> float:
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(build_stop_states(stops))
     matcher.feed("a" * 199)
     began = time.process_time()
     for _ in range(2000):

@@ -14,18 +14,25 @@ from tokenizers import models, pre_tokenizers
 
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
+    NoTextWorkerError,
     TextJobFailedError,
     TextMemoryError,
     TextTimeoutError,
     TextWorkerDiedError,
 )
-from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
+from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, WorkerReady
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
+from millrace_runtime.protocol.framing import encode_frame
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
 LIMITS = TextLimits(
-    job_seconds=1.0, memory_bytes=1 << 30, num_threads=3, start_seconds=30, retry_seconds=(0.05, 0.1)
+    job_seconds=1.0,
+    memory_bytes=1 << 30,
+    num_threads=3,
+    start_seconds=30,
+    proof_seconds=0,
+    retry_seconds=(0.05, 0.1),
 )
 
 
@@ -61,6 +68,24 @@ async def test_a_text_that_cannot_fit_is_refused_untokenised(worker: TextWorker)
         await worker.run(say("x" * 80), max_prompt_tokens=10)
     assert time.monotonic() - began < 0.5  # tokenised it takes several seconds
     assert len((await worker.run(EncodeTexts([END_TOKEN * 10]), max_prompt_tokens=10))[0]) == 10
+
+
+LINES = "a\n"
+"""What takes the most memory for its bytes: a new piece with each letter."""
+
+
+async def test_a_text_that_memory_is_too_small_for_is_refused_untokenised(tmp_path: Path) -> None:
+    limits = dataclasses.replace(LIMITS, memory_bytes=256 << 20, job_seconds=60)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits)
+    await worker.start()
+    first_pid = process_of(worker).pid
+    with pytest.raises(BodyRefusedError, match="8000000 bytes") as refused:
+        await worker.run(EncodeTexts([LINES * 2_000_000, LINES * 2_000_000]))
+    most = int(re.search(r"at most (\d+) bytes", str(refused.value))[1])
+    [tokens] = await worker.run(EncodeTexts([LINES * (most // 2)]))
+    assert len(tokens) == most // 2 * 2 > 100_000
+    assert process_of(worker).pid == first_pid
+    await worker.close()
 
 
 async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker) -> None:
@@ -107,6 +132,18 @@ async def test_a_caller_that_leaves_before_its_turn_has_no_turn(worker: TextWork
             await running
 
 
+async def test_a_caller_that_leaves_takes_its_job_along(worker: TextWorker) -> None:
+    running, staying, *leaving = (asyncio.create_task(worker.run(say("loop"))) for _ in range(6))
+    while len(worker._queue) != 5:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.wait(leaving)
+    assert len(worker._queue) == 1
+    outcomes = await asyncio.gather(running, staying, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [TextTimeoutError] * 2
+
+
 async def test_a_worker_that_dies_idle_is_replaced_before_anybody_asks(worker: TextWorker) -> None:
     first_pid = process_of(worker).pid
     await kill_process(worker)
@@ -138,7 +175,7 @@ async def test_a_worker_that_cannot_be_replaced_is_not_ready_and_says_so_in_the_
     assert not worker.is_ready
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == [failure] * 3
-    with pytest.raises(TextWorkerDiedError, match="does not start"):
+    with pytest.raises(NoTextWorkerError, match="does not start"):
         await worker.run(EncodeTexts(["the"]))
 
 
@@ -163,7 +200,7 @@ async def test_a_process_that_the_system_refuses_is_tried_again(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
     worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS)
-    with pytest.raises(TextWorkerDiedError, match="tried 3 times"):
+    with pytest.raises(NoTextWorkerError, match="tried 3 times"):
         await worker.start()
     assert await worker.failure
 
@@ -182,8 +219,43 @@ async def test_a_first_start_that_fails_is_tried_again(
     await worker.close()
 
 
+START_AND_END = f"""
+import socket, sys
+from {WorkerReady.__module__} import WorkerReady
+from {encode_frame.__module__} import encode_frame
+with socket.socket(fileno=int(sys.argv[3])) as sock:
+    sock.sendall(encode_frame(WorkerReady()))
+"""
+
+
+async def test_a_worker_that_starts_only_to_end_counts_as_one_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "short_lived.py").write_text(START_AND_END)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    limits = dataclasses.replace(LIMITS, proof_seconds=60)
+    worker = TextWorker(tmp_path, limits, "short_lived")
+    await worker.start()
+    async with asyncio.timeout(20):
+        failure = await worker.failure
+    assert "does not start, tried 3 times" in failure
+    assert caplog.text.count("ended as soon as it had started") == 2
+    assert not worker.is_ready
+
+
+async def test_a_worker_that_answered_is_replaced_however_often_it_ends(tmp_path: Path) -> None:
+    limits = dataclasses.replace(LIMITS, proof_seconds=60)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits)
+    await worker.start()
+    for _ in range(len(limits.retry_seconds) + 2):
+        assert len(await worker.run(EncodeTexts(["the"]))) == 1
+        await kill_process(worker)
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1
+    await worker.close()
+
+
 async def test_a_worker_that_never_starts_says_how_often_it_was_tried(tmp_path: Path) -> None:
-    with pytest.raises(TextWorkerDiedError, match="does not start, tried 3 times"):
+    with pytest.raises(NoTextWorkerError, match="does not start, tried 3 times"):
         await TextWorker(tmp_path, LIMITS).start()
 
 
@@ -194,7 +266,7 @@ async def test_a_fault_of_ours_is_told_as_a_failure(
         raise ValueError("ours")
 
     monkeypatch.setattr(process_of(worker), "ask", fail)
-    with pytest.raises(TextWorkerDiedError):
+    with pytest.raises(NoTextWorkerError):
         await worker.run(EncodeTexts(["the"]))
     assert await worker.failure == "ours"
     assert not worker.is_ready
@@ -249,7 +321,7 @@ async def test_closing_ends_the_process_and_fails_every_job(worker: TextWorker) 
     await worker.close()
     assert process.has_ended
     for job in jobs:
-        with pytest.raises(TextWorkerDiedError, match="closed"):
+        with pytest.raises(NoTextWorkerError, match="closed"):
             await job
     assert not worker.failure.done()
 

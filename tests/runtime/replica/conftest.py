@@ -17,6 +17,8 @@ import safetensors.numpy
 import uvloop
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.runtime.text_model import TEMPLATE
+
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -46,7 +48,8 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 def _write_weights(folder: Path) -> None:
@@ -83,6 +86,18 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run asynchronous tests on the loop that a replica has."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """Process ids of a process's children, by their module's name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+            if len(words) < 3:
+                continue  # between fork and exec
+            found[words[2].rpartition(".")[2]] = int(child)
+    return found
 
 
 class Replica:
@@ -127,14 +142,7 @@ class Replica:
 
     def children(self) -> dict[str, int]:
         """Process ids of the engine and the HTTP process, by their module's name."""
-        found = {}
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                if len(words) < 3:
-                    continue  # between fork and exec
-                found[words[2].rpartition(".")[2]] = int(pid)
-        return found
+        return children_of(self.process.pid)
 
     def wait(self, timeout: float = 30.0) -> int:
         status = self.process.wait(timeout)

@@ -1,10 +1,12 @@
 """The real processes: supervisor, engine, HTTP, text worker."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
+from tests.runtime.replica.conftest import children_of
 
 pytestmark = pytest.mark.slow
 Start = Callable[..., "Replica"]  # noqa: F821  conftest's
@@ -118,12 +121,42 @@ def test_a_killed_http_process_takes_the_replica_with_it(start: Start, model_pat
     assert not any(Path(f"/proc/{pid}").exists() for pid in children.values())
 
 
+@contextlib.contextmanager
+def rendering_for_ever(replica: "Replica") -> Iterator[int]:  # noqa: F821  conftest's
+    """A chat whose template does not end, and the text worker that renders it."""
+    with socket.create_connection(("127.0.0.1", int(replica.address.rpartition(":")[2]))) as client:
+        text = children_of(replica.children()["http_process"])["text_process"]
+        before = cpu_ticks(text)
+        body = json.dumps({"messages": [{"role": "user", "content": "loop"}]}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        client.sendall(head + body)
+        wait_until(lambda: cpu_ticks(text) > before + 20)
+        yield text
+
+
 def test_no_process_outlives_a_killed_supervisor(start: Start, model_path: Path) -> None:
     replica = start("--model", str(model_path))
     assert replica.address
-    children = replica.children()
-    replica.process.kill()
-    wait_until(lambda: not any(is_running(pid) for pid in children.values()))
+    with rendering_for_ever(replica) as text:
+        pids = [*replica.children().values(), text]
+        replica.process.kill()
+        wait_until(lambda: not any(map(is_running, pids)))
+
+
+def test_a_second_ctrl_c_leaves_the_port_free(start: Start, model_path: Path) -> None:
+    replica = start("--model", str(model_path))
+    with rendering_for_ever(replica) as text:
+        opened = [str(link.readlink()) for link in Path(f"/proc/{text}/fd").iterdir()]
+        assert len([name for name in opened if name.startswith("socket:")]) == 1  # and not the listener
+        replica.process.send_signal(signal.SIGINT)
+        replica.wait_for("stopping: streams in flight finish")
+        replica.process.send_signal(signal.SIGINT)
+        assert replica.wait() == 128 + signal.SIGINT
+        wait_until(lambda: not is_running(text))
+    port = int(replica.address.rpartition(":")[2])
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
 
 
 def is_running(pid: int) -> bool:
