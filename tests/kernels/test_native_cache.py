@@ -53,6 +53,19 @@ def test_a_library_that_was_cut_short_is_made_again(compiled: list[InstructionSe
     assert len(compiled) == 2
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.99])
+def test_an_installed_library_that_was_cut_short_is_never_returned(
+    compiled: list[InstructionSet], good: Path, share: float
+) -> None:
+    build.PACKAGED.mkdir()
+    copy = Path(shutil.copy(good, build.PACKAGED / "copy"))
+    installed = cache.place(copy, build.PACKAGED, build.library_stem(PORTABLE))
+    assert build.find_library(PORTABLE) == installed
+    os.truncate(installed, int(installed.stat().st_size * share))
+    assert build.find_library(PORTABLE).parent != build.PACKAGED
+    assert len(compiled) == 1
+
+
 def test_a_library_of_other_bytes_is_never_returned(compiled: list[InstructionSet]) -> None:
     found = build.find_library(PORTABLE)
     data = bytearray(found.read_bytes())
@@ -127,10 +140,12 @@ def test_a_cache_that_cannot_be_had_leaves_the_work_to_torch(
 def test_a_folder_that_may_not_be_read_is_a_build_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(file: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(build, "PACKAGED", tmp_path)
+    (tmp_path / f"{build.library_stem(PORTABLE)}-0123.so").touch()
+    monkeypatch.setattr(cache, "digest_of", refuse)
     with pytest.raises(BuildError, match="Permission denied"):
         build.find_library(PORTABLE, tmp_path)
 

@@ -1,6 +1,6 @@
-"""The private cache: libraries compiled on this machine, and marks of what passed its trial.
+"""Folders of libraries, above all the private cache: what this machine compiled, and marks of what passed.
 
-The name of a library in it ends with a hash of its bytes, so one that was cut short is found out before it is
+The name of every library ends with a hash of its bytes, so one that was cut short is found out before it is
 mapped: a read past the end of a mapped file ends the process, and would end it at every start.
 """
 
@@ -41,12 +41,13 @@ def open_cache(folder: Path) -> Path:
 
 
 def find_intact(folder: Path, stem: str) -> Path | None:
-    """Return a library whose bytes are as they were written, and remove others; `stem` may be a pattern."""
-    for file in sorted(folder.glob(f"{stem}-*.so")):
-        if file.stem.endswith(f"-{digest_of(file)}"):
-            return file
-        file.unlink(missing_ok=True)
-    return None
+    """Return a library whose bytes are as they were written; `stem` may be a pattern."""
+    return next((file for file in sorted(folder.glob(f"{stem}-*.so")) if is_intact(file)), None)
+
+
+def is_intact(library: Path) -> bool:
+    """Whether a library's bytes are as they were written."""
+    return library.stem.endswith(f"-{digest_of(library)}")
 
 
 def digest_of(file: Path) -> str:
@@ -54,11 +55,12 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def place(made: Path, target: Path) -> Path:
-    """Move a file to its name, where a loss of power leaves either nothing or all of it."""
+def place(made: Path, folder: Path, stem: str) -> Path:
+    """Give a library its name in the folder, where a loss of power leaves either nothing or all of it."""
+    target = folder / f"{stem}-{digest_of(made)}.so"
     _flush(made)
     made.replace(target)
-    _flush(target.parent)
+    _flush(folder)
     return target
 
 
