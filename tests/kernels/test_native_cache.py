@@ -103,6 +103,50 @@ def test_without_a_compiler_what_one_made_before_is_used(
 
 
 @pytest.mark.usefixtures("compiled")
+def test_where_a_new_compiler_fails_what_one_made_before_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build.find_library(PORTABLE)
+
+    def fail(*_: object) -> Path:
+        raise BuildError("stdint.h: no such file")
+
+    monkeypatch.setattr(build, "_run", lambda _: "c++ 99")
+    monkeypatch.setattr(build, "_compile", fail)
+    assert build.find_library(PORTABLE) == made
+    made.unlink()
+    with pytest.raises(BuildError, match=r"stdint\.h"):
+        build.find_library(PORTABLE)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("compiled")
+def test_what_is_in_use_is_not_old(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = build.find_library(PORTABLE)
+    trial.try_once(used)
+    (mark,) = folder.glob("*.passed")
+    for file in (used, mark):
+        os.utime(file, (time.time() - cache.MONTH_SECONDS - 60,) * 2)
+    trial.try_once(build.find_library(PORTABLE))
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-DOTHER"))
+    build.find_library(PORTABLE)
+    assert used.exists()
+    assert mark.exists()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_what_cannot_be_dropped_costs_no_library(folder: Path) -> None:
+    for name in ("millrace-portable-0123.so", "0123.passed"):
+        (folder / name).mkdir()
+        os.utime(folder / name, (0, 0))
+    old = folder / "millrace-portable-4567.so"
+    old.touch()
+    os.utime(old, (0, 0))
+    assert build.find_library(PORTABLE).is_file()
+    assert not old.exists()
+
+
+@pytest.mark.usefixtures("compiled")
 def test_a_build_drops_what_is_old(folder: Path) -> None:
     month, hour = cache.MONTH_SECONDS + 60, cache.HOUR_SECONDS + 60
     ages = {

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace_kernels.native.cache import default_cache, drop_old, find_intact, open_cache, place
+from millrace_kernels.native.cache import default_cache, drop_old, find_intact, note_use, open_cache, place
 from millrace_kernels.native.errors import BuildError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
@@ -73,14 +73,23 @@ def library_stem(instruction_set: InstructionSet) -> str:
 
 
 def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
-    """Return what this machine's compiler makes; without a compiler, what any made of the same sources."""
+    """Return what this machine's compiler makes; where it can't, what any made of the same sources."""
     stem, toolchain = library_stem(instruction_set), read_toolchain()
-    found = find_intact(folder, f"{stem}-{toolchain or '*'}")
-    if found is not None:
-        return found
+    found = find_intact(folder, f"{stem}-{toolchain}")
+    try:
+        found = found or _make_cached(instruction_set, folder, f"{stem}-{toolchain}")
+    except BuildError:
+        found = find_intact(folder, f"{stem}-*")
+        if found is None:
+            raise
+    note_use(found)
+    return found
+
+
+def _make_cached(instruction_set: InstructionSet, folder: Path, stem: str) -> Path:
     with _made(instruction_set, folder) as made:
-        target = place(made, folder, f"{stem}-{toolchain}")
-        drop_old(folder, f"millrace-{instruction_set.value}", kept=target)
+        target = place(made, folder, stem)
+    drop_old(folder, f"millrace-{instruction_set.value}", kept=target)
     return target
 
 

@@ -8,13 +8,14 @@ import hashlib
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 
 from millrace_kernels.native.errors import BuildError
 
 MONTH_SECONDS = 30 * 24 * 3600
-"""What is older, and of other sources, is dropped at the next build."""
+"""What nobody used for longer, and is of other sources, is dropped at the next build."""
 HOUR_SECONDS = 3600
 """A build's own folder that is older was left by one that was killed."""
 
@@ -64,11 +65,18 @@ def place(made: Path, folder: Path, stem: str) -> Path:
     return target
 
 
+def note_use(file: Path) -> None:
+    """Let a file count as new, so that no build drops what is used; a mark is made by that."""
+    with suppress(OSError):
+        file.touch()
+
+
 def drop_old(folder: Path, prefix: str, kept: Path) -> None:
-    """Remove old libraries of this prefix, old marks, and what killed builds left."""
+    """Remove unused libraries of this prefix, unused marks, and what killed builds left, as far as may be."""
     for file in (*folder.glob(f"{prefix}-*.so"), *folder.glob("*.passed")):
         if file != kept and _age_seconds(file) > MONTH_SECONDS:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink()
     for left in folder.glob("tmp*"):
         if _age_seconds(left) > HOUR_SECONDS:
             rmtree(left, ignore_errors=True)
@@ -78,7 +86,7 @@ def _age_seconds(path: Path) -> float:
     """Return 0 for what another process removed meanwhile."""
     try:
         return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 

@@ -9,11 +9,10 @@ import resource
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.cache import default_cache, digest_of, open_cache
+from millrace_kernels.native.cache import default_cache, digest_of, note_use, open_cache
 from millrace_kernels.native.errors import BuildError, NativeError
 from millrace_kernels.native.instruction_sets import read_cpu_flags
 from millrace_kernels.native.selfcheck import check_library
@@ -25,12 +24,10 @@ TRIAL_SECONDS = 120
 def try_once(library: Path) -> None:
     """Try a library, unless it passed on such a CPU before. Raises NativeError."""
     mark = _mark(library)
-    if mark is not None and mark.exists():
-        return
-    _try(library)
+    if mark is None or not mark.exists():
+        _try(library)
     if mark is not None:
-        with suppress(OSError):
-            mark.touch()
+        note_use(mark)
 
 
 def _mark(library: Path) -> Path | None:
