@@ -12,6 +12,10 @@ from millrace_kernels.sampling.columns import PARAMETERS
 
 LANES = 16
 """Floats in a vector, and outputs in a strip."""
+TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
+"""What sizes attention's memory: the rows and keys of its tasks, tiles and spans."""
+SUMS = 64
+"""Columns whose sums a product keeps, row by row, between two blocks of inputs."""
 
 
 class Type(enum.IntEnum):
@@ -151,7 +155,8 @@ class Group(Structure):
 
 
 _STRUCTURES = (Matrix, Op, Step, Program, Sampling, Group)
-_SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, LANES, GROUP, BLOCK_SIZE, SLACK)
+_NUMBERS = (LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS)
+_SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, *_NUMBERS)
 """As in sizes.cpp, and in its order."""
 
 

@@ -19,11 +19,6 @@ from millrace_kernels.native.workspace import LINE, Place, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.step import Format, Heads
 
-TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
-"""As in paged_attention/cpu.cpp: a test compares."""
-SUMS = 64
-"""Columns whose sums a product keeps between two blocks of inputs, as in linear/cpu.cpp."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -206,18 +201,18 @@ def _spans_bytes(record: Record, sizes: Sizes) -> int:
         if (heads := operation.heads) is not None:
             num_rows, width = heads.num_heads // heads.num_kv_heads, _whole_vectors(heads.head_dim)
             span = num_rows * (2 + width) * 4 + 3 * LINE
-            needs.append(span * heads.num_kv_heads * -(-operation.length // SPAN_KEYS))
+            needs.append(span * heads.num_kv_heads * -(-operation.length // abi.SPAN_KEYS))
     return max(needs) * sizes.num_threads
 
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     """Memory that each thread needs of its own: a product's sums, or a task of attention."""
-    needs = [sizes.num_tokens * SUMS * 4]
+    needs = [sizes.num_tokens * abi.SUMS * 4]
     for operation in record.operations:
         if (heads := operation.heads) is not None:
-            rows = max(TASK_ROWS, heads.num_heads // heads.num_kv_heads)
+            rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
             width = _whole_vectors(heads.head_dim)
-            needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * TILE_KEYS) + 16 * 64)
+            needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS) + 16 * 64)
     return max(needs)
 
 
