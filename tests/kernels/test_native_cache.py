@@ -3,14 +3,15 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from millrace_kernels.native import build, cache, selection, trial
-from millrace_kernels.native.errors import BuildError, NativeError
+from millrace_kernels.native import abi, build, cache, selection, trial
+from millrace_kernels.native.errors import BuildError, NativeError, PoolError
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags
 
 PORTABLE = InstructionSet.PORTABLE
@@ -203,7 +204,9 @@ def stub(tmp_path: Path) -> Stub:
 
     def make(body: str) -> Path:
         source, made = tmp_path / "stub.cpp", tmp_path / "stub.so"
-        source.write_text(f"static __attribute__((constructor)) void begin() {{ {body} }}\n")
+        source.write_text(
+            f"#include <fcntl.h>\nstatic __attribute__((constructor)) void begin() {{ {body} }}\n"
+        )
         subprocess.run([build.find_compiler(), "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
         return made
 
@@ -225,10 +228,19 @@ def test_auto_goes_on_past_a_library_that_crashes(
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_library_that_hangs_is_given_up(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "TRIAL_SECONDS", 1)
-    with pytest.raises(NativeError, match="took longer than 1 s"):
-        trial.try_once(stub('for (;;) asm volatile("");'))
+def test_a_library_that_hangs_is_given_up(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What loads it here imports no torch: that alone may take longer than the limit."""
+    loader, begun = tmp_path / "loader", tmp_path / "begun"
+    loader.write_text(f"""#!/bin/sh\nexec {sys.executable} -c "import ctypes; ctypes.CDLL('$4')"\n""")
+    loader.chmod(0o755)
+    monkeypatch.setattr(trial.sys, "executable", str(loader))
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 5)
+    trial.try_once(stub(""))
+    with pytest.raises(NativeError, match="took longer than 5 s"):
+        trial.try_once(stub(f'creat("{begun}", 0600); for (;;) asm volatile("");'))
+    assert begun.exists()
 
 
 @pytest.mark.usefixtures("folder")
@@ -268,6 +280,42 @@ def test_a_failure_leaves_no_mark(folder: Path, stub: Stub) -> None:
         with pytest.raises(NativeError):
             trial.try_once(empty)
     assert list(folder.glob("*.passed")) == []
+
+
+def refuse_pool(*_: object) -> abi.Pool:
+    raise PoolError("2 threads can't be started: raise the limits")
+
+
+def test_a_limit_on_threads_blames_no_library(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[InstructionSet] = []
+
+    def load(instruction_set: InstructionSet) -> abi.Library:
+        loaded.append(instruction_set)
+        selection.check_library(library := abi.Library(good))
+        return library
+
+    monkeypatch.setattr(abi.Library, "new_pool", refuse_pool)
+    monkeypatch.setattr(selection, "usable_sets", lambda _: [InstructionSet.AVX2, PORTABLE])
+    monkeypatch.setattr(selection, "load_library", load)
+    path = selection.select_cpu_path()
+    assert (path.library, loaded) == (None, [InstructionSet.AVX2])
+    assert path.reason == "torch computes, slowly: 2 threads can't be started: raise the limits"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_trial_without_threads_blames_no_library(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(abi.Library, "new_pool", refuse_pool)
+    monkeypatch.setattr(trial.signal, "alarm", lambda _: 0)
+    monkeypatch.setattr(trial.resource, "setrlimit", lambda *_: None)
+    status, said = trial.main([str(good)]), capsys.readouterr().err.strip()
+    loader = tmp_path / "loader"
+    loader.write_text(f'#!/bin/sh\necho "{said}" >&2; exit {status}\n')
+    loader.chmod(0o755)
+    monkeypatch.setattr(trial.sys, "executable", str(loader))
+    with pytest.raises(PoolError, match="2 threads can't be started"):
+        trial.try_once(good)
 
 
 def test_an_installed_library_is_not_tried_in_a_process_of_its_own(
