@@ -78,6 +78,31 @@ def test_a_step_without_room_is_refused(
         run(program, rows, draws, length)
 
 
+def rows_of(slot: int, begin: int, count: int) -> Batch:
+    return Batch(*(np.array([number], dtype=np.int32) for number in (slot, begin, count)))
+
+
+TOKENS, BLOCKS = torch.zeros((2, 48), dtype=torch.int64), torch.arange(6).view(2, 3)
+MISREAD: dict[str, tuple[Batch, list[int], torch.Tensor, torch.Tensor]] = {
+    "a slot below zero": (rows_of(-1000000, 0, 1), [0], TOKENS, BLOCKS),
+    "a position below zero": (rows_of(0, -2, 3), [0], TOKENS, BLOCKS),
+    "fewer tokens than none": (rows_of(0, 4, -1), [], TOKENS, BLOCKS),
+    "a draw without tokens": (rows_of(0, 4, 0), [0], TOKENS, BLOCKS),
+    "a draw of no row": (rows_of(0, 0, 1), [-1], TOKENS, BLOCKS),
+    "rows of 64 bits": (Batch(*(np.zeros(1, dtype=np.int64) for _ in range(3))), [0], TOKENS, BLOCKS),
+    "rows that lie apart": (Batch(*np.zeros((2, 3), dtype=np.int32).T), [0], TOKENS, BLOCKS),
+    "tokens of 32 bits": (rows_of(0, 0, 1), [0], TOKENS.int(), BLOCKS),
+    "blocks of 32 bits": (rows_of(0, 0, 1), [0], TOKENS, BLOCKS.int()),
+    "tokens that lie apart": (rows_of(0, 0, 1), [0], torch.zeros((48, 2), dtype=torch.int64).T, BLOCKS),
+}
+
+
+@pytest.mark.parametrize("name", list(MISREAD))
+def test_what_the_kernels_would_misread_is_our_own_bug(program: NativeProgram, name: str) -> None:
+    with pytest.raises(AssertionError):
+        program.run(*MISREAD[name])
+
+
 @pytest.mark.parametrize(
     "caches",
     [

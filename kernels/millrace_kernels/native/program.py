@@ -31,7 +31,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's rows, each int32 [rows]; see program.h."""
+    """One step's rows, each int32 [rows]; see program.h.
+
+    A row draws once at most, after its last token, and all layers' caches share its slot's one block table.
+    """
 
     slot: NDArray[np.int32]
     begin: NDArray[np.int32]
@@ -42,7 +45,7 @@ class NativeProgram:
     """Runs a recorded forward and its logits. One caller at a time."""
 
     def __init__(self, library: abi.Library, record: Record, sizes: Sizes) -> None:
-        """Raises NativeError where no thread can be started. `set_caches` must come before the first step."""
+        """Raises PoolError where no thread can be started. `set_caches` must come before the first step."""
         operations, logits = record.operations, record.logits
         places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
         self._library = library
@@ -73,7 +76,7 @@ class NativeProgram:
         self._spans.fill_(255)
 
     @property
-    def pool(self) -> int:
+    def pool(self) -> abi.Pool:
         """Its threads, for other work while no step runs."""
         return self._pool
 
@@ -86,7 +89,8 @@ class NativeProgram:
         """Compute the rows' tokens; return float32 logits [emits, vocabulary], good until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
-        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room.
+        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room. That the
+        token ids are the vocabulary's and the blocks the caches' is for the caller to see to.
         """
         self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
@@ -97,6 +101,9 @@ class NativeProgram:
         """Refuse what would be read or written outside the program's memory and the step's tables."""
         if self._heads and not self._caches:
             raise NativeError("the program has no KV cache: set its caches before it runs")
+        _check_rows(batch, emits)
+        _check_table(tokens)
+        _check_table(blocks)
         sizes = self._sizes
         positions = min(tokens.shape[1], blocks.shape[1] * BLOCK_SIZE, self._num_positions)
         slots = min(tokens.shape[0], blocks.shape[0])
@@ -154,6 +161,21 @@ class NativeProgram:
 def _require_room(what: str, needed: int, given: int) -> None:
     if needed > given:
         raise NativeError(f"a step of {needed} {what} in a program that has room for {given}")
+
+
+def _check_rows(batch: Batch, emits: Sequence[int]) -> None:
+    for numbers in (batch.slot, batch.begin, batch.count):
+        assert numbers.dtype == np.int32, f"{numbers.dtype} is not int32"
+        assert numbers.flags.c_contiguous, "rows lie one after the other"
+    # Where any of three numbers is below zero, their bits together are: one pass, not three.
+    assert (batch.slot | batch.begin | batch.count).min(initial=0) >= 0, "a slot, begin or count below zero"
+    assert min(emits, default=0) >= 0, "a row that draws is one of the step"
+    assert batch.count[list(emits)].all(), "a row that draws has a token"
+
+
+def _check_table(table: Tensor) -> None:
+    assert table.dtype == torch.int64, f"{table.dtype} is not int64"
+    assert table.stride(1) == 1, "a slot's numbers lie one after the other"
 
 
 def _heads_by_layer(record: Record) -> dict[int, Heads]:
