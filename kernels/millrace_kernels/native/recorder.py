@@ -11,7 +11,7 @@ from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, Format, Heads, Matrix, parts_of
+from millrace_kernels.step import Angles, Format, Heads, Matrix, SideBySide, parts_of
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -81,6 +81,8 @@ class Recorder:
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
+        if isinstance(table, SideBySide):
+            raise RecordError("an embedding is one matrix: pack it as a table")
         packed = _packed(table, is_gated=False)
         if packed.form is Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
