@@ -90,11 +90,17 @@ MISREAD: dict[str, tuple[Batch, list[int], torch.Tensor, torch.Tensor]] = {
     "a draw without tokens": (rows_of(0, 4, 0), [0], TOKENS, BLOCKS),
     "a draw of no row": (rows_of(0, 0, 1), [-1], TOKENS, BLOCKS),
     "rows of 64 bits": (Batch(*(np.zeros(1, dtype=np.int64) for _ in range(3))), [0], TOKENS, BLOCKS),
-    "rows that lie apart": (Batch(*np.zeros((2, 3), dtype=np.int32).T), [0], TOKENS, BLOCKS),
     "tokens of 32 bits": (rows_of(0, 0, 1), [0], TOKENS.int(), BLOCKS),
     "blocks of 32 bits": (rows_of(0, 0, 1), [0], TOKENS, BLOCKS.int()),
     "tokens that lie apart": (rows_of(0, 0, 1), [0], torch.zeros((48, 2), dtype=torch.int64).T, BLOCKS),
 }
+
+
+def test_rows_may_lie_apart(program: NativeProgram) -> None:
+    rows = np.array([(1, 0, 3), (0, 0, 4)], dtype=np.int32)
+    apart = program.run(Batch(*rows.T), [0, 1], TOKENS, BLOCKS).clone()
+    together = Batch(*np.ascontiguousarray(rows.T))
+    assert torch.equal(apart, program.run(together, [0, 1], TOKENS, BLOCKS))
 
 
 @pytest.mark.parametrize("name", list(MISREAD))
