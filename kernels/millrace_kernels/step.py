@@ -70,7 +70,7 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Matrices of the same inputs as one, for `linear` and `linear_add`: their outputs follow each other.
+    """Matrices of the same inputs as one, for all products but gated ones: their outputs follow each other.
 
     So projections of one input stay one operation of the model where they are kept in different formats.
     """

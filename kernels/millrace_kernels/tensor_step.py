@@ -118,6 +118,8 @@ class TensorStep:
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
+        if isinstance(table, SideBySide):
+            raise TypeError("an embedding is one matrix: pack it as a table")
         if not isinstance(table, RoundedMatrix):
             return functional.embedding(self.tokens, _dense(table).weight)
         values = table.weight.values[self.tokens, : table.inputs]
@@ -161,9 +163,9 @@ class TensorStep:
 
 
 def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product, in float32 where the weight is rounded."""
+    """Return the product, in float32 where the weight is rounded, or a part of it."""
     if isinstance(matrix, SideBySide):
-        return torch.cat([_multiply(x, part).to(x.dtype) for part in matrix.parts], dim=-1)
+        return torch.cat([_multiply(x, part) for part in matrix.parts], dim=-1)
     if isinstance(matrix, RoundedMatrix):
         return quantized_linear_reference(x, matrix.weight, matrix.bias)
     dense = _dense(matrix)

@@ -1,6 +1,7 @@
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, and at each launch
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from millrace_kernels.native import build, cache
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.packing import NativePacker
@@ -100,3 +102,17 @@ def library(request: pytest.FixtureRequest) -> Library:
 @pytest.fixture(scope="session")
 def native_rows() -> type[NativeRows]:
     return NativeRows
+
+
+@pytest.fixture(scope="session")
+def good() -> Path:
+    """A library that works."""
+    return build.find_library(InstructionSet.PORTABLE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty private cache, on a machine whose wheel brought nothing."""
+    monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache.open_cache(cache.default_cache())

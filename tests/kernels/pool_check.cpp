@@ -8,11 +8,11 @@
 namespace MILLRACE_ISA {
 
 constexpr int MOST_UNITS = 64;
-static int num_done_before;  // units of the operation before, all of them by then
+static int num_units;  // of an operation that is shared
 static int times_done[MOST_UNITS];
 static int failures;
 
-// Even layers count themselves unit by unit; odd ones, of one unit, look at what the others left behind.
+// Even layers count themselves unit by unit; odd ones, of one unit, look at what the layer before left behind.
 static void keep_books(const Op& op, const Worker& w) {
   w.scratch[0]++;
   if (op.layer % 2 == 0) {
@@ -20,12 +20,10 @@ static void keep_books(const Op& op, const Worker& w) {
     sched_yield();  // else one thread does all before another comes
     return;
   }
-  num_done_before = 0;
   for (int i = 0; i < MOST_UNITS; i++) {
-    failures += times_done[i] > 1;
-    num_done_before += times_done[i], times_done[i] = 0;
+    failures += times_done[i] != (i < num_units);
+    times_done[i] = 0;
   }
-  failures += num_done_before < 1;
 }
 
 void embed(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
@@ -40,6 +38,7 @@ void sample(Sampling&, const Worker&) {}
 // Run steps of six operations, of which only the emitting ones run the last two; return the failures.
 static int run_steps(int num_threads, int num_steps) {
   void* pool = millrace_pool_new(num_threads, 64);
+  num_units = num_threads == 1 ? 1 : UNITS_PER_THREAD * num_threads;
   Op ops[6] = {};
   for (int i = 0; i < 6; i++) ops[i].kind = i % 2 ? RMS_NORM : LINEAR, ops[i].layer = i;
   Program program = {ops, 6, 4, nullptr, nullptr, 0, 0};

@@ -1,5 +1,6 @@
 """Each instruction set's library, forced one by one, against the torch path and against itself."""
 
+import ctypes
 import math
 from collections.abc import Callable
 
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from millrace_kernels.native.abi import Library, Program, Step
+from millrace_kernels.native.abi import Library, Pool, Program, Sampling, Step
 from millrace_kernels.native.build import find_library
-from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.errors import NativeError, RecordError
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
@@ -23,6 +24,7 @@ from millrace_kernels.native.selfcheck import (
     run_native,
 )
 from millrace_kernels.paged_attention.cache import SLACK
+from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.step import Format, Heads
 
 
@@ -125,11 +127,25 @@ def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
         assert torch.equal(cache, whole), position
 
 
+def test_a_library_that_takes_nan_for_a_number_is_refused(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample: Callable[..., None] = Library.sample
+
+    def find_no_fault(self: Library, pool: Pool | None, asked: Sampling) -> None:
+        sample(self, pool, asked)
+        ctypes.memset(asked.faults, 0, asked.num_rows)
+
+    monkeypatch.setattr(Library, "sample", find_no_fault)
+    with pytest.raises(NativeError, match="faults"):
+        check_sampler(library)
+
+
 def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     check_library(library)
     run: Callable[..., None] = Library.run
 
-    def run_all_but_the_last(self: Library, pool: int, program: Program, step: Step) -> None:
+    def run_all_but_the_last(self: Library, pool: Pool, program: Program, step: Step) -> None:
         program.num_ops -= 1
         run(self, pool, program, step)
 

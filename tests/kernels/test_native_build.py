@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_kernels.native import build, instruction_sets, selection
+from millrace_kernels.native import build, cache, instruction_sets, selection
 from millrace_kernels.native.errors import BuildError, NativeError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
@@ -14,6 +14,18 @@ from millrace_kernels.native.instruction_sets import (
 )
 
 PORTABLE = InstructionSet.PORTABLE
+
+
+def put(folder: Path, instruction_set: InstructionSet, data: bytes) -> Path:
+    """Place a library of these bytes as a build does."""
+    made = folder / "made"
+    made.write_bytes(data)
+    return cache.place(made, folder, build.library_stem(instruction_set))
+
+
+def sets_in(folder: Path) -> set[str]:
+    """Return the stems of the intact libraries, and the names of all other files."""
+    return {file.stem.rpartition("-")[0] if cache.is_intact(file) else file.name for file in folder.iterdir()}
 
 
 def test_a_library_is_built_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,19 +39,19 @@ def test_a_library_is_built_once_and_found_again(tmp_path: Path, monkeypatch: py
 
 
 def test_other_sources_or_flags_are_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {build.library_name(one) for one in InstructionSet}
+    before = {build.library_stem(one) for one in InstructionSet}
     assert len(before) == len(InstructionSet)
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O1"))
-    assert build.library_name(PORTABLE) not in before
+    assert build.library_stem(PORTABLE) not in before
     monkeypatch.setattr(build, "sources", lambda: [Path(build.__file__)])
-    assert build.library_name(PORTABLE) not in before
+    assert build.library_stem(PORTABLE) not in before
 
 
 def test_a_folder_that_others_can_write_is_not_loaded_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
-    (tmp_path / build.library_name(PORTABLE)).write_bytes(b"anything")
+    put(tmp_path, PORTABLE, b"anything")
     tmp_path.chmod(0o777)
     with pytest.raises(BuildError, match="can be written by others"):
         build.find_library(PORTABLE, tmp_path)
@@ -71,7 +83,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "PACKAGED", tmp_path)
     for one in InstructionSet:
-        (tmp_path / build.library_name(one)).write_bytes(b"cut short")
+        put(tmp_path, one, b"some text")
     path = selection.select_cpu_path()
     assert path.library is None
     assert "can't be loaded" in path.reason
@@ -97,13 +109,22 @@ def test_building_ahead_makes_what_lacks_and_removes_what_is_stale(
 
     def build_library(one: InstructionSet, folder: Path) -> None:
         made.append(one)
-        (folder / build.library_name(one)).touch()
+        put(folder, one, b"some text")
 
     monkeypatch.setattr(build, "build_library", build_library)
     (tmp_path / "millrace-avx2-0123.so").touch()
     assert build.main(["--to", str(tmp_path)]) == build.main(["--to", str(tmp_path)]) == 0
     assert made == buildable_sets()
-    assert {file.name for file in tmp_path.iterdir()} == {build.library_name(one) for one in made}
+    assert sets_in(tmp_path) == {build.library_stem(one) for one in made}
+
+
+def test_building_ahead_makes_anew_what_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.truncate(put(tmp_path, PORTABLE, b"some text"), 4)
+    monkeypatch.setattr(build, "build_library", lambda one, folder: put(folder, one, b"another text"))
+    assert build.build_ahead(tmp_path, [PORTABLE]) == []
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"another text"]
 
 
 def test_a_compiler_that_lacks_one_instruction_set_builds_the_others(
@@ -122,7 +143,7 @@ def test_a_compiler_that_lacks_one_instruction_set_builds_the_others(
     assert build.main(["--to", str(folder)]) == 1
     assert "avx512_bf16: the C++ compiler failed: unrecognized option" in capsys.readouterr().err
     others = set(InstructionSet) - {InstructionSet.AVX512_BF16}
-    assert {file.name for file in folder.iterdir()} == {build.library_name(one) for one in others}
+    assert sets_in(folder) == {build.library_stem(one) for one in others}
 
 
 def test_what_is_no_x86_builds_the_portable_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:

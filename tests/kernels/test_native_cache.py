@@ -2,32 +2,16 @@
 
 import os
 import shutil
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from millrace_kernels.native import build, cache, selection, trial
-from millrace_kernels.native.errors import BuildError, NativeError
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags
+from millrace_kernels.native.errors import BuildError
+from millrace_kernels.native.instruction_sets import InstructionSet
 
 PORTABLE = InstructionSet.PORTABLE
-
-
-@pytest.fixture(scope="session")
-def good() -> Path:
-    """A library that works."""
-    return build.find_library(PORTABLE)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty private cache, on a machine whose wheel brought nothing."""
-    monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return cache.open_cache(cache.default_cache())
 
 
 @pytest.fixture
@@ -51,6 +35,19 @@ def test_a_library_that_was_cut_short_is_made_again(compiled: list[InstructionSe
     os.truncate(found, int(len(data) * share))
     assert build.find_library(PORTABLE).read_bytes() == data
     assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.99])
+def test_an_installed_library_that_was_cut_short_is_never_returned(
+    compiled: list[InstructionSet], good: Path, share: float
+) -> None:
+    build.PACKAGED.mkdir()
+    copy = Path(shutil.copy(good, build.PACKAGED / "copy"))
+    installed = cache.place(copy, build.PACKAGED, build.library_stem(PORTABLE))
+    assert build.find_library(PORTABLE) == installed
+    os.truncate(installed, int(installed.stat().st_size * share))
+    assert build.find_library(PORTABLE).parent != build.PACKAGED
+    assert len(compiled) == 1
 
 
 def test_a_library_of_other_bytes_is_never_returned(compiled: list[InstructionSet]) -> None:
@@ -87,6 +84,50 @@ def test_without_a_compiler_what_one_made_before_is_used(
     made.unlink()
     with pytest.raises(BuildError, match="install g"):
         build.find_library(PORTABLE)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_where_a_new_compiler_fails_what_one_made_before_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build.find_library(PORTABLE)
+
+    def fail(*_: object) -> Path:
+        raise BuildError("stdint.h: no such file")
+
+    monkeypatch.setattr(build, "_run", lambda _: "c++ 99")
+    monkeypatch.setattr(build, "_compile", fail)
+    assert build.find_library(PORTABLE) == made
+    made.unlink()
+    with pytest.raises(BuildError, match=r"stdint\.h"):
+        build.find_library(PORTABLE)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("compiled")
+def test_what_is_in_use_is_not_old(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = build.find_library(PORTABLE)
+    trial.try_once(used)
+    (mark,) = folder.glob("*.passed")
+    for file in (used, mark):
+        os.utime(file, (time.time() - cache.MONTH_SECONDS - 60,) * 2)
+    trial.try_once(build.find_library(PORTABLE))
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-DOTHER"))
+    build.find_library(PORTABLE)
+    assert used.exists()
+    assert mark.exists()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_what_cannot_be_dropped_costs_no_library(folder: Path) -> None:
+    for name in ("millrace-portable-0123.so", "0123.passed"):
+        (folder / name).mkdir()
+        os.utime(folder / name, (0, 0))
+    old = folder / "millrace-portable-4567.so"
+    old.touch()
+    os.utime(old, (0, 0))
+    assert build.find_library(PORTABLE).is_file()
+    assert not old.exists()
 
 
 @pytest.mark.usefixtures("compiled")
@@ -127,94 +168,11 @@ def test_a_cache_that_cannot_be_had_leaves_the_work_to_torch(
 def test_a_folder_that_may_not_be_read_is_a_build_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(file: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(build, "PACKAGED", tmp_path)
+    (tmp_path / f"{build.library_stem(PORTABLE)}-0123.so").touch()
+    monkeypatch.setattr(cache, "digest_of", refuse)
     with pytest.raises(BuildError, match="Permission denied"):
         build.find_library(PORTABLE, tmp_path)
-
-
-Stub = Callable[[str], Path]
-
-
-@pytest.fixture
-def stub(tmp_path: Path) -> Stub:
-    """A library that does something as soon as it is loaded."""
-
-    def make(body: str) -> Path:
-        source, made = tmp_path / "stub.cpp", tmp_path / "stub.so"
-        source.write_text(f"static __attribute__((constructor)) void begin() {{ {body} }}\n")
-        subprocess.run([build.find_compiler(), "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
-        return made
-
-    return make
-
-
-@pytest.mark.usefixtures("folder")
-def test_auto_goes_on_past_a_library_that_crashes(
-    stub: Stub, good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crashing = stub("__builtin_trap();")
-    files = {InstructionSet.AVX2: crashing, PORTABLE: good}
-    monkeypatch.setattr(selection, "usable_sets", lambda _: list(files))
-    monkeypatch.setattr(selection, "find_library", files.__getitem__)
-    path = selection.select_cpu_path()
-    assert path.library is not None
-    assert path.reason.startswith("portable kernels")
-    assert "ended a small case by SIG" in path.reason
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_library_that_hangs_is_given_up(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "TRIAL_SECONDS", 1)
-    with pytest.raises(NativeError, match="took longer than 1 s"):
-        trial.try_once(stub('for (;;) asm volatile("");'))
-
-
-@pytest.mark.usefixtures("folder")
-def test_what_passed_is_not_tried_again_and_another_file_or_cpu_is(
-    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trial.try_once(good)
-    tried: list[Path] = []
-    monkeypatch.setattr(trial, "_try", tried.append)
-    trial.try_once(good)
-    assert tried == []
-    other = tmp_path / "other.so"
-    other.write_bytes(good.read_bytes() + b"\0")
-    trial.try_once(other)
-    trial.try_once(other)
-    assert tried == [other]
-    flags = read_cpu_flags() | {"another"}
-    monkeypatch.setattr(trial, "read_cpu_flags", lambda: flags)
-    trial.try_once(good)
-    assert tried == [other, good]
-
-
-def test_without_a_private_cache_a_library_is_tried_at_every_start(
-    good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/x")
-    tried: list[Path] = []
-    monkeypatch.setattr(trial, "_try", tried.append)
-    trial.try_once(good)
-    trial.try_once(good)
-    assert tried == [good, good]
-
-
-def test_a_failure_leaves_no_mark(folder: Path, stub: Stub) -> None:
-    empty = stub("")
-    for _ in range(2):
-        with pytest.raises(NativeError):
-            trial.try_once(empty)
-    assert list(folder.glob("*.passed")) == []
-
-
-def test_an_installed_library_is_not_tried_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "PACKAGED", tmp_path)
-    build.build_library(PORTABLE, tmp_path)
-    monkeypatch.setattr(selection, "try_once", pytest.fail)
-    assert selection.load_library(PORTABLE).sample_bytes(50) > 0

@@ -1,7 +1,6 @@
 """A program refuses what it has no room for, and its memory is as large as the kernels believe."""
 
 import ctypes
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ import torch
 
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.build import PACKAGE, find_library
+from millrace_kernels.native.build import find_library
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import InstructionSet
 from millrace_kernels.native.packing import NativePacker
-from millrace_kernels.native.program import SPAN_KEYS, SUMS, TASK_ROWS, TILE_KEYS, Batch, NativeProgram, Sizes
+from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
 from millrace_kernels.native.selfcheck import Case, build_layer
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
@@ -79,6 +78,37 @@ def test_a_step_without_room_is_refused(
         run(program, rows, draws, length)
 
 
+def rows_of(slot: int, begin: int, count: int) -> Batch:
+    return Batch(*(np.array([number], dtype=np.int32) for number in (slot, begin, count)))
+
+
+TOKENS, BLOCKS = torch.zeros((2, 48), dtype=torch.int64), torch.arange(6).view(2, 3)
+MISREAD: dict[str, tuple[Batch, list[int], torch.Tensor, torch.Tensor]] = {
+    "a slot below zero": (rows_of(-1000000, 0, 1), [0], TOKENS, BLOCKS),
+    "a position below zero": (rows_of(0, -2, 3), [0], TOKENS, BLOCKS),
+    "fewer tokens than none": (rows_of(0, 4, -1), [], TOKENS, BLOCKS),
+    "a draw without tokens": (rows_of(0, 4, 0), [0], TOKENS, BLOCKS),
+    "a draw of no row": (rows_of(0, 0, 1), [-1], TOKENS, BLOCKS),
+    "rows of 64 bits": (Batch(*(np.zeros(1, dtype=np.int64) for _ in range(3))), [0], TOKENS, BLOCKS),
+    "tokens of 32 bits": (rows_of(0, 0, 1), [0], TOKENS.int(), BLOCKS),
+    "blocks of 32 bits": (rows_of(0, 0, 1), [0], TOKENS, BLOCKS.int()),
+    "tokens that lie apart": (rows_of(0, 0, 1), [0], torch.zeros((48, 2), dtype=torch.int64).T, BLOCKS),
+}
+
+
+def test_rows_may_lie_apart(program: NativeProgram) -> None:
+    rows = np.array([(1, 0, 3), (0, 0, 4)], dtype=np.int32)
+    apart = program.run(Batch(*rows.T), [0, 1], TOKENS, BLOCKS).clone()
+    together = Batch(*np.ascontiguousarray(rows.T))
+    assert torch.equal(apart, program.run(together, [0, 1], TOKENS, BLOCKS))
+
+
+@pytest.mark.parametrize("name", list(MISREAD))
+def test_what_the_kernels_would_misread_is_our_own_bug(program: NativeProgram, name: str) -> None:
+    with pytest.raises(AssertionError):
+        program.run(*MISREAD[name])
+
+
 @pytest.mark.parametrize(
     "caches",
     [
@@ -115,13 +145,5 @@ def test_a_library_that_lays_memory_out_otherwise_is_refused(
         Library(library)
 
 
-def test_scratch_memory_is_for_the_kernels_own_tiles() -> None:
-    attention = (PACKAGE / "paged_attention" / "cpu.cpp").read_text()
-    assert re.findall(r"TASK_ROWS = (\d+)", attention) == [str(TASK_ROWS)]
-    assert re.findall(r"\bTILE = (\d+)", attention) == [str(TILE_KEYS)]
-    assert re.findall(r"\bSPAN = (\d+)", attention) == [str(SPAN_KEYS)]
-    linear = (PACKAGE / "linear" / "cpu.cpp").read_text()
-    assert re.findall(r"float\* sums;  // \[rows of the step, (\d+)\]", linear) == [str(SUMS)]
-    strips = map(int, re.findall(r"TILE_STRIPS = (\d+)", linear))
-    assert max(strips) * abi.LANES == SUMS
+def test_a_group_of_inputs_takes_what_the_readme_says() -> None:
     assert ctypes.sizeof(abi.Group) == 40

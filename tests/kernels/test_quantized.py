@@ -109,6 +109,25 @@ def test_parts_in_different_formats_are_one_product(library: Library, native_row
     torch.testing.assert_close(twice, x + tensor_step().linear(found, torchs), rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_logits_in_parts_are_those_of_the_whole(form: Format) -> None:
+    packer = TensorPacker(torch.bfloat16, torch.device("cpu"), form)
+    x, weight = torch.randn(3, 64).bfloat16(), torch.randn(32, 64).bfloat16()
+    parts = SideBySide(tuple(packer.pack([part], 16, 64, None) for part in weight.split(16)))
+    whole = packer.pack([weight], 32, 64, None)
+    assert torch.equal(tensor_step().logits(x, parts), tensor_step().logits(x, whole))
+    assert torch.equal(tensor_step().linear(x, parts), tensor_step().linear(x, whole))
+
+
+def test_a_table_in_parts_is_refused() -> None:
+    for packer in (NativePacker(torch.float32), TensorPacker(torch.float32, torch.device("cpu"))):
+        table = SideBySide(tuple(packer.pack_table(torch.eye(32)) for _ in "ab"))
+        with pytest.raises(RecordError, match="an embedding is one matrix"):
+            record(lambda step, table=table: step.embed(table), lambda x, _: x, torch.float32)
+        with pytest.raises(TypeError, match="an embedding is one matrix"):
+            tensor_step().embed(table)
+
+
 def test_a_gate_in_another_format_is_refused() -> None:
     packers = (NativePacker(torch.float32, form) for form in FORMATS)
     pair = SideBySide(tuple(packer.pack([torch.eye(32)], 32, 32, None) for packer in packers))

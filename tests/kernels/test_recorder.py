@@ -8,10 +8,11 @@ import torch
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.recorder import Record, Recorder, record
-from millrace_kernels.step import Format, Heads
+from millrace_kernels.step import Angles, Format, Heads
 
 WIDTH = 64
 HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=16)
+ANGLES = Angles(torch.zeros(2, 5, 8))
 
 
 class Weights:
@@ -24,11 +25,17 @@ class Weights:
         self.square = packer.pack([torch.randn(WIDTH, WIDTH)], WIDTH, WIDTH, None)
         self.wide = packer.pack([torch.randn(WIDTH, 2 * WIDTH)], WIDTH, 2 * WIDTH, None)
         self.tall = packer.pack([torch.randn(2 * WIDTH, WIDTH)], 2 * WIDTH, WIDTH, None)
+        self.wide_table = packer.pack_table(torch.randn(10, 2 * WIDTH))
         self.gated = packer.pack_gated([torch.randn(WIDTH, WIDTH)] * 2, 2 * WIDTH, WIDTH, None)
 
 
 Forward = Callable[[Recorder, Weights, torch.Tensor, torch.Tensor], torch.Tensor]
 """Given the step, weights, a residual and its normalised rows."""
+
+
+def turn(step: Recorder, weights: "Weights", y: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return step.rotary_kv_write(step.linear(y, weights.tall), 0, HEADS, Angles(table))
+
 
 WRONG: dict[str, tuple[Forward, str]] = {
     "a product normalised": (
@@ -42,6 +49,12 @@ WRONG: dict[str, tuple[Forward, str]] = {
     "a residual multiplied": (
         lambda step, w, x, _: step.linear(x, w.square),
         r"bfloat16 of 64 are wanted, not of torch.float32 of 64, in a product: give it what rms_norm",
+    ),
+    "a residual turned": (
+        lambda step, w, _, y: step.rotary_kv_write(
+            step.linear_add(y, w.tall, step.embed(w.wide_table)), 0, HEADS, ANGLES
+        ),
+        r"bfloat16 of 128 are wanted, not of torch.float32 of 128, in rotary_kv_write: give it what linear",
     ),
 }
 WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
@@ -57,6 +70,22 @@ WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
     "queries of another width": (
         lambda step, w, _, y: step.attention(step.linear(y, w.tall), 0, HEADS, 1.0),
         "attention: give it what rotary_kv_write returned",
+    ),
+    "a row too narrow for queries, keys and values": (
+        lambda step, w, _, y: step.rotary_kv_write(step.linear(y, w.square), 0, HEADS, ANGLES),
+        "of 128 are wanted, not of torch.* of 64, in rotary_kv_write",
+    ),
+    "angles for half of a head": (
+        lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 5, 4)),
+        r"angles of float32 \[2, positions, 8\] are wanted, not of torch.float32 \[2, 5, 4\]",
+    ),
+    "angles in bfloat16": (
+        lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 5, 8, dtype=torch.bfloat16)),
+        "not of torch.bfloat16",
+    ),
+    "angles that lie apart": (
+        lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 8, 5).transpose(1, 2)),
+        "one after the other",
     ),
     "a gated matrix as it is": (lambda step, w, _, y: step.linear(y, w.gated), "pack it the other way"),
     "a gated matrix added": (lambda step, w, x, y: step.linear_add(y, w.gated, x), "pack it the other way"),
@@ -95,3 +124,40 @@ def test_rows_and_matrices_that_do_not_fit_are_refused(name: str, dtype: torch.d
 def test_rounded_matrices_take_rows_of_either_type() -> None:
     written = write_down(lambda step, w, x, _: step.linear(x, w.square), torch.bfloat16, Format.INT8)
     assert len(written.operations) == 5
+
+
+Logits = Callable[[Recorder, Weights, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Given the step, weights, a residual of the rows that draw, and one of all tokens."""
+
+WRONG_IN_LOGITS: dict[str, tuple[Logits, str]] = {
+    "all tokens normalised": (
+        lambda step, w, _, before: step.rms_norm(before, w.norm, 1e-5),
+        "older than the choice of the rows that draw",
+    ),
+    "a residual of all tokens": (
+        lambda step, w, x, before: step.linear_add(step.rms_norm(x, w.norm, 1e-5), w.square, before),
+        "older than the choice of the rows that draw",
+    ),
+    "tokens embedded": (lambda step, w, *_: step.embed(w.table), "EMBED is over all tokens"),
+    "what draws turned": (
+        lambda step, w, x, _: turn(step, w, step.rms_norm(x, w.norm, 1e-5), ANGLES.table),
+        "ROTARY_KV_WRITE is over all tokens",
+    ),
+    "what draws attending": (
+        lambda step, w, x, _: step.attention(step.rms_norm(x, w.norm, 1e-5), 0, HEADS, 1.0),
+        "ATTENTION is over all tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG_IN_LOGITS))
+def test_logits_are_of_the_rows_that_draw_alone(name: str) -> None:
+    logits, text = WRONG_IN_LOGITS[name]
+    weights, before = Weights(torch.float32, Format.DENSE), []
+
+    def begin(step: Recorder) -> torch.Tensor:
+        before.append(step.embed(weights.table))
+        return step.embed(weights.table)
+
+    with pytest.raises(RecordError, match=text):
+        record(begin, lambda hidden, step: logits(step, weights, hidden, before[0]), torch.float32)

@@ -166,7 +166,7 @@ def test_a_row_draws_the_same_alone_and_in_a_crowd_by_any_number_of_threads(
     together = sampler(instruction_set, 999).sample(logits, draws, known, masks).tokens.tolist()
     monkeypatch.setattr(native, "WORTH_WAKING", 0)
     pool = library.new_pool(2, 64)
-    shared = NativeSampler(library, 999, 2, pool).sample(logits, draws, known, masks).tokens.tolist()
+    shared = NativeSampler(library, 999, pool).sample(logits, draws, known, masks).tokens.tolist()
     library.free_pool(pool)
     alone = [
         sampler(instruction_set, 999)

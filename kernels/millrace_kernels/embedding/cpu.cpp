@@ -1,4 +1,5 @@
 // Tokens to vectors, read out of a matrix packed for products (a tied head is held once), and choosing rows.
+#include "../linear/quantized.h"
 #include "../native/program.h"
 
 namespace MILLRACE_ISA {
@@ -7,8 +8,7 @@ namespace MILLRACE_ISA {
 static void unpack(const Matrix& m, int64_t column, float* to) {
   int64_t strip = column / LANES, lane = column % LANES;
   if (m.format == INT8) {
-    int inputs = (m.inputs + 31) / 32 * 32;
-    const uint8_t* from = (const uint8_t*)m.data + strip * inputs * LANES + lane * 4;
+    const uint8_t* from = (const uint8_t*)m.data + strip * num_groups(m.inputs) * GROUP * LANES + lane * 4;
     float scale = m.scales[column];
     for (int k = 0; k < m.inputs; k++) to[k] = (from[k / 4 * 4 * LANES + k % 4] - 128) * scale;
     return;

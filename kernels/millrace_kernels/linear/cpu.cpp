@@ -15,6 +15,8 @@ constexpr int TILE_ROWS = 4, TILE_STRIPS = 1;
 constexpr int TILE_ROWS = 2, TILE_STRIPS = 1;
 #endif
 
+static_assert(TILE_STRIPS * LANES <= SUMS && 2 * LANES <= SUMS, "a tile's sums, a gated one's too, have room");
+
 // Inputs multiplied before the next: the tile's strips of so many stay in the second cache for all rows.
 constexpr int BLOCK_INPUTS = 2048;
 
@@ -77,7 +79,7 @@ struct Tile {
   const Op& op;
   int row, strip, first_input, num_inputs;
   bool is_first, is_last;
-  float* sums;  // [rows of the step, 64]: what the inputs before gave
+  float* sums;  // [rows of the step, SUMS]: what the inputs before gave
 };
 
 INLINE void write(const Rows& rows, char* to, int column, Floats value, int num_columns) {
@@ -121,17 +123,17 @@ static __attribute__((noinline)) void finish_row(const Tile& t, int r, Floats* v
 template <typename F, int ROWS, int STRIPS>
 static __attribute__((noinline)) void compute(const Tile& t) {
   Floats acc[ROWS][STRIPS];
-  float* sums = t.sums + (int64_t)t.row * 64;
+  float* sums = t.sums + (int64_t)t.row * SUMS;
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++)
-      acc[r][s] = t.is_first ? splat(0.0f) : load(sums + r * 64 + s * LANES);
+      acc[r][s] = t.is_first ? splat(0.0f) : load(sums + r * SUMS + s * LANES);
   int64_t strip = (t.op.matrix->inputs + F::STEP - 1) / F::STEP * F::STEP * F::BYTES_PER_INPUT;
   const char* w = (const char*)t.op.matrix->data + t.strip * strip + t.first_input * F::BYTES_PER_INPUT;
   const char* x = row<char>(t.program, t.op.x, t.row) + t.first_input / F::STEP * sizeof(typename F::Input);
   multiply<ROWS, STRIPS>(F(), x, t.op.x.stride, w, strip, t.num_inputs, acc);
   if (!t.is_last) {
     UNROLL for (int r = 0; r < ROWS; r++)
-      UNROLL for (int s = 0; s < STRIPS; s++) store(sums + r * 64 + s * LANES, acc[r][s]);
+      UNROLL for (int s = 0; s < STRIPS; s++) store(sums + r * SUMS + s * LANES, acc[r][s]);
     return;
   }
   if (const float* scales = t.op.matrix->scales)

@@ -4,14 +4,19 @@ import ctypes
 import enum
 from ctypes import POINTER, Structure, c_float, c_int8, c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import NamedTuple
 
 from millrace_kernels.linear.quantized_reference import GROUP
-from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.errors import NativeError, PoolError
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.sampling.columns import PARAMETERS
 
 LANES = 16
 """Floats in a vector, and outputs in a strip."""
+TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
+"""What sizes attention's memory: the rows and keys of its tasks, tiles and spans."""
+SUMS = 64
+"""Columns whose sums a product keeps, row by row, between two blocks of inputs."""
 
 
 class Type(enum.IntEnum):
@@ -151,8 +156,17 @@ class Group(Structure):
 
 
 _STRUCTURES = (Matrix, Op, Step, Program, Sampling, Group)
-_SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, LANES, GROUP, BLOCK_SIZE, SLACK)
+_NUMBERS = (LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS)
+_SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, *_NUMBERS)
 """As in sizes.cpp, and in its order."""
+
+
+class Pool(NamedTuple):
+    """Threads of a library."""
+
+    handle: int
+    num_threads: int
+    """Whoever calls is one of them."""
 
 
 class Library:
@@ -186,28 +200,28 @@ class Library:
         library.millrace_sample.restype = None
         library.millrace_sample.argtypes = (c_void_p, POINTER(Sampling))
 
-    def new_pool(self, num_threads: int, scratch_bytes: int) -> int:
-        """Return a handle of so many threads, the caller of `run` included. Raises NativeError."""
+    def new_pool(self, num_threads: int, scratch_bytes: int) -> Pool:
+        """Start threads, each with so much memory of its own. Raises PoolError."""
         handle: int | None = self._library.millrace_pool_new(num_threads, scratch_bytes)
         if handle is None:
-            raise NativeError(f"{num_threads} threads can't be started: raise the limits")
-        return handle
+            raise PoolError(f"{num_threads} threads can't be started: raise the limits")
+        return Pool(handle, num_threads)
 
-    def free_pool(self, handle: int) -> None:
+    def free_pool(self, pool: Pool) -> None:
         """End the pool's threads; none of them may be running."""
-        self._library.millrace_pool_free(handle)
+        self._library.millrace_pool_free(pool.handle)
 
-    def run(self, pool: int, program: Program, step: Step) -> None:
+    def run(self, pool: Pool, program: Program, step: Step) -> None:
         """Run a step on the pool's threads, its logits too if any are wanted; one call at a time a pool."""
-        self._library.millrace_run(pool, program, step)
+        self._library.millrace_run(pool.handle, program, step)
 
     def sample_bytes(self, vocabulary: int) -> int:
         """Return the scratch memory that each thread needs to sample, zeros at first."""
         return int(self._library.millrace_sample_bytes(vocabulary))
 
-    def sample(self, pool: int | None, asked: Sampling) -> None:
+    def sample(self, pool: Pool | None, asked: Sampling) -> None:
         """Draw for every row, on the pool's threads; without a pool on the caller's alone."""
-        self._library.millrace_sample(pool, asked)
+        self._library.millrace_sample(None if pool is None else pool.handle, asked)
 
     def weigh(self, z: int, count: int, peak: float, inverse: float, weights: int) -> None:
         """Write uint32 weights of float32 z, and up to 16 more; see sampling/README.md."""

@@ -1,8 +1,8 @@
 """Finds the native library for an instruction set, or compiles it.
 
 A library's name carries a hash of the sources and flags it came from, so that one made from other sources
-is never loaded. It is looked for beside this file (a wheel's), then in the private cache, where it is made on
-first use.
+is never loaded, and a hash of its bytes. It is looked for beside this file (a wheel's), then in the private
+cache, where it is made on first use.
 `python -m millrace_kernels.native.build` makes them ahead of time, beside this file.
 """
 
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace_kernels.native.cache import default_cache, digest_of, drop_old, find_intact, open_cache, place
+from millrace_kernels.native.cache import default_cache, drop_old, find_intact, note_use, open_cache, place
 from millrace_kernels.native.errors import BuildError
 from millrace_kernels.native.instruction_sets import (
     InstructionSet,
@@ -51,11 +51,9 @@ BUILD_SECONDS = 600
 
 def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> Path:
     """Return the library's file, compiled now if need be. Raises BuildError."""
-    packaged = PACKAGED / library_name(instruction_set)
     try:
-        if packaged.is_file():
-            return packaged
-        return _find_cached(instruction_set, open_cache(cache or default_cache()))
+        packaged = find_intact(PACKAGED, library_stem(instruction_set))
+        return packaged or _find_cached(instruction_set, open_cache(cache or default_cache()))
     except OSError as error:
         raise BuildError(f"the native library can't be looked for: {error}") from error
 
@@ -65,24 +63,33 @@ def is_installed(library: Path) -> bool:
     return library.parent == PACKAGED
 
 
-def library_name(instruction_set: InstructionSet) -> str:
-    """Return the file name that belongs to the present sources."""
+def library_stem(instruction_set: InstructionSet) -> str:
+    """Return how the file name begins that belongs to the present sources; the hash of its bytes follows."""
     flags = [platform.machine(), *FLAGS, *instruction_set.compiler_flags]
     digest = hashlib.sha256(" ".join(flags).encode())
     for file in sorted([*sources(), *PACKAGE.glob("*/*.h")]):
         digest.update(f"\0{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
-    return f"millrace-{instruction_set.value}-{digest.hexdigest()[:16]}.so"
+    return f"millrace-{instruction_set.value}-{digest.hexdigest()[:16]}"
 
 
 def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
-    """Return what this machine's compiler makes; without a compiler, what any made of the same sources."""
-    stem, toolchain = Path(library_name(instruction_set)).stem, read_toolchain()
-    found = find_intact(folder, f"{stem}-{toolchain or '*'}")
-    if found is not None:
-        return found
+    """Return what this machine's compiler makes; where it can't, what any made of the same sources."""
+    stem, toolchain = library_stem(instruction_set), read_toolchain()
+    found = find_intact(folder, f"{stem}-{toolchain}")
+    try:
+        found = found or _make_cached(instruction_set, folder, f"{stem}-{toolchain}")
+    except BuildError:
+        found = find_intact(folder, f"{stem}-*")
+        if found is None:
+            raise
+    note_use(found)
+    return found
+
+
+def _make_cached(instruction_set: InstructionSet, folder: Path, stem: str) -> Path:
     with _made(instruction_set, folder) as made:
-        target = place(made, folder / f"{stem}-{toolchain}-{digest_of(made)}.so")
-        drop_old(folder, f"millrace-{instruction_set.value}", kept=target)
+        target = place(made, folder, stem)
+    drop_old(folder, f"millrace-{instruction_set.value}", kept=target)
     return target
 
 
@@ -103,7 +110,7 @@ def sources() -> list[Path]:
 def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:
     """Compile into `folder`; another process that does the same at the same time does no harm."""
     with _made(instruction_set, folder, extra_flags) as made:
-        return place(made, folder / library_name(instruction_set))
+        return place(made, folder, library_stem(instruction_set))
 
 
 @contextmanager
@@ -150,18 +157,18 @@ def _run(command: list[str]) -> str:
 
 
 def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> list[str]:
-    """Build what `folder` lacks, and remove what other sources left there; return what failed, and why.
+    """Build what `folder` lacks; remove what is damaged or of other sources; return what failed, and why.
 
     An old compiler knows some instruction sets and not the newest.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    current = {library_name(one) for one in InstructionSet}
-    for stale in folder.glob("millrace-*.so"):
-        if stale.name not in current:
-            stale.unlink()
+    current = [find_intact(folder, library_stem(one)) for one in InstructionSet]
+    for library in folder.glob("millrace-*.so"):
+        if library not in current:
+            library.unlink()
     failures = []
     for instruction_set in instruction_sets:
-        if (folder / library_name(instruction_set)).is_file():
+        if find_intact(folder, library_stem(instruction_set)) is not None:
             continue
         try:
             build_library(instruction_set, folder)

@@ -1,6 +1,6 @@
-"""The private cache: libraries compiled on this machine, and marks of what passed its trial.
+"""Folders of libraries, above all the private cache: what this machine compiled, and marks of what passed.
 
-The name of a library in it ends with a hash of its bytes, so one that was cut short is found out before it is
+The name of every library ends with a hash of its bytes, so one that was cut short is found out before it is
 mapped: a read past the end of a mapped file ends the process, and would end it at every start.
 """
 
@@ -8,13 +8,14 @@ import hashlib
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 
 from millrace_kernels.native.errors import BuildError
 
 MONTH_SECONDS = 30 * 24 * 3600
-"""What is older, and of other sources, is dropped at the next build."""
+"""What nobody used for longer, and is of other sources, is dropped at the next build."""
 HOUR_SECONDS = 3600
 """A build's own folder that is older was left by one that was killed."""
 
@@ -41,12 +42,13 @@ def open_cache(folder: Path) -> Path:
 
 
 def find_intact(folder: Path, stem: str) -> Path | None:
-    """Return a library whose bytes are as they were written, and remove others; `stem` may be a pattern."""
-    for file in sorted(folder.glob(f"{stem}-*.so")):
-        if file.stem.endswith(f"-{digest_of(file)}"):
-            return file
-        file.unlink(missing_ok=True)
-    return None
+    """Return a library whose bytes are as they were written; `stem` may be a pattern."""
+    return next((file for file in sorted(folder.glob(f"{stem}-*.so")) if is_intact(file)), None)
+
+
+def is_intact(library: Path) -> bool:
+    """Whether a library's bytes are as they were written."""
+    return library.stem.endswith(f"-{digest_of(library)}")
 
 
 def digest_of(file: Path) -> str:
@@ -54,19 +56,27 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def place(made: Path, target: Path) -> Path:
-    """Move a file to its name, where a loss of power leaves either nothing or all of it."""
+def place(made: Path, folder: Path, stem: str) -> Path:
+    """Give a library its name in the folder, where a loss of power leaves either nothing or all of it."""
+    target = folder / f"{stem}-{digest_of(made)}.so"
     _flush(made)
     made.replace(target)
-    _flush(target.parent)
+    _flush(folder)
     return target
 
 
+def note_use(file: Path) -> None:
+    """Let a file count as new, so that no build drops what is used; a mark is made by that."""
+    with suppress(OSError):
+        file.touch()
+
+
 def drop_old(folder: Path, prefix: str, kept: Path) -> None:
-    """Remove old libraries of this prefix, old marks, and what killed builds left."""
+    """Remove unused libraries of this prefix, unused marks, and what killed builds left, as far as may be."""
     for file in (*folder.glob(f"{prefix}-*.so"), *folder.glob("*.passed")):
         if file != kept and _age_seconds(file) > MONTH_SECONDS:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink()
     for left in folder.glob("tmp*"):
         if _age_seconds(left) > HOUR_SECONDS:
             rmtree(left, ignore_errors=True)
@@ -76,7 +86,7 @@ def _age_seconds(path: Path) -> float:
     """Return 0 for what another process removed meanwhile."""
     try:
         return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 

@@ -2,6 +2,7 @@
 
 NativeError
 ├── BuildError        there is no compiled library for these sources, and none can be made
+├── PoolError         the limits leave no threads, or no memory for them: no library does better
 └── RecordError       a model's forward can't be recorded: our own bug, or a shape without a kernel
 """
 
@@ -12,6 +13,10 @@ class NativeError(Exception):
 
 class BuildError(NativeError):
     """No library, and no compiler or no room to make one."""
+
+
+class PoolError(NativeError):
+    """No threads to compute with."""
 
 
 class RecordError(NativeError):

@@ -34,6 +34,8 @@ INLINE int64_t now() {
 INLINE void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // waits for the pipeline to empty; `yield` does nothing on most cores
 #endif
 }
 

@@ -87,6 +87,9 @@ struct Worker {
   char* scratch;
 };
 
+// Columns whose sums a product keeps there, row by row, between two blocks of inputs.
+constexpr int SUMS = 64;
+
 template <typename T>
 INLINE T* row(const Program& p, const Rows& rows, int64_t r) {
   return (T*)(p.workspace + rows.offset + r * rows.stride);

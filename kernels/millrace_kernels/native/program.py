@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -19,11 +20,6 @@ from millrace_kernels.native.workspace import LINE, Place, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.step import Format, Heads
 
-TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
-"""As in paged_attention/cpu.cpp: a test compares."""
-SUMS = 64
-"""Columns whose sums a product keeps between two blocks of inputs, as in linear/cpu.cpp."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -36,7 +32,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's rows, each int32 [rows]; see program.h."""
+    """One step's rows, each int32 [rows]; see program.h.
+
+    A row draws once at most, after its last token, and all layers' caches share its slot's one block table.
+    """
 
     slot: NDArray[np.int32]
     begin: NDArray[np.int32]
@@ -47,7 +46,7 @@ class NativeProgram:
     """Runs a recorded forward and its logits. One caller at a time."""
 
     def __init__(self, library: abi.Library, record: Record, sizes: Sizes) -> None:
-        """Raises NativeError where no thread can be started. `set_caches` must come before the first step."""
+        """Raises PoolError where no thread can be started. `set_caches` must come before the first step."""
         operations, logits = record.operations, record.logits
         places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
         self._library = library
@@ -78,7 +77,7 @@ class NativeProgram:
         self._spans.fill_(255)
 
     @property
-    def pool(self) -> int:
+    def pool(self) -> abi.Pool:
         """Its threads, for other work while no step runs."""
         return self._pool
 
@@ -91,7 +90,8 @@ class NativeProgram:
         """Compute the rows' tokens; return float32 logits [emits, vocabulary], good until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
-        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room.
+        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room. That the
+        token ids are the vocabulary's and the blocks the caches' is for the caller to see to.
         """
         self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
@@ -102,6 +102,9 @@ class NativeProgram:
         """Refuse what would be read or written outside the program's memory and the step's tables."""
         if self._heads and not self._caches:
             raise NativeError("the program has no KV cache: set its caches before it runs")
+        _check_rows(batch, emits)
+        _check_table(tokens)
+        _check_table(blocks)
         sizes = self._sizes
         positions = min(tokens.shape[1], blocks.shape[1] * BLOCK_SIZE, self._num_positions)
         slots = min(tokens.shape[0], blocks.shape[0])
@@ -113,17 +116,20 @@ class NativeProgram:
 
     def _describe(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
         ends = np.cumsum(batch.count, dtype=np.int32)
-        start = (ends - batch.count).astype(np.int32)
+        start = ends - batch.count
         row_of = np.repeat(np.arange(len(batch.count), dtype=np.int32), batch.count)
         position = np.arange(len(row_of), dtype=np.int32) - start[row_of] + batch.begin[row_of]
-        drawn = (ends - 1)[list(emits)].astype(np.int32)
+        drawn = (ends - 1)[list(emits)]
         arrays = (batch.slot, batch.begin, batch.count, start, row_of, position, drawn)
+        # Copied into one array: to ask each for its address took longer than all the rest.
+        memory = np.concatenate(arrays)
+        assert memory.dtype == np.int32, f"{memory.dtype} is not int32"
+        places = accumulate((array.nbytes for array in arrays[:-1]), initial=memory.ctypes.data)
         step = abi.Step(
-            len(batch.slot), len(row_of), len(drawn),
-            *(array.ctypes.data for array in arrays),
+            len(batch.slot), len(row_of), len(drawn), *places,
             tokens.data_ptr(), blocks.data_ptr(), tokens.stride(0), blocks.stride(0),
         )  # fmt: skip
-        step.kept = arrays
+        step.kept = memory
         return step
 
     def _assemble(self, record: Record, places: dict[Register, Place]) -> abi.Program:
@@ -159,6 +165,18 @@ class NativeProgram:
 def _require_room(what: str, needed: int, given: int) -> None:
     if needed > given:
         raise NativeError(f"a step of {needed} {what} in a program that has room for {given}")
+
+
+def _check_rows(batch: Batch, emits: Sequence[int]) -> None:
+    # Where any of three numbers is below zero, their bits together are: one pass, not three.
+    assert (batch.slot | batch.begin | batch.count).min(initial=0) >= 0, "a slot, begin or count below zero"
+    assert min(emits, default=0) >= 0, "a row that draws is one of the step"
+    assert batch.count[list(emits)].all(), "a row that draws has a token"
+
+
+def _check_table(table: Tensor) -> None:
+    assert table.dtype == torch.int64, f"{table.dtype} is not int64"
+    assert table.stride(1) == 1, "a slot's numbers lie one after the other"
 
 
 def _heads_by_layer(record: Record) -> dict[int, Heads]:
@@ -206,18 +224,18 @@ def _spans_bytes(record: Record, sizes: Sizes) -> int:
         if (heads := operation.heads) is not None:
             num_rows, width = heads.num_heads // heads.num_kv_heads, _whole_vectors(heads.head_dim)
             span = num_rows * (2 + width) * 4 + 3 * LINE
-            needs.append(span * heads.num_kv_heads * -(-operation.length // SPAN_KEYS))
+            needs.append(span * heads.num_kv_heads * -(-operation.length // abi.SPAN_KEYS))
     return max(needs) * sizes.num_threads
 
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     """Memory that each thread needs of its own: a product's sums, or a task of attention."""
-    needs = [sizes.num_tokens * SUMS * 4]
+    needs = [sizes.num_tokens * abi.SUMS * 4]
     for operation in record.operations:
         if (heads := operation.heads) is not None:
-            rows = max(TASK_ROWS, heads.num_heads // heads.num_kv_heads)
+            rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
             width = _whole_vectors(heads.head_dim)
-            needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * TILE_KEYS) + 16 * 64)
+            needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS) + 16 * 64)
     return max(needs)
 
 

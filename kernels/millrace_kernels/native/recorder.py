@@ -11,7 +11,7 @@ from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, Format, Heads, Matrix, parts_of
+from millrace_kernels.step import Angles, Format, Heads, Matrix, SideBySide, parts_of
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -21,6 +21,8 @@ TYPES = {
 META = torch.device("meta")
 _OF_RESIDUALS = "give it what embed or linear_add returned"
 _OF_PRODUCTS = "give it what rms_norm, linear, linear_silu_mul or attention returned"
+_NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
+_OVER_TOKENS = {abi.Kind.EMBED, abi.Kind.ROTARY_KV_WRITE, abi.Kind.ATTENTION}
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +81,8 @@ class Recorder:
 
     def embed(self, table: Matrix) -> Tensor:
         """See Step."""
+        if isinstance(table, SideBySide):
+            raise RecordError("an embedding is one matrix: pack it as a table")
         packed = _packed(table, is_gated=False)
         if packed.form is Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
@@ -98,7 +102,7 @@ class Recorder:
         """See Step."""
         register = self._registers.pop(id(residual), None)
         if register is None:
-            raise RecordError("a residual is used again, or no operation of the step made it")
+            raise RecordError(f"a residual is used again, or {_NOT_MADE}")
         self._append_products(abi.Kind.LINEAR_ADD, x, weight, register)
         _require(register, torch.float32, weight.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
         self._rounded.pop(register, None)
@@ -112,10 +116,14 @@ class Recorder:
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
         """See Step."""
-        table, width = angles.table, heads.num_heads * heads.head_dim
+        head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
+        advice = "rotary_kv_write: give it what linear returned for queries, keys and values"
+        _require(self._find(qkv), self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
+        _require_angles(angles.table, head_dim)
+        width, length = heads.num_heads * head_dim, angles.table.shape[1]
         kind = abi.Kind.ROTARY_KV_WRITE
         return self._write(
-            kind, qkv, width, self.dtype, weight=table, layer=layer, heads=heads, length=table.shape[1]
+            kind, qkv, width, self.dtype, weight=angles.table, layer=layer, heads=heads, length=length
         )
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
@@ -131,8 +139,9 @@ class Recorder:
         return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
 
     def select(self, hidden: Tensor) -> Tensor:
-        """End the forward: go on with the rows that draw."""
+        """End the forward: go on with the rows that draw, and with nothing else."""
         register = self._find(hidden)
+        self._registers.clear()
         self.num_forward = len(self.operations)
         chosen = Register(register.width, register.dtype, is_drawn=True)
         self._append(Recorded(abi.Kind.SELECT, register, chosen))
@@ -187,6 +196,8 @@ class Recorder:
         return self._name(register)
 
     def _append(self, operation: Recorded) -> None:
+        if self.num_forward and operation.kind in _OVER_TOKENS:
+            raise RecordError(f"{operation.kind.name} is over all tokens: logits are of the rows that draw")
         for register in (operation.x, operation.y):
             if register is not None:
                 register.last_use = len(self.operations)
@@ -201,7 +212,7 @@ class Recorder:
     def _find(self, tensor: Tensor) -> Register:
         register = self._registers.get(id(tensor))
         if register is None:
-            raise RecordError("the forward uses a tensor that no operation of the step made")
+            raise RecordError(f"a tensor can't be used: {_NOT_MADE}")
         return register
 
 
@@ -229,3 +240,11 @@ def _require(register: Register, dtype: torch.dtype, width: int, advice: str) ->
     if (register.dtype, register.width) != (dtype, width):
         wanted, given = f"{dtype} of {width}", f"{register.dtype} of {register.width}"
         raise RecordError(f"rows of {wanted} are wanted, not of {given}, in {advice}")
+
+
+def _require_angles(table: Tensor, head_dim: int) -> None:
+    if (table.dtype, table.shape[0], table.shape[2]) != (torch.float32, 2, head_dim / 2):
+        wanted, given = f"float32 [2, positions, {head_dim // 2}]", f"{table.dtype} {list(table.shape)}"
+        raise RecordError(f"angles of {wanted} are wanted, not of {given}")
+    if not table.is_contiguous():
+        raise RecordError("angles are wanted one after the other: make their table contiguous")

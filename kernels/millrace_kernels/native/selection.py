@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.build import find_library, is_installed
-from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.errors import NativeError, PoolError
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.selfcheck import check_library
 from millrace_kernels.native.trial import try_once
@@ -47,6 +47,8 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
     for instruction_set in usable:
         try:
             library = load_library(instruction_set)
+        except PoolError as error:
+            return CpuPath(None, f"torch computes, slowly: {error}")
         except NativeError as error:
             troubles.append(f"{instruction_set.value}: {error}")
             continue

@@ -144,7 +144,7 @@ def _caches(case: Case, dtype: torch.dtype) -> list[Tensor]:
 def run_native(
     case: Case, library: Library, dtype: torch.dtype, num_threads: int = 2, form: Format = Format.DENSE
 ) -> Tensor:
-    """Return the last step's logits, float32 [sequences, vocabulary]."""
+    """Return the last step's logits, float32 [sequences that it computes, vocabulary]."""
     layer = build_layer(NativePacker(dtype, form), case)
     sizes = Sizes(max(sum(step) for step in case.steps), len(case.lengths), num_threads)
     recorded = record(layer.forward, layer.logits, dtype)
@@ -155,7 +155,7 @@ def run_native(
     slots, logits = np.array(tables.slots, dtype=np.int32), torch.empty(0)
     for counts in case.steps:
         batch = Batch(slots, begin.copy(), np.array(counts, dtype=np.int32))
-        emits = range(len(counts))
+        emits = np.flatnonzero(counts).tolist()
         logits = program.run(batch, emits, tables.tokens, tables.blocks).clone()
         begin += batch.count
     return logits

@@ -9,6 +9,6 @@ using namespace MILLRACE_ISA;
 extern "C" __attribute__((visibility("default"))) void millrace_sizes(int32_t* sizes) {
   const int32_t all[] = {sizeof(Matrix), sizeof(Op),         sizeof(Step), sizeof(Program), sizeof(Sampling),
                          sizeof(Group),  sizeof(Parameters), LANES,        GROUP,           BLOCK,
-                         SLACK};
+                         SLACK,          TASK_ROWS,          TILE,         SPAN,            SUMS};
   memcpy(sizes, all, sizeof(all));
 }

@@ -9,28 +9,26 @@ import resource
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.cache import default_cache, digest_of, open_cache
-from millrace_kernels.native.errors import BuildError, NativeError
+from millrace_kernels.native.cache import default_cache, digest_of, note_use, open_cache
+from millrace_kernels.native.errors import BuildError, NativeError, PoolError
 from millrace_kernels.native.instruction_sets import read_cpu_flags
 from millrace_kernels.native.selfcheck import check_library
 
 TRIAL_SECONDS = 120
 """It takes a few, most of them torch's import; on a tenth of a CPU ten times as many."""
+EXIT_FAILED, EXIT_NO_POOL = 1, 2
 
 
 def try_once(library: Path) -> None:
     """Try a library, unless it passed on such a CPU before. Raises NativeError."""
     mark = _mark(library)
-    if mark is not None and mark.exists():
-        return
-    _try(library)
+    if mark is None or not mark.exists():
+        _try(library)
     if mark is not None:
-        with suppress(OSError):
-            mark.touch()
+        note_use(mark)
 
 
 def _mark(library: Path) -> Path | None:
@@ -60,6 +58,8 @@ def _try(library: Path) -> None:
         raise NativeError(f"{library} can't be tried: {error}") from error
     if done.returncode < 0:
         raise NativeError(f"{library} ended a small case by {signal.Signals(-done.returncode).name}")
+    if done.returncode == EXIT_NO_POOL:
+        raise PoolError(done.stderr.strip()[-2000:])
     if done.returncode > 0:
         raise NativeError((done.stderr.strip() or f"{library} failed a small case")[-2000:])
 
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
         check_library(Library(Path(argv[0])))
     except NativeError as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return EXIT_NO_POOL if isinstance(error, PoolError) else EXIT_FAILED
     return 0
 
 

@@ -12,6 +12,9 @@ namespace MILLRACE_ISA {
 constexpr int BLOCK = 16;  // tokens
 constexpr int SLACK = 64;  // numbers after a layer's last block: whole vectors are read, past a narrow head
 
+constexpr int TILE = 64, SPAN = 512;  // keys
+constexpr int TASK_ROWS = 48;         // scores and sums of so many stay in the first two caches
+
 template <typename T>
 struct Cache {
   T* data;

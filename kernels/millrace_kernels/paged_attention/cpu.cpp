@@ -18,9 +18,6 @@ constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = 4;
 constexpr int ROWS_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
 #endif
 
-constexpr int TILE = 64, SPAN = 512;
-constexpr int TASK_ROWS = 48;  // scores and sums of so many stay in the first two caches
-
 // An online softmax's state.
 struct Sums {
   float *best, *total, *mixed;  // [rows], [rows], [rows, width]

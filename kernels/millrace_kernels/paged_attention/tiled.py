@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millrace_kernels.linear.reference import MIN_GEMM_ROWS
+
 TILE_KEYS = 256
-MIN_GEMM_ROWS = 16
 HEAD_DIM_UNIT = 4
 """Heads of 6 or 10 dimensions are filled up with zeros: else their bits depend on the number of rows."""
 QUERIES_AT_ONCE = 128

@@ -16,13 +16,11 @@ TOKENS_PER_DRAWN = 10
 class NativeSampler:
     """Draws what `sample_reference` draws. One caller at a time."""
 
-    def __init__(
-        self, library: abi.Library, vocabulary: int, num_threads: int = 1, pool: int | None = None
-    ) -> None:
-        """`pool` has `num_threads` threads and outlives this; without one the caller's thread draws."""
+    def __init__(self, library: abi.Library, vocabulary: int, pool: abi.Pool | None = None) -> None:
+        """`pool` outlives this; without one the caller's thread draws."""
         self._library, self._vocabulary, self._pool = library, vocabulary, pool
         each = library.sample_bytes(vocabulary)
-        self._scratch = torch.zeros(each * num_threads, dtype=torch.uint8)
+        self._scratch = torch.zeros(each * (1 if pool is None else pool.num_threads), dtype=torch.uint8)
         self._asked = abi.Sampling(scratch=self._scratch.data_ptr(), scratch_bytes=each)
         self._asked.vocabulary = vocabulary
 
@@ -31,8 +29,9 @@ class NativeSampler:
     ) -> Sampled:
         """See sample_reference; on CPU tensors whose rows are each contiguous."""
         num_rows = len(draws.parameters)
-        _check(logits, (num_rows, self._vocabulary), torch.float32)
-        _check(known_tokens, known_tokens.shape, torch.int64)
+        assert logits.shape[0] == num_rows, f"{logits.shape[0]} rows of logits for {num_rows} draws"
+        _check(logits, torch.float32, self._vocabulary)
+        _check(known_tokens, torch.int64)
         tokens = torch.empty(num_rows, dtype=torch.int64)
         faults = torch.empty(num_rows, dtype=torch.uint8)
         asked = self._asked
@@ -42,7 +41,7 @@ class NativeSampler:
         draws.check_masks(masks)
         asked.masks, asked.masks_stride = None, 0
         if masks is not None:
-            _check(masks, (masks.shape[0], -(-self._vocabulary // 32)), torch.int32)
+            _check(masks, torch.int32, -(-self._vocabulary // 32))
             asked.masks, asked.masks_stride = masks.data_ptr(), masks.stride(0)
         asked.drawn, asked.faults = tokens.data_ptr(), faults.data_ptr()
         asked.num_rows, asked.next_row = num_rows, 0
@@ -63,8 +62,9 @@ def weigh_natively(library: abi.Library, z: Tensor, inverse_temperature: float) 
     return weights[: len(z)].long()
 
 
-def _check(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert tensor.shape == shape, f"{tuple(tensor.shape)} is not {tuple(shape)}"
+def _check(tensor: Tensor, dtype: torch.dtype, width: int | None = None) -> None:
+    assert tensor.dim() == 2, f"{tuple(tensor.shape)} is not rows"
+    assert width in {None, tensor.shape[1]}, f"rows of {tensor.shape[1]}, not of {width}"
     assert tensor.dtype == dtype, f"{tensor.dtype} is not {dtype}"
     assert tensor.stride(1) == 1, "a row must be contiguous"
     assert tensor.device.type == "cpu", f"{tensor.device} is not the CPU"

@@ -13,7 +13,7 @@ VOCABULARY, NUM_ROWS = 601, 12
 
 
 def check_sampler(library: Library, vocabulary: int = VOCABULARY) -> None:
-    """Compare weights, and draws of every kind, masked and not. Raises NativeError."""
+    """Compare weights, draws of every kind, masked and not, and faults. Raises NativeError."""
     z = torch.linspace(-20, 0, 2000)
     if not torch.equal(weigh_natively(library, z, 1.25), weigh(z[None], torch.tensor([1.25]))[0]):
         raise NativeError("the native kernels weigh tokens otherwise than the reference")
@@ -21,10 +21,14 @@ def check_sampler(library: Library, vocabulary: int = VOCABULARY) -> None:
     logits = torch.randn(NUM_ROWS, vocabulary, generator=generator).bfloat16().float() * 3
     known = torch.randint(0, vocabulary, (NUM_ROWS, 20), generator=generator)
     masks = torch.randint(-(2**31), 2**31, (1, -(-vocabulary // 32)), generator=generator, dtype=torch.int32)
+    logits[5, vocabulary // 2] = torch.nan
     expected = sample_reference(logits, _draws(), known, masks)
     found = NativeSampler(library, vocabulary).sample(logits, _draws(), known, masks)
     if not torch.equal(found.tokens, expected.tokens):
         raise NativeError(f"the native kernels drew {found.tokens.tolist()}, not {expected.tokens.tolist()}")
+    if not torch.equal(found.faults, expected.faults):
+        faults = f"{found.faults.tolist()}, not {expected.faults.tolist()}"
+        raise NativeError(f"the native kernels found faults {faults}")
 
 
 def _draws() -> Draws:

@@ -21,7 +21,7 @@ class NativeRunner:
         recorded = record(model.forward, model.logits, dtype)
         self.kv_caches: list[Tensor] = []
         self._program = NativeProgram(library, recorded, sizes)
-        self.sampler = NativeSampler(library, recorded.logits.width, sizes.num_threads, self._program.pool)
+        self.sampler = NativeSampler(library, recorded.logits.width, self._program.pool)
 
     @property
     def progress(self) -> int:
