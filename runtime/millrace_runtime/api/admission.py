@@ -22,8 +22,6 @@ class Refusal(NamedTuple):
 class Ticket:
     """What one admitted request holds. Admission alone changes it."""
 
-    max_model_length: int = 0
-    """Tokens that the model takes of one sequence."""
     num_sequences: int = 0
     num_tokens: int = 0
     num_body_bytes: int = 0
@@ -41,19 +39,19 @@ class Admission:
         self.num_queued_tokens = 0
         self.num_body_bytes = 0
 
-    def grow(self, ticket: Ticket, num_body_bytes: int) -> Refusal | None:
+    def grow(self, ticket: Ticket, num_body_bytes: int, *, max_tokens: int) -> Refusal | None:
         """Note how much of the body has come; it stands for tokens too, until they are counted.
 
-        Only for as many as the model takes: a body of nothing but spaces would else fill the queue. What a
-        client merely declares counts for nothing, because it may never come. As with tokens, a body alone
-        always fits.
+        Only for as many as the model takes of each sequence, `max_tokens`: a body of nothing but spaces would
+        else fill the queue. What a client merely declares counts for nothing, because it may never come. As
+        with tokens, a body alone always fits.
         """
         others = self.num_body_bytes - ticket.num_body_bytes
         if others and others + num_body_bytes > self._max_body_bytes:
             return self._refuse(
                 f"{others} bytes of request bodies are held and {self._max_body_bytes} may be"
             )
-        num_tokens = min(num_body_bytes // _BYTES_PER_TOKEN, ticket.max_model_length * ticket.num_sequences)
+        num_tokens = min(num_body_bytes // _BYTES_PER_TOKEN, max_tokens * ticket.num_sequences)
         refusal = self.resize(ticket, ticket.num_sequences, num_tokens)
         if refusal is None:
             self._set_body(ticket, num_body_bytes)

@@ -16,15 +16,14 @@ class Booking:
         self._num_sequences = 0
         """Sequences received whose end is not counted yet."""
 
-    def admit(self, max_model_length: int) -> None:
-        """Take a place for one sequence of a model that takes so many tokens."""
+    def admit(self) -> None:
+        """Take a place for one sequence."""
         self._receive(1)
-        self._ticket.max_model_length = max_model_length
         _check(self._admission.resize(self._ticket, 1, 0))
 
-    def grow(self, num_body_bytes: int) -> None:
-        """Hold so much of a body."""
-        _check(self._admission.grow(self._ticket, num_body_bytes))
+    def grow(self, num_body_bytes: int, *, max_tokens: int) -> None:
+        """Hold so much of a body, whose sequences have `max_tokens` at most."""
+        _check(self._admission.grow(self._ticket, num_body_bytes, max_tokens=max_tokens))
 
     def drop_body(self) -> None:
         """Hold no body any more."""

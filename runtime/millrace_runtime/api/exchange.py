@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
+from functools import partial
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -106,8 +107,8 @@ class Exchange:
     async def _serve(self) -> None:
         ready = self._replica.require_ready()
         self._body.check_declared()
-        self._booking.admit(ready.max_model_length)
-        body = await self._body.read(self._booking.grow)
+        self._booking.admit()
+        body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         with self._body.watch(self._disconnect):
             request, prompts = await self._read_prompts(body, ready)
             del body  # else it would be held for as long as its answer takes

@@ -10,9 +10,9 @@ LENGTH = 4096
 
 def admit(admission: Admission, num_body_bytes: int = 0) -> Ticket:
     """Admit a request whose body has arrived so far; what it is refused is an error here."""
-    ticket = Ticket(LENGTH)
+    ticket = Ticket()
     assert admission.resize(ticket, 1, 0) is None
-    assert admission.grow(ticket, num_body_bytes) is None
+    assert admission.grow(ticket, num_body_bytes, max_tokens=LENGTH) is None
     return ticket
 
 
@@ -20,11 +20,11 @@ def test_bounds_are_told_with_a_time_to_come_back() -> None:
     admission = Admission(max_sequences=2, max_queued_tokens=100, max_body_bytes=10_000)
     admission.observe_step(num_tokens=20, seconds=1.0)
     first, second = admit(admission, 4 * 90), admit(admission)
-    refused = admission.grow(second, 4 * 11)
+    refused = admission.grow(second, 4 * 11, max_tokens=LENGTH)
     assert isinstance(refused, Refusal)
     assert refused.retry_after_seconds == 5  # 90 tokens at 20 a second
-    assert admission.grow(second, 4 * 10) is None
-    assert isinstance(admission.resize(Ticket(LENGTH), 1, 0), Refusal)
+    assert admission.grow(second, 4 * 10, max_tokens=LENGTH) is None
+    assert isinstance(admission.resize(Ticket(), 1, 0), Refusal)
     admission.start(first, 90)
     assert admission.num_queued_tokens == 10
 
@@ -32,7 +32,7 @@ def test_bounds_are_told_with_a_time_to_come_back() -> None:
 def test_a_long_prompt_alone_is_admitted() -> None:
     admission = Admission(max_sequences=9, max_queued_tokens=10, max_body_bytes=10_000)
     admit(admission, 4 * 1000)
-    assert admission.grow(admit(admission), 4) is not None
+    assert admission.grow(admit(admission), 4, max_tokens=LENGTH) is not None
 
 
 def test_a_large_body_stands_for_no_more_tokens_than_the_model_takes() -> None:
@@ -48,7 +48,7 @@ def test_the_default_bounds_let_bodies_use_the_memory_that_is_theirs() -> None:
         for _ in range(number):
             admit(admission, size)
     assert admission.num_body_bytes == bounds.max_body_memory
-    refused = admission.grow(admit(admission), 1)
+    refused = admission.grow(admit(admission), 1, max_tokens=LENGTH)
     assert isinstance(refused, Refusal)
     assert "bytes of request bodies" in refused.message
 
@@ -64,18 +64,18 @@ def test_a_refused_resize_leaves_the_ticket_and_a_shrinking_one_is_never_refused
 
 @given(st.lists(st.tuples(st.sampled_from("asrxgd"), st.integers(0, 5), st.integers(0, 50)), max_size=60))
 def test_what_is_held_is_the_sum_of_tickets_and_never_negative(actions: list[tuple[str, int, int]]) -> None:
-    admission, tickets = Admission(8, 100, 300), [Ticket(10)]
+    admission, tickets = Admission(8, 100, 300), [Ticket()]
     for action, number, tokens in actions:
         ticket = tickets[number % len(tickets)]
         if action == "a":
-            tickets.append(Ticket(10))
+            tickets.append(Ticket())
             admission.resize(tickets[-1], 1, 0)
         elif action == "s":
             admission.start(ticket, tokens)
         elif action == "r":
             admission.resize(ticket, number, tokens)
         elif action == "g":
-            admission.grow(ticket, tokens * 5)
+            admission.grow(ticket, tokens * 5, max_tokens=10)
         elif action == "d":
             admission.drop_body(ticket)
         elif action == "x":
