@@ -113,12 +113,13 @@ class Exchange:
             request, prompts = await self._read_prompts(body, ready)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            generation = self._plan(request, prompts, ready)
+            writer = self._open_writer(request)
+            generation = self._plan(request, prompts, writer, ready)
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # packed by now
             self._booking.resize(generation.num_choices, num_tokens)
             self._start(generation)
-            await self._write(request, generation)
+            await self._write(request, generation, writer)
 
     async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
         """Return what the body asks for, unless the client leaves first."""
@@ -154,10 +155,23 @@ class Exchange:
                 code="model_not_found",
             )
 
-    def _plan(self, request: GenerationRequest, prompts: Prompts, ready: EngineReady) -> Generation:
+    def _open_writer(self, request: GenerationRequest) -> Writer:
+        envelope = Envelope(
+            request_id=self._dialect.id_prefix + uuid.uuid4().hex,
+            created=int(time.time()),
+            model=self._replica.settings.served_name,
+            includes_usage=request.includes_usage,
+        )
+        has_logprobs = request.sampling.num_logprobs is not None
+        return self._dialect.open_writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+
+    def _plan(
+        self, request: GenerationRequest, prompts: Prompts, writer: Writer, ready: EngineReady
+    ) -> Generation:
         """Return the generation of prompts that fit the model; only then may they have to wait."""
         replica = self._replica
-        generation = Generation(replica.engine, replica.metrics, self._arrival, self._booking.start)
+        write = writer.encode_delta if request.is_streaming else writer.add_delta
+        generation = Generation(replica.engine, replica.metrics, self._arrival, self._booking.start, write)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
@@ -168,17 +182,9 @@ class Exchange:
         generation.start()
         self._generation = generation
         if self._body.is_disconnected:
-            generation.deltas.disconnect()
+            generation.events.disconnect()
 
-    async def _write(self, request: GenerationRequest, generation: Generation) -> None:
-        envelope = Envelope(
-            request_id=self._dialect.id_prefix + uuid.uuid4().hex,
-            created=int(time.time()),
-            model=self._replica.settings.served_name,
-            includes_usage=request.includes_usage,
-        )
-        has_logprobs = request.sampling.num_logprobs is not None
-        writer = self._dialect.open_writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+    async def _write(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         if request.is_streaming:
             await self._stream(request, generation, writer)
         else:
@@ -187,21 +193,20 @@ class Exchange:
     async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         """Send each step's chunks in one write, the status with the first: early failures have their own."""
         opening = writer.encode_opening(generation.num_choices)
-        async for deltas in generation.deltas:
-            await self._answer.send_events(opening + b"".join(map(writer.encode_delta, deltas)))
+        async for events in generation.events:
+            await self._answer.send_events(opening + events)
             opening = b""
         usage = writer.encode_usage(generation.usage) if request.includes_usage else b""
         await self._answer.end_events(usage + DONE)
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
-        async for deltas in generation.deltas:
-            for delta in deltas:
-                writer.add_delta(delta)
+        async for _ in generation.events:  # there are none: the writer takes what comes
+            pass
         await self._answer.send_json(200, writer.encode_answer(generation.usage))
 
     def _disconnect(self) -> None:
         if self._generation is not None:
-            self._generation.deltas.disconnect()
+            self._generation.events.disconnect()
         elif self._reading is not None:
             self._reading.cancel()
 
