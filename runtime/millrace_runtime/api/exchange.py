@@ -89,7 +89,8 @@ class Exchange:
         """Serve the request; whatever goes wrong is this client's alone."""
         failure: ApiError | None = None
         try:
-            await self._serve()
+            with self._replica.open_request() as ready:
+                await self._serve(ready)
         except ApiError as error:
             failure = error
         except (ClientGoneError, asyncio.CancelledError) as error:
@@ -104,8 +105,7 @@ class Exchange:
         if failure is not None:
             await self._answer.fail(failure, closes=self._replica.is_draining)
 
-    async def _serve(self) -> None:
-        ready = self._replica.require_ready()
+    async def _serve(self, ready: EngineReady) -> None:
         self._body.check_declared()
         self._booking.admit()
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
@@ -171,7 +171,7 @@ class Exchange:
         """Return the generation of prompts that fit the model; only then may they have to wait."""
         replica = self._replica
         write = writer.encode_delta if request.is_streaming else writer.add_delta
-        generation = Generation(replica.engine, replica.metrics, self._arrival, self._booking.start, write)
+        generation = Generation(replica.engine, replica.metrics, self._arrival, self._booking, write)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(request, prompt, max_tokens, replica.tokenizer)
@@ -195,6 +195,7 @@ class Exchange:
         opening = writer.encode_opening(generation.num_choices)
         async for events in generation.events:
             await self._answer.send_events(opening + events)
+            self._booking.drop_events(len(events))
             opening = b""
         usage = writer.encode_usage(generation.usage) if request.includes_usage else b""
         await self._answer.end_events(usage + DONE)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from millrace_runtime.api.booking import Booking
 from millrace_runtime.api.choice import Choice, Delta
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.intent import GenerationRequest
@@ -41,13 +42,13 @@ class Generation:
         engine: EngineClient,
         metrics: ReplicaMetrics,
         arrival: float,
-        on_first_token: Callable[[int], None],
+        booking: Booking,
         write: Write,
     ) -> None:
         self._engine = engine
         self._metrics = metrics
         self._arrival = arrival
-        self._on_first_token = on_first_token
+        self._booking = booking
         self._write = write
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
@@ -109,13 +110,16 @@ class Generation:
         delta = choice.accept(output)
         if choice.finish_reason is not None:
             self._metrics.finish(choice, self._arrival, now)
+            self._booking.end_sequence()
             self.events.drop(output.sequence_id)  # at a stop string the engine would go on
-        return None if delta is None else self._write(delta)
+        events = None if delta is None else self._write(delta)
+        self._booking.hold_events(len(events or b""))
+        return events
 
     def _time_tokens(self, choice: Choice, now: float) -> None:
         if choice.first_token_at is None:
             choice.first_token_at = now
-            self._on_first_token(choice.num_prompt_tokens)
+            self._booking.start_sequence(choice.num_prompt_tokens)
             self._metrics.time_to_first_token.observe(now - self._arrival)
         else:
             self._metrics.inter_token.observe(now - choice.last_token_at)

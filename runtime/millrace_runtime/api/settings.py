@@ -34,5 +34,7 @@ class ApiSettings:
     """A longer body is parsed in the text worker: 1 ms of parsing is as long as the event loop may pause."""
     max_body_memory: int = 128 << 20
     """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
+    max_event_bytes: int = 256 << 20
+    """Bytes of streams that wait for their clients; while there are more, requests are answered 429."""
     body_seconds: float = 60.0
     """A body that takes longer to arrive is answered 408."""
