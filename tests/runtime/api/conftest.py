@@ -25,6 +25,8 @@ from tests.runtime.api.fake_engine import FakeEngine
 from tests.runtime.text_model import build_byte_level, write_model
 
 REPLY = "the stöp 😀 ends"
+MUCH = {"prompt": ["a"] * 8, "n": 16, "max_tokens": 190, "ignore_eos": True, "logprobs": 20}
+"""Asks for 128 sequences and more bytes than the kernel keeps of an answer that nobody reads."""
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -83,7 +85,6 @@ async def serve(
     server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None
     sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # so that a client that does not read is felt
     sock.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     serving = asyncio.create_task(server._serve([sock]))

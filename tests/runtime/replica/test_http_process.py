@@ -25,6 +25,7 @@ from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica import http_process
 from millrace_runtime.replica.heartbeat import Heartbeat
 from millrace_runtime.replica.http_process import serve
+from tests.runtime.api.conftest import MUCH
 from tests.runtime.api.fake_engine import FakeEngine
 
 
@@ -114,7 +115,6 @@ async def serving_model(model: Path, drain_seconds: float = 30) -> AsyncIterator
     text = TextWorker(model, TextLimits(retry_seconds=(1.0,)), text_process.MODULE)
     app = create_app(EngineClient(ours), text, Tokenizer.load(model), ApiSettings(served_name="tiny"))
     with socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         engine = FakeEngine(theirs, [1])
@@ -164,9 +164,7 @@ def ask_for_much(address: tuple[str, int]) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(address)
-    client.sendall(
-        render_request({"prompt": [1], "n": 16, "max_tokens": 190, "logprobs": 20, "ignore_eos": True})
-    )
+    client.sendall(render_request(MUCH))
     client.setblocking(False)
     return client
 
