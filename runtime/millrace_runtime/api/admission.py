@@ -22,38 +22,53 @@ class Refusal(NamedTuple):
 class Ticket:
     """What one admitted request holds. Admission alone changes it."""
 
-    max_model_length: int = 0
-    """Tokens that the model takes of one sequence."""
     num_sequences: int = 0
     num_tokens: int = 0
     num_body_bytes: int = 0
+    num_event_bytes: int = 0
 
 
 class Admission:
-    """Bounds the sequences in flight, the prompt tokens that wait for a first step, and the bodies held."""
+    """Bounds the sequences in flight, the prompt tokens that wait for a first step, and what is held.
 
-    def __init__(self, max_sequences: int, max_queued_tokens: int, max_body_bytes: int) -> None:
+    That is bodies and unread answers. A sequence is in flight until the engine has ended it: clients that
+    read slowly must not keep others from an idle engine, until what they leave unread fills the memory.
+    """
+
+    def __init__(
+        self, max_sequences: int, max_queued_tokens: int, max_body_bytes: int, max_event_bytes: int
+    ) -> None:
         self._max_sequences = max_sequences
         self._max_queued_tokens = max_queued_tokens
         self._max_body_bytes = max_body_bytes
+        self._max_event_bytes = max_event_bytes
         self._tokens_per_second = 0.0
         self.num_sequences = 0
         self.num_queued_tokens = 0
         self.num_body_bytes = 0
+        self.num_event_bytes = 0
 
-    def grow(self, ticket: Ticket, num_body_bytes: int) -> Refusal | None:
+    def admit(self, ticket: Ticket) -> Refusal | None:
+        """Take a place for one sequence, or return a refusal."""
+        if self.num_event_bytes > self._max_event_bytes:
+            return self._refuse(
+                f"{self.num_event_bytes} bytes of answers are not read yet and {self._max_event_bytes} may be"
+            )
+        return self.resize(ticket, 1, 0)
+
+    def grow(self, ticket: Ticket, num_body_bytes: int, *, max_tokens: int) -> Refusal | None:
         """Note how much of the body has come; it stands for tokens too, until they are counted.
 
-        Only for as many as the model takes: a body of nothing but spaces would else fill the queue. What a
-        client merely declares counts for nothing, because it may never come. As with tokens, a body alone
-        always fits.
+        Only for as many as the model takes of each sequence, `max_tokens`: a body of nothing but spaces would
+        else fill the queue. What a client merely declares counts for nothing, because it may never come. As
+        with tokens, a body alone always fits.
         """
         others = self.num_body_bytes - ticket.num_body_bytes
         if others and others + num_body_bytes > self._max_body_bytes:
             return self._refuse(
                 f"{others} bytes of request bodies are held and {self._max_body_bytes} may be"
             )
-        num_tokens = min(num_body_bytes // _BYTES_PER_TOKEN, ticket.max_model_length * ticket.num_sequences)
+        num_tokens = min(num_body_bytes // _BYTES_PER_TOKEN, max_tokens * ticket.num_sequences)
         refusal = self.resize(ticket, ticket.num_sequences, num_tokens)
         if refusal is None:
             self._set_body(ticket, num_body_bytes)
@@ -81,10 +96,20 @@ class Admission:
         """Note that a sequence of `num_tokens` has its first token: it no longer waits."""
         self._set(ticket, ticket.num_sequences, max(0, ticket.num_tokens - num_tokens))
 
+    def end(self, ticket: Ticket) -> None:
+        """Note that one sequence has ended."""
+        self._set(ticket, ticket.num_sequences - 1, ticket.num_tokens)
+
+    def hold_events(self, ticket: Ticket, num_bytes: int) -> None:
+        """Note how much of the answer waits for its client. Never refused: it has been computed."""
+        self.num_event_bytes += num_bytes - ticket.num_event_bytes
+        ticket.num_event_bytes = num_bytes
+
     def release(self, ticket: Ticket) -> None:
         """Give back whatever the ticket still holds."""
         self._set(ticket, 0, 0)
         self._set_body(ticket, 0)
+        self.hold_events(ticket, 0)
 
     def observe_step(self, num_tokens: int, seconds: float) -> None:
         """Learn the engine's throughput from one step: it makes Retry-After realistic."""

@@ -16,15 +16,14 @@ class Booking:
         self._num_sequences = 0
         """Sequences received whose end is not counted yet."""
 
-    def admit(self, max_model_length: int) -> None:
-        """Take a place for one sequence of a model that takes so many tokens."""
+    def admit(self) -> None:
+        """Take a place for one sequence."""
         self._receive(1)
-        self._ticket.max_model_length = max_model_length
-        _check(self._admission.resize(self._ticket, 1, 0))
+        _check(self._admission.admit(self._ticket))
 
-    def grow(self, num_body_bytes: int) -> None:
-        """Hold so much of a body."""
-        _check(self._admission.grow(self._ticket, num_body_bytes))
+    def grow(self, num_body_bytes: int, *, max_tokens: int) -> None:
+        """Hold so much of a body, whose sequences have `max_tokens` at most."""
+        _check(self._admission.grow(self._ticket, num_body_bytes, max_tokens=max_tokens))
 
     def drop_body(self) -> None:
         """Hold no body any more."""
@@ -36,9 +35,21 @@ class Booking:
         num_tokens = self._ticket.num_tokens if num_tokens is None else num_tokens
         _check(self._admission.resize(self._ticket, num_sequences, num_tokens))
 
-    def start(self, num_tokens: int) -> None:
+    def start_sequence(self, num_tokens: int) -> None:
         """Note that a sequence with a prompt of `num_tokens` waits no longer."""
         self._admission.start(self._ticket, num_tokens)
+
+    def end_sequence(self) -> None:
+        """Hold one sequence less: the engine has done its part, however slowly the client reads."""
+        self._admission.end(self._ticket)
+
+    def hold_events(self, num_bytes: int) -> None:
+        """Hold so many more bytes of the answer."""
+        self._admission.hold_events(self._ticket, self._ticket.num_event_bytes + num_bytes)
+
+    def drop_events(self, num_bytes: int) -> None:
+        """Hold so many bytes of the answer less: they are written."""
+        self._admission.hold_events(self._ticket, self._ticket.num_event_bytes - num_bytes)
 
     def release(self) -> None:
         """Give everything back. The generation has counted the sequences, or `reject` or `abort` does."""

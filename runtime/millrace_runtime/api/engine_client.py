@@ -4,10 +4,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
-from millrace_runtime.api.choice import Delta
 from millrace_runtime.api.errors import ClientGoneError, GenerationError, UnavailableError
 from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
 from millrace_runtime.protocol.messages import (
@@ -27,17 +27,20 @@ _ENGINE_GONE = "the engine of this replica ended"
 _NO_STATS = Stats(num_waiting=0, num_running=0, num_blocks=0, num_free_blocks=0, num_preemptions=0)
 
 
-Accept = Callable[[SequenceOutput, float], Delta | None]
-"""Makes of an output, and the time at which it came, what is certain by now; None while that is nothing."""
+_MAX_PIECE_BYTES = 64 << 10
+"""As much as uvicorn lets a connection's buffer have before it makes the writer wait."""
+
+Accept = Callable[[SequenceOutput, float], bytes | None]
+"""Makes of an output, and the time at which it came, the events to send; None while there are none."""
 
 
-class DeltaStream:
-    """The news of one request's sequences: each iteration gives all that there is, one wake a step.
+class EventStream:
+    """The events of one request's sequences: each iteration gives all that there is, one wake a step.
 
     Outputs are accepted as they come, whether the reader is quick or not: so what is measured is the engine,
-    and a sequence that has ended counts as ended. Iteration ends after every sequence's finish reason. It
-    raises GenerationError when the engine ends or fails on a sequence, and ClientGoneError after
-    `disconnect`.
+    and a sequence that has ended counts as ended. Nor is there ever much to encode at once. Iteration ends
+    after every sequence's finish reason. It raises GenerationError when the engine ends or fails on a
+    sequence, and ClientGoneError after `disconnect`.
     """
 
     def __init__(self, client: "EngineClient", accept: Accept) -> None:
@@ -45,23 +48,23 @@ class DeltaStream:
         self._client = client
         self._accept = accept
         self._open_ids: set[int] = set()
-        self._deltas: list[Delta] = []
+        self._events: deque[bytes] = deque()
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Delta]:
-        while not self._deltas:
+    async def __anext__(self) -> bytes:
+        """Return what there is, in pieces of some 64 KiB where the reader was slow."""
+        while not self._events:
             if self._failure is not None:
                 raise self._failure
             if not self._open_ids:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        deltas, self._deltas = self._deltas, []
-        return deltas
+        return b"".join(self._take_piece())
 
     def expect(self, sequence_ids: set[int]) -> None:
         """Go on until these have ended."""
@@ -76,15 +79,20 @@ class DeltaStream:
             self.fail(GenerationError(output.error or "the engine failed on this sequence"))
             return
         try:
-            delta = self._accept(output, now)
+            events = self._accept(output, now)
         except Exception as error:  # noqa: BLE001  this request's alone: others' outputs came with it
             self.fail(error)
             return
-        if delta is not None:
-            if delta.finish_reason is not None:
-                self._abort(output.sequence_id)  # a stop string; nothing to do where the engine ended it
-            self._deltas.append(delta)
+        if events is not None:
+            self._events.append(events)
+        if events is not None or not self._open_ids:
             self._notify()
+
+    def drop(self, sequence_id: int) -> None:
+        """Expect no more of a sequence, and let the engine know where that had not ended it itself."""
+        if sequence_id in self._open_ids:
+            self._open_ids.discard(sequence_id)
+            self._client.abort(sequence_id)
 
     def disconnect(self) -> None:
         """End the iteration with ClientGoneError."""
@@ -98,12 +106,13 @@ class DeltaStream:
     def close(self) -> None:
         """Drop every sequence that has not ended."""
         for sequence_id in list(self._open_ids):
-            self._abort(sequence_id)
+            self.drop(sequence_id)
 
-    def _abort(self, sequence_id: int) -> None:
-        if sequence_id in self._open_ids:
-            self._open_ids.discard(sequence_id)
-            self._client.abort(sequence_id)
+    def _take_piece(self) -> Iterator[bytes]:
+        num_bytes = 0
+        while self._events and num_bytes < _MAX_PIECE_BYTES:
+            yield self._events[0]
+            num_bytes += len(self._events.popleft())
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -118,7 +127,7 @@ class EngineClient:
         self._sock = sock
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[EngineReady] | None = None
-        self._streams: dict[int, DeltaStream] = {}
+        self._streams: dict[int, EventStream] = {}
         self._next_id = 1
         self._timing_observers: list[Callable[[StepTiming], None]] = []
         self.ready: EngineReady | None = None
@@ -151,7 +160,7 @@ class EngineClient:
         self._next_id += 1
         return self._next_id - 1
 
-    def generate(self, prompts: Sequence[Generate], stream: DeltaStream) -> None:
+    def generate(self, prompts: Sequence[Generate], stream: EventStream) -> None:
         """Send a request's prompts; `stream` gets their outputs. Raises UnavailableError."""
         if self.ready is None or self._transport is None:
             raise UnavailableError(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
+from functools import partial
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -88,7 +89,8 @@ class Exchange:
         """Serve the request; whatever goes wrong is this client's alone."""
         failure: ApiError | None = None
         try:
-            await self._serve()
+            with self._replica.open_request() as ready:
+                await self._serve(ready)
         except ApiError as error:
             failure = error
         except (ClientGoneError, asyncio.CancelledError) as error:
@@ -103,21 +105,21 @@ class Exchange:
         if failure is not None:
             await self._answer.fail(failure, closes=self._replica.is_draining)
 
-    async def _serve(self) -> None:
-        ready = self._replica.require_ready()
+    async def _serve(self, ready: EngineReady) -> None:
         self._body.check_declared()
-        self._booking.admit(ready.max_model_length)
-        body = await self._body.read(self._booking.grow)
+        self._booking.admit()
+        body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         with self._body.watch(self._disconnect):
             request, prompts = await self._read_prompts(body, ready)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            generation = self._plan(request, prompts, ready)
+            writer = self._open_writer(request)
+            generation = self._plan(request, prompts, writer, ready)
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # packed by now
             self._booking.resize(generation.num_choices, num_tokens)
             self._start(generation)
-            await self._write(request, generation)
+            await self._write(request, generation, writer)
 
     async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
         """Return what the body asks for, unless the client leaves first."""
@@ -153,10 +155,23 @@ class Exchange:
                 code="model_not_found",
             )
 
-    def _plan(self, request: GenerationRequest, prompts: Prompts, ready: EngineReady) -> Generation:
+    def _open_writer(self, request: GenerationRequest) -> Writer:
+        envelope = Envelope(
+            request_id=self._dialect.id_prefix + uuid.uuid4().hex,
+            created=int(time.time()),
+            model=self._replica.settings.served_name,
+            includes_usage=request.includes_usage,
+        )
+        has_logprobs = request.sampling.num_logprobs is not None
+        return self._dialect.open_writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+
+    def _plan(
+        self, request: GenerationRequest, prompts: Prompts, writer: Writer, ready: EngineReady
+    ) -> Generation:
         """Return the generation of prompts that fit the model; only then may they have to wait."""
         replica = self._replica
-        generation = Generation(request, replica.engine, replica.metrics, self._arrival, self._booking.start)
+        write = writer.encode_delta if request.is_streaming else writer.add_delta
+        generation = Generation(request, replica.engine, replica.metrics, self._arrival, self._booking, write)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, replica.tokenizer)
@@ -167,17 +182,9 @@ class Exchange:
         generation.start()
         self._generation = generation
         if self._body.is_disconnected:
-            generation.deltas.disconnect()
+            generation.events.disconnect()
 
-    async def _write(self, request: GenerationRequest, generation: Generation) -> None:
-        envelope = Envelope(
-            request_id=self._dialect.id_prefix + uuid.uuid4().hex,
-            created=int(time.time()),
-            model=self._replica.settings.served_name,
-            includes_usage=request.includes_usage,
-        )
-        has_logprobs = request.sampling.num_logprobs is not None
-        writer = self._dialect.open_writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+    async def _write(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         if request.is_streaming:
             await self._stream(request, generation, writer)
         else:
@@ -186,21 +193,21 @@ class Exchange:
     async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         """Send each step's chunks in one write, the status with the first: early failures have their own."""
         opening = writer.encode_opening(generation.num_choices)
-        async for deltas in generation.deltas:
-            await self._answer.send_events(opening + b"".join(map(writer.encode_delta, deltas)))
+        async for events in generation.events:
+            await self._answer.send_events(opening + events)
+            self._booking.drop_events(len(events))
             opening = b""
         usage = writer.encode_usage(generation.usage) if request.includes_usage else b""
         await self._answer.end_events(usage + DONE)
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
-        async for deltas in generation.deltas:
-            for delta in deltas:
-                writer.add_delta(delta)
+        async for _ in generation.events:  # there are none: the writer takes what comes
+            pass
         await self._answer.send_json(200, writer.encode_answer(generation.usage))
 
     def _disconnect(self) -> None:
         if self._generation is not None:
-            self._generation.deltas.disconnect()
+            self._generation.events.disconnect()
         elif self._reading is not None:
             self._reading.cancel()
 

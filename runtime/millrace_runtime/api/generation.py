@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from millrace_runtime.api.booking import Booking
 from millrace_runtime.api.choice import Choice, Delta
-from millrace_runtime.api.engine_client import DeltaStream, EngineClient
+from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.chat.stop import build_stop_states
@@ -30,8 +31,12 @@ class Usage(NamedTuple):
     num_completion_tokens: int
 
 
+Write = Callable[[Delta], bytes | None]
+"""Takes a choice's news. Returns its events, or None where the answer comes in one piece."""
+
+
 class Generation:
-    """Runs a request's sequences and turns their outputs into deltas."""
+    """Runs a request's sequences and turns their outputs into events."""
 
     def __init__(
         self,
@@ -39,18 +44,20 @@ class Generation:
         engine: EngineClient,
         metrics: ReplicaMetrics,
         arrival: float,
-        on_first_token: Callable[[int], None],
+        booking: Booking,
+        write: Write,
     ) -> None:
         self._request = request
         self._stops = build_stop_states(request.stops)
         self._engine = engine
         self._metrics = metrics
         self._arrival = arrival
-        self._on_first_token = on_first_token
+        self._booking = booking
+        self._write = write
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
-        self.deltas = DeltaStream(engine, self._accept)
+        self.events = EventStream(engine, self._accept)
         """What each step makes certain, from `start` on."""
 
     def add_prompt(self, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> None:
@@ -79,11 +86,11 @@ class Generation:
     def start(self) -> None:
         """Send the prompts to the engine. Raises UnavailableError."""
         prompts, self._prompts = self._prompts, []  # else they would be held for as long as the answer takes
-        self._engine.generate(prompts, self.deltas)
+        self._engine.generate(prompts, self.events)
 
     def close(self, *, has_failed: bool) -> None:
         """Abort and count what has not ended."""
-        self.deltas.close()
+        self.events.close()
         for choice in self._choices.values():
             if choice.finish_reason is None:
                 choice.finish_reason = FINISH_ERROR if has_failed else FINISH_ABORT
@@ -99,19 +106,23 @@ class Generation:
         """Tokens so far."""
         return Usage(self._num_prompt_tokens, sum(choice.num_tokens for choice in self._choices.values()))
 
-    def _accept(self, output: SequenceOutput, now: float) -> Delta | None:
+    def _accept(self, output: SequenceOutput, now: float) -> bytes | None:
         choice = self._choices[output.sequence_id]
         if output.tokens:
             self._time_tokens(choice, now)
         delta = choice.accept(output)
         if choice.finish_reason is not None:
             self._metrics.finish(choice, self._arrival, now)
-        return delta
+            self._booking.end_sequence()
+            self.events.drop(output.sequence_id)  # at a stop string the engine would go on
+        events = None if delta is None else self._write(delta)
+        self._booking.hold_events(len(events or b""))
+        return events
 
     def _time_tokens(self, choice: Choice, now: float) -> None:
         if choice.first_token_at is None:
             choice.first_token_at = now
-            self._on_first_token(choice.num_prompt_tokens)
+            self._booking.start_sequence(choice.num_prompt_tokens)
             self._metrics.time_to_first_token.observe(now - self._arrival)
         else:
             self._metrics.inter_token.observe(now - choice.last_token_at)

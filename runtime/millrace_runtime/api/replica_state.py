@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 from millrace_runtime.api.admission import Admission
 from millrace_runtime.api.engine_client import EngineClient
@@ -28,10 +29,15 @@ class ReplicaState:
         self.tokenizer = tokenizer
         self.settings = settings
         self.admission = Admission(
-            settings.max_requests, settings.max_queued_tokens, settings.max_body_memory
+            settings.max_requests,
+            settings.max_queued_tokens,
+            settings.max_body_memory,
+            settings.max_event_bytes,
         )
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
+        self._num_requests = 0
+        """In flight."""
         self._starting: list[asyncio.Task[None]] = []
         engine.observe_timing(self._observe_step)
 
@@ -53,7 +59,7 @@ class ReplicaState:
 
     async def wait_idle(self) -> None:
         """Wait until no request is in flight."""
-        while self.admission.num_sequences:  # noqa: ASYNC110  polled only while draining
+        while self._num_requests:  # noqa: ASYNC110  polled only while draining
             await asyncio.sleep(_IDLE_POLL_SECONDS)
 
     @property
@@ -73,6 +79,16 @@ class ReplicaState:
         if why is not None or self.engine.ready is None:
             raise UnavailableError(why or "not ready", retry_after=_RETRY_SECONDS)
         return self.engine.ready
+
+    @contextlib.contextmanager
+    def open_request(self) -> Iterator[EngineReady]:
+        """Count a request as in flight, and give it the engine's limits. Raises UnavailableError."""
+        ready = self.require_ready()
+        self._num_requests += 1
+        try:
+            yield ready
+        finally:
+            self._num_requests -= 1
 
     async def _start_engine(self) -> None:
         with contextlib.suppress(UnavailableError):  # `is_gone` says it

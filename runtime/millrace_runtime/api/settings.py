@@ -9,6 +9,8 @@ class ConnectionLimits:
 
     head_seconds: float = 10.0
     """From the connection's beginning, or a later request's first byte, to the end of its head."""
+    body_seconds: float = 60.0
+    """For a request's body, also for what is left of one that was answered before it had come."""
     keep_alive_seconds: int = 5
     """How long a connection may be idle between two requests; the gateway lets go after four."""
     write_stall_seconds: float = 60.0
@@ -31,8 +33,11 @@ class ApiSettings:
     max_body_bytes: int = 8 << 20
     """A longer request body is answered 413."""
     inline_body_bytes: int = 128 << 10
-    """A longer body is parsed in the text worker: 1 ms of parsing is as long as the event loop may pause."""
+    """A longer body is parsed in the text worker. The event loop pauses for one of this length, by 3 ms where
+    it is token ids of one digit or many short messages."""
     max_body_memory: int = 128 << 20
     """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
-    body_seconds: float = 60.0
+    max_event_bytes: int = 256 << 20
+    """Bytes of streams that wait for their clients; while there are more, requests are answered 429."""
+    body_seconds: float = ConnectionLimits.body_seconds
     """A body that takes longer to arrive is answered 408."""

@@ -67,17 +67,22 @@ def connection_limits(settings: ReplicaSettings) -> ConnectionLimits:
     """Return what the flags say of connections."""
     return ConnectionLimits(
         head_seconds=settings.request_head_seconds,
+        body_seconds=settings.request_body_seconds,
         keep_alive_seconds=settings.keep_alive_seconds,
         write_stall_seconds=settings.write_stall_seconds,
     )
 
 
 async def serve(
-    app: FastAPI, limits: ConnectionLimits, listener: socket.socket, heartbeat: Heartbeat
+    app: FastAPI,
+    limits: ConnectionLimits,
+    listener: socket.socket,
+    heartbeat: Heartbeat,
+    drain_seconds: float,
 ) -> str | None:
     """Answer requests on the listening socket until SIGTERM came and the last stream ended.
 
-    Returns why it ended earlier, if it did.
+    Returns why this replica could not serve any more, if that came first or meanwhile.
     """
     server = _Server(server_config(app, limits, _CLOSE_SECONDS))
     replica: ReplicaState = app.state.replica
@@ -86,23 +91,29 @@ async def serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     async with _beating(replica, heartbeat):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        stopping = asyncio.create_task(_drain(server, replica, is_asked_to_stop))
-        failing = asyncio.create_task(_await_failure(server, replica))
+        stopping = asyncio.create_task(_stop(server, replica, is_asked_to_stop, drain_seconds))
         await serving
         stopping.cancel()
-        failing.cancel()
-        return failing.result() if failing.done() else None
+        return replica.text.failure.result() if replica.text.failure.done() else None
 
 
-async def _drain(server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop: asyncio.Event) -> None:
-    """Once asked, refuse what is new and wait for what is in flight. Then end the server.
+async def _stop(
+    server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop: asyncio.Event, drain_seconds: float
+) -> None:
+    """Once asked, or once this replica can take no text any more, drain. Then end the server.
 
-    The supervisor bounds it: what is not sent by --drain-seconds is cut, and its exit status says so.
+    Streams need no text worker, so its failure lets them end too. The supervisor bounds the drain that it
+    asked for: what is not sent by --drain-seconds is cut, and its exit status says so. It does not know of a
+    failure, so we bound that drain.
     """
-    await is_asked_to_stop.wait()
+    asked = asyncio.create_task(is_asked_to_stop.wait())
+    await asyncio.wait((asked, replica.text.failure), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
     replica.begin_drain()
-    await replica.wait_idle()
-    await _wait_sent(server)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(None if is_asked_to_stop.is_set() else drain_seconds):
+            await replica.wait_idle()
+            await _wait_sent(server)
     server.should_exit = True
 
 
@@ -111,13 +122,6 @@ async def _wait_sent(server: uvicorn.Server) -> None:
     connections = server.server_state.connections
     while any(connection.transport.get_write_buffer_size() for connection in connections):  # noqa: ASYNC110
         await asyncio.sleep(_SENT_POLL_SECONDS)
-
-
-async def _await_failure(server: uvicorn.Server, replica: ReplicaState) -> str:
-    """End the server when this replica can never serve, and return why."""
-    failure = await asyncio.shield(replica.text.failure)  # else our own end would cancel it
-    server.should_exit = True
-    return failure
 
 
 @contextlib.asynccontextmanager
@@ -155,7 +159,9 @@ def main(argv: list[str]) -> int:
         socket.socket(fileno=listener_fd) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        failure = runner.run(serve(app, connection_limits(membership.settings), listener, heartbeat))
+        settings = membership.settings
+        limits = connection_limits(settings)
+        failure = runner.run(serve(app, limits, listener, heartbeat, settings.drain_seconds))
     if failure is not None:
         heartbeat.write_last_words(failure)
         return EXIT_TEXT_FAILED

@@ -279,7 +279,7 @@ def _add_life_flags(parser: argparse.ArgumentParser) -> None:
         type=seconds(0),
         default=600.0,
         metavar="S",
-        help="how long streams in flight may go on after SIGTERM (default: %(default)g)",
+        help="how long streams may go on after SIGTERM, or without a text worker (default: %(default)g)",
     )
     parser.add_argument(
         "--startup-deadline-seconds",

@@ -25,6 +25,8 @@ from tests.runtime.api.fake_engine import FakeEngine
 from tests.runtime.text_model import build_byte_level, write_model
 
 REPLY = "the stöp 😀 ends"
+MUCH = {"prompt": ["a"] * 8, "n": 16, "max_tokens": 190, "ignore_eos": True, "logprobs": 20}
+"""Asks for 128 sequences and more bytes than the kernel keeps of an answer that nobody reads."""
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -72,18 +74,20 @@ async def serve(
     *,
     limits: ConnectionLimits | None = None,
     is_loading: bool = False,
+    job_seconds: float = 1.0,
 ) -> AsyncIterator[Served]:
     tokenizer = Tokenizer.load(model_path)
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
-    text = TextWorker(model_path, TextLimits(job_seconds=1.0, memory_bytes=1 << 30), text_process.MODULE)
+    text = TextWorker(
+        model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), text_process.MODULE
+    )
     app = create_app(EngineClient(ours), text, tokenizer, settings)
     server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None
     sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # so that a client that does not read is felt
     sock.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     serving = asyncio.create_task(server._serve([sock]))

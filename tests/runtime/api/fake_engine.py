@@ -103,8 +103,9 @@ class FakeEngine:
         if finish:
             del self.running[new.sequence_id]
         wanted = new.sampling.num_logprobs
-        top = [token, 1][: wanted or 0]
-        logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, [-0.5, -1.5][: len(top)])]
+        top = [token, *range(1, 20)][: wanted or 0]
+        numbers = [-0.5 - place for place in range(len(top))]
+        logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, numbers)]
         error = "the logits are not finite" if self.fails_sequences else None
         return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error)
 

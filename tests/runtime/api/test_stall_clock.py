@@ -1,7 +1,8 @@
 """Whole sequences: what is buffered at each look, and whether the connection is cut then. No time passes."""
 
 import asyncio
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -9,10 +10,10 @@ from millrace_runtime.api.stall_clock import StallClock
 
 
 class Buffered(asyncio.Transport):
-    """A transport with a buffer of a size that the test sets."""
+    """A transport with a buffer of a size that the test sets, over a socket of which the test reads."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__({"socket": sock})
         self.size = 0
         self.is_aborted = False
 
@@ -39,6 +40,14 @@ class Timers(asyncio.AbstractEventLoop):
         return asyncio.TimerHandle(delay, callback, (), self)
 
 
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The server's and the client's."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
 @pytest.mark.parametrize(
     ("sizes", "is_cut"),
     [
@@ -50,8 +59,10 @@ class Timers(asyncio.AbstractEventLoop):
         ([0], False),
     ],
 )
-def test_only_a_client_that_reads_nothing_is_cut(sizes: list[int], *, is_cut: bool) -> None:
-    transport, timers = Buffered(), Timers()
+def test_only_a_client_that_reads_nothing_is_cut(
+    sockets: tuple[socket.socket, socket.socket], sizes: list[int], *, is_cut: bool
+) -> None:
+    transport, timers = Buffered(sockets[0]), Timers()
     clock = StallClock(timers, transport, 60)
     transport.size = sizes[0]
     clock.start()
@@ -61,3 +72,20 @@ def test_only_a_client_that_reads_nothing_is_cut(sizes: list[int], *, is_cut: bo
         timers.due.pop()()
     assert transport.is_aborted == is_cut
     assert bool(timers.due) == (sizes[-1] > 0 and not is_cut)
+
+
+def test_what_the_client_takes_of_the_kernels_buffer_counts(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    server, client = sockets
+    transport, timers = Buffered(server), Timers()
+    transport.size = 10
+    for _ in range(3):
+        server.sendall(b"x" * 1000)
+    StallClock(timers, transport, 60).start()
+    for _ in range(3):
+        client.recv(1000)
+        timers.due.pop()()
+        assert not transport.is_aborted
+    timers.due.pop()()
+    assert transport.is_aborted

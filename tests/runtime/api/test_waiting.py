@@ -4,9 +4,11 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.protocol.messages import Stats, StepOutputs
-from tests.runtime.api.conftest import Served
+from tests.runtime.api.conftest import MUCH, Served, serve
 from tests.runtime.api.test_bodies import CHUNKED, Upload
 from tests.runtime.api.test_failures import read_conserved
 
@@ -65,7 +67,7 @@ async def test_what_the_engine_has_not_heard_to_have_ended_does_not_hide_who_wai
 
 async def test_a_slow_reader_looks_neither_like_a_queue_nor_like_slow_tokens(served: Served) -> None:
     served.engine.reply = [1]
-    body = {"prompt": "a", "n": 16, "max_tokens": 190, "stream": True, "ignore_eos": True, "logprobs": 5}
+    body = MUCH | {"stream": True}
     began = time.monotonic()
     async with served.client.stream("POST", "/v1/completions", json=body) as answer:
         pieces = answer.aiter_bytes(1)
@@ -74,11 +76,29 @@ async def test_a_slow_reader_looks_neither_like_a_queue_nor_like_slow_tokens(ser
         await asyncio.sleep(0.1)  # its last word comes
         computed = time.monotonic() - began
         await asyncio.sleep(0.5)
-        assert served.replica.admission.num_sequences == 16  # its answer is not read yet
+        assert served.replica.admission.num_sequences == 0
+        assert served.replica.admission.num_event_bytes > 100_000  # its answer is not read yet
         assert await told(served) == (0, 0)
-    assert await served.metric("vllm:request_success_total", finished_reason="length") == 16
-    assert await served.metric("vllm:e2e_request_latency_seconds_sum") / 16 <= computed
-    assert await served.metric("vllm:request_time_per_output_token_seconds_sum") / 16 <= computed / 189
+    assert await served.metric("vllm:request_success_total", finished_reason="length") == 128
+    assert await served.metric("vllm:e2e_request_latency_seconds_sum") / 128 <= computed
+    assert await served.metric("vllm:request_time_per_output_token_seconds_sum") / 128 <= computed / 189
+
+
+async def test_an_answer_that_is_read_slowly_keeps_nobody_from_an_idle_engine(model_path: Path) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny", max_requests=128)) as served:
+        served.engine.reply = [1]
+        body = MUCH | {"stream": True}
+        async with served.client.stream("POST", "/v1/completions", json=body) as slow:
+            await served.until(lambda: served.engine.num_steps and not served.engine.running)
+            other = await served.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+            assert other.status_code == 200
+            served.replica.begin_drain()
+            idle = asyncio.create_task(served.replica.wait_idle())
+            await asyncio.sleep(0.1)
+            assert not idle.done()
+            assert (await slow.aread()).endswith(b"data: [DONE]\n\n")
+        await idle
+        assert served.replica.admission.num_event_bytes == 0
 
 
 async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(served: Served) -> None:

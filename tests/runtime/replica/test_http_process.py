@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica import http_process
 from millrace_runtime.replica.heartbeat import Heartbeat
 from millrace_runtime.replica.http_process import serve
+from tests.runtime.api.conftest import MUCH
 from tests.runtime.api.fake_engine import FakeEngine
 
 
@@ -35,7 +37,7 @@ async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word
     app = create_app(EngineClient(ours), text, Tokenizer.load(model_path), ApiSettings(served_name="tiny"))
     with theirs, socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
         listener.bind(("127.0.0.1", 0))
-        failure = await serve(app, ConnectionLimits(), listener, beat)
+        failure = await serve(app, ConnectionLimits(), listener, beat, 30)
     assert failure == "the text worker does not start, tried 2 times; the log says why"
 
 
@@ -43,37 +45,89 @@ async def test_a_text_worker_that_can_not_be_replaced_makes_the_replica_unready_
     model_path: Path, tmp_path: Path
 ) -> None:
     model = shutil.copytree(model_path, tmp_path / "model")
-    async with serving_model(model) as (app, serving, _):
+    async with serving_model(model) as process:
         (model / "tokenizer.json").unlink()
         kill_text_process()
-        await until_ready(app, is_ready=False)
-        assert not serving.done()
-        assert await serving == "the text worker does not start, tried 2 times; the log says why"
+        await until_ready(process.app, is_ready=False)
+        assert not process.serving.done()
+        assert await process.serving == "the text worker does not start, tried 2 times; the log says why"
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+async def test_a_text_worker_that_can_not_be_replaced_leaves_running_streams_whole(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_draining: bool
+) -> None:
+    monkeypatch.setattr(http_process, "_CLOSE_SECONDS", 0)
+    model = shutil.copytree(model_path, tmp_path / "model")
+    async with serving_model(model) as process:
+        async with stream_a_little(process) as reader:
+            if is_draining:
+                os.kill(os.getpid(), signal.SIGTERM)
+            (model / "tokenizer.json").unlink()
+            kill_text_process()
+            await process.app.state.replica.text.failure
+            await until_ready(process.app, is_ready=False)
+            await asyncio.sleep(0.3)
+            assert not process.serving.done()
+            process.engine.pauses_after = None
+            assert (await reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert "does not start" in (await process.serving or "")
+
+
+async def test_a_text_worker_that_can_not_be_replaced_ends_the_process_however_long_a_stream_takes(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_process, "_CLOSE_SECONDS", 0)
+    model = shutil.copytree(model_path, tmp_path / "model")
+    async with serving_model(model, drain_seconds=0.2) as process, stream_a_little(process):
+        (model / "tokenizer.json").unlink()
+        kill_text_process()
+        assert "does not start" in (await process.serving or "")
 
 
 @contextlib.asynccontextmanager
-async def serving_model(
-    model: Path,
-) -> AsyncIterator[tuple[FastAPI, "asyncio.Task[str | None]", tuple[str, int]]]:
-    """A ready replica's HTTP process, how it ends, and its address. Over within 30 s, whatever happens."""
+async def stream_a_little(process: "Process") -> AsyncIterator[asyncio.StreamReader]:
+    """Ask for a stream whose engine pauses after two steps, and read its head."""
+    process.engine.pauses_after = 2
+    reader, writer = await asyncio.open_connection(*process.address)
+    writer.write(render_request({"prompt": [1], "stream": True, "max_tokens": 50}))
+    assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    yield reader
+    writer.close()
+
+
+@dataclass
+class Process:
+    """A ready replica's HTTP process, with a fake engine."""
+
+    app: FastAPI
+    engine: FakeEngine
+    address: tuple[str, int]
+    serving: "asyncio.Task[str | None]"
+    """How it ends."""
+
+
+@contextlib.asynccontextmanager
+async def serving_model(model: Path, drain_seconds: float = 30) -> AsyncIterator[Process]:
+    """Over within 30 s, whatever happens."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     text = TextWorker(model, TextLimits(retry_seconds=(1.0,)), text_process.MODULE)
     app = create_app(EngineClient(ours), text, Tokenizer.load(model), ApiSettings(served_name="tiny"))
     with socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        engine = asyncio.create_task(FakeEngine(theirs, [1]).run())
-        serving = asyncio.create_task(serve(app, ConnectionLimits(), listener, beat))
+        engine = FakeEngine(theirs, [1])
+        stepping = asyncio.create_task(engine.run())
+        serving = asyncio.create_task(serve(app, ConnectionLimits(), listener, beat, drain_seconds))
         try:
             async with asyncio.timeout(30):
                 await until_ready(app, is_ready=True)
-                yield app, serving, listener.getsockname()
+                yield Process(app, engine, listener.getsockname(), serving)
         finally:
             serving.cancel()
-            engine.cancel()
-            await asyncio.gather(serving, engine, return_exceptions=True)
+            stepping.cancel()
+            await asyncio.gather(serving, stepping, return_exceptions=True)
 
 
 async def until_ready(app: FastAPI, *, is_ready: bool) -> None:
@@ -93,16 +147,34 @@ async def test_a_drain_lets_a_slow_reader_have_the_whole_of_its_answer(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_process, "_CLOSE_SECONDS", 0)
-    async with serving_model(model_path) as (_, serving, address):
-        reader, writer = await asyncio.open_connection(sock=ask_for_much(address), limit=4096)
+    async with serving_model(model_path) as process:
+        reader, writer = await asyncio.open_connection(sock=ask_for_much(process.address), limit=4096)
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.5)
-        assert not serving.done()
+        assert not process.serving.done()
         assert len(await reader.readexactly(length)) == length
-        assert await serving is None
+        assert await process.serving is None
         writer.close()
+
+
+async def test_the_end_of_a_drain_leaves_a_client_that_is_still_sending_its_answer(model_path: Path) -> None:
+    request = render_request({"prompt": "a" * 1_000_000})
+    async with serving_model(model_path) as process:
+        async with stream_a_little(process) as stream:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until_ready(process.app, is_ready=False)
+            reader, writer = await asyncio.open_connection(*process.address)
+            writer.write(request[:1000])
+            assert b" 503 " in await reader.readuntil(b"\r\n")
+            process.engine.pauses_after = None
+            await stream.read()
+            writer.write(request[1000:])
+            await writer.drain()
+            assert (await reader.read()).endswith(b"}}")
+            writer.close()
+        assert await process.serving is None
 
 
 def ask_for_much(address: tuple[str, int]) -> socket.socket:
@@ -110,10 +182,12 @@ def ask_for_much(address: tuple[str, int]) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(address)
-    body = json.dumps(
-        {"prompt": [1], "n": 16, "max_tokens": 190, "logprobs": 20, "ignore_eos": True}
-    ).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-    client.sendall(head + body)
+    client.sendall(render_request(MUCH))
     client.setblocking(False)
     return client
+
+
+def render_request(body: dict[str, object]) -> bytes:
+    content = json.dumps(body).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(content)
+    return head + content
