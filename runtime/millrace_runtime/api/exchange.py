@@ -171,7 +171,14 @@ class Exchange:
         """Return the generation of prompts that fit the model; only then may they have to wait."""
         replica = self._replica
         write = writer.encode_delta if request.is_streaming else writer.add_delta
-        generation = Generation(request, replica.engine, replica.metrics, self._arrival, self._booking, write)
+        generation = Generation(
+            request,
+            engine=replica.engine,
+            metrics=replica.metrics,
+            arrival=self._arrival,
+            booking=self._booking,
+            write=write,
+        )
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, replica.tokenizer)

@@ -41,6 +41,7 @@ class Generation:
     def __init__(
         self,
         request: GenerationRequest,
+        *,
         engine: EngineClient,
         metrics: ReplicaMetrics,
         arrival: float,
