@@ -5,12 +5,15 @@ bounds neither a head's size nor its time, and with neither how long a client ma
 So our protocol counts and times around uvicorn's own:
 
 - The head's time: while no request is served, the connection's beginning or any byte starts a clock that
-  only a complete head stops.
+  only a complete head stops. What is left of a body whose answer came first has a body's time.
 - The head's size, and of anything else that is not a body's content: trailers, chunk extensions.
 - The answer's reading: a client that reads nothing of a full write buffer is cut off. uvicorn then tells the
   application that it has left, which gives back all that its request holds.
 - What comes behind a request that is being answered: uvicorn stops reading at a second head, and then nobody
   notices that the client leaves. We read on, a little.
+- An answer that ends the connection before all of the request has come: closing at once would reset the
+  connection, and with it take the answer from a client that has not read it yet. What it still sends is read
+  for a moment.
 """
 
 from asyncio import TimerHandle, Transport
@@ -23,6 +26,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from millrace_runtime.api.cycle import AnswerTransport, ChunkWriter, disconnect
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
 from millrace_runtime.api.parser import Parser
 from millrace_runtime.api.settings import ConnectionLimits
@@ -33,6 +37,8 @@ _HEADER_OVERHEAD = 4
 """`: ` and the line's end."""
 _MAX_BYTES_BEHIND = 64 << 10
 """What may come behind a request that is being answered: room for every head, and for small bodies."""
+_LINGER_SECONDS = 1.0
+"""How long a client that is still sending is read on, so that it finds our answer."""
 
 
 def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int) -> uvicorn.Config:
@@ -50,29 +56,6 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
     )
 
 
-_LINGER_SECONDS = 1.0
-"""How long a refused client is read on, so that it finds our answer."""
-
-
-class ChunkWriter:
-    """Writes a stream's chunks straight to the transport, where uvicorn would do nothing else with them.
-
-    It goes past three wrappers of Starlette's and uvicorn's own `send`. With 32 streams a token costs 38 µs
-    of this process's CPU time and not 46 (medians of six and seven runs in turn, on a busy machine).
-    """
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    def write(self, data: bytes) -> bool:
-        """Write a chunk behind the head, or return False where `send` has to: it waits, or lets go."""
-        cycle = self._cycle
-        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected:
-            return False
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
-
-
 class _TooLargeError(Exception):
     """Stops the parser. The client is told HeadTooLargeError."""
 
@@ -84,7 +67,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().__init__(**uvicorns)
         self.parser = Parser(self)  # type: ignore[assignment]
         self._limits = limits
-        self._head_clock: TimerHandle | None = None
+        self._clock: TimerHandle | None = None
+        """Of a head, of what is left of a body that was answered early, or of the connection's end."""
         self._stall_clock: StallClock
         self._unanswered: deque[RequestResponseCycle] = deque()
         """Requests with a whole head: the first is being served, the others wait for it."""
@@ -93,29 +77,32 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._num_pending_bytes = 0
         """Received since the last complete head, piece of a body or end of a message."""
         self._num_header_bytes = 0
+        self._is_body_open = False
+        """Whether more of the last request is to come, answered or not."""
         self._is_too_large = False
-        self._is_refused = False
+        self._is_over = False
+        """Whether no more is served: what still comes is dropped."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
         super().connection_made(transport)
         self._stall_clock = StallClock(self.loop, transport, self._limits.write_stall_seconds)
-        self._start_head_clock()
+        self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop both clocks, and tell every request that its client left: uvicorn tells only the last."""
-        self._stop_head_clock()
+        """Stop the clocks, and tell every request that its client left: uvicorn tells only the last."""
+        self._stop_clock()
         self._stall_clock.stop()
         super().connection_lost(exc)
         for cycle in self._unanswered:
-            _disconnect(cycle)
+            disconnect(cycle)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and refuse a head that goes on for too long."""
-        if self._is_refused:
+        if self._is_over:
             return
         if not self._unanswered:
-            self._start_head_clock()
+            self._start_clock()
         elif not self._unanswered[0].more_body:
             self._num_bytes_behind += len(data)
         self._num_pending_bytes += len(data)
@@ -144,13 +131,16 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Serve the request, or let it wait for the one before: its head came in time."""
-        self._stop_head_clock()
+        self._stop_clock()
         if not self.flow.write_paused:  # what is left of the answer before says nothing about this one
             self._stall_clock.stop()
         self._num_pending_bytes = 0
         super().on_headers_complete()
+        self._is_body_open = True
         self._unanswered.append(self.cycle)
         self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle).write}}
+        close = partial(self._close_behind, self.cycle)
+        self.cycle.transport = AnswerTransport(self.transport, close)  # type: ignore[assignment]
         if len(self._unanswered) > 1:
             self.flow.resume_reading()
 
@@ -160,9 +150,13 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Begin to count the next head."""
+        """Begin to count the next head, and its time where the answer came first."""
         self._num_pending_bytes = 0
+        self._is_body_open = False
         super().on_message_complete()
+        if not self._unanswered:
+            self._stop_clock()
+            self._start_clock()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what can't be parsed, or what we stopped the parser at."""
@@ -173,10 +167,20 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Give the client time to read the rest, and no more: the connection may be closing already."""
-        del self._unanswered.popleft().scope["extensions"]  # it refers to the request, and it to the scope
+        cycle = self._unanswered.popleft()
+        del cycle.scope["extensions"]  # it refers to the request, and it to the scope
+        cycle.transport = self.transport  # ours refers to the request too
         self._num_bytes_behind = 0
         super().on_response_complete()
         self._stall_clock.start()
+        if self._is_answered_early:
+            self._unset_keepalive_if_required()
+            self._start_clock()
+
+    def shutdown(self) -> None:
+        """End the connection behind its answers, unless it is ending: then it has its moment."""
+        if self._unanswered or not self._is_over:
+            super().shutdown()
 
     def pause_writing(self) -> None:
         """The write buffer is full."""
@@ -189,6 +193,10 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if not self._unanswered:
             self._stall_clock.start()
+
+    @property
+    def _is_answered_early(self) -> bool:
+        return self._is_body_open and not self._unanswered
 
     def _count_header_bytes(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes
@@ -209,48 +217,58 @@ class _BoundedProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer and end the connection, once the requests before have been answered; only end it then.
-
-        What the client still sends is read for a moment: closing at once would reset the connection, and
-        with it take our answer from a client that has not read it yet.
-        """
-        if self.transport.is_closing() or self._is_refused:
+        """Answer and end the connection, once the requests before have been answered; only end it then."""
+        if self.transport.is_closing() or self._is_over:
             return
-        self._is_refused = True
-        self._stop_head_clock()
+        self._is_over = True
+        self._stop_clock()
+        if self._is_answered_early:
+            self._linger()
+            return
         at_fault = self._unanswered.pop() if self._unanswered and self._unanswered[-1].more_body else None
         if at_fault is not None:
-            _disconnect(at_fault)
+            disconnect(at_fault)
         if self._unanswered:
             self._unanswered[-1].keep_alive = False  # uvicorn closes behind its answer
         elif at_fault is not None and at_fault.response_started:
             self.transport.close()
         else:
             self.transport.write(_render_refusal(error))
-            self.transport.write_eof()
-            self._head_clock = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+            self._linger()
 
-    def _start_head_clock(self) -> None:
-        if self._head_clock is None:
-            self._head_clock = self.loop.call_later(self._limits.head_seconds, self._expire_head)
+    def _close_behind(self, cycle: RequestResponseCycle) -> None:
+        """End the connection behind an answer, or in the middle of one that failed."""
+        is_sending = self._is_body_open or self._is_over
+        if cycle.response_complete and is_sending and not self.transport.is_closing():
+            self._linger()
+        else:
+            self.transport.close()
 
-    def _stop_head_clock(self) -> None:
-        if self._head_clock is not None:
-            self._head_clock.cancel()
-            self._head_clock = None
+    def _linger(self) -> None:
+        """Write no more than is buffered, and close in a moment."""
+        self._is_over = True
+        self.pipeline.clear()
+        self._stop_clock()
+        self.transport.write_eof()
+        self._stall_clock.start()
+        self._clock = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
-    def _expire_head(self) -> None:
+    def _start_clock(self) -> None:
+        if self._clock is None:
+            seconds = self._limits.body_seconds if self._is_body_open else self._limits.head_seconds
+            self._clock = self.loop.call_later(seconds, self._expire)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _expire(self) -> None:
         if self._num_pending_bytes:
             seconds = self._limits.head_seconds
             self._refuse(RequestTimeoutError(f"the request's head did not come within {seconds:g} s"))
         else:
             self.transport.close()
-
-
-def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Tell the application that its client has left."""
-    cycle.disconnected = True
-    cycle.message_event.set()
 
 
 def _render_refusal(error: ApiError) -> bytes:

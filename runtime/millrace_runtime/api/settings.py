@@ -9,6 +9,8 @@ class ConnectionLimits:
 
     head_seconds: float = 10.0
     """From the connection's beginning, or a later request's first byte, to the end of its head."""
+    body_seconds: float = 60.0
+    """For a request's body, also for what is left of one that was answered before it had come."""
     keep_alive_seconds: int = 5
     """How long a connection may be idle between two requests; the gateway lets go after four."""
     write_stall_seconds: float = 60.0
@@ -36,5 +38,5 @@ class ApiSettings:
     """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
     max_event_bytes: int = 256 << 20
     """Bytes of streams that wait for their clients; while there are more, requests are answered 429."""
-    body_seconds: float = 60.0
+    body_seconds: float = ConnectionLimits.body_seconds
     """A body that takes longer to arrive is answered 408."""

@@ -67,6 +67,7 @@ def connection_limits(settings: ReplicaSettings) -> ConnectionLimits:
     """Return what the flags say of connections."""
     return ConnectionLimits(
         head_seconds=settings.request_head_seconds,
+        body_seconds=settings.request_body_seconds,
         keep_alive_seconds=settings.keep_alive_seconds,
         write_stall_seconds=settings.write_stall_seconds,
     )

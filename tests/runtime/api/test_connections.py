@@ -14,7 +14,12 @@ from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from tests.runtime.api.conftest import MUCH, Served, serve
 
 LIMITS = ConnectionLimits(
-    head_seconds=0.4, keep_alive_seconds=1, max_head_bytes=4096, max_headers=20, write_stall_seconds=0.5
+    head_seconds=0.4,
+    body_seconds=2,
+    keep_alive_seconds=1,
+    max_head_bytes=4096,
+    max_headers=20,
+    write_stall_seconds=0.5,
 )
 HEAD = b"GET /version HTTP/1.1\r\nHost: x\r\n"
 
@@ -90,6 +95,13 @@ async def test_a_head_over_its_bounds_is_a_431(served: Served, head: bytes) -> N
     assert b"at most 20 headers and 4096 bytes" in answer
 
 
+@pytest.mark.parametrize("url", [b"/\xff", b"http://x:port/", b"http://["])
+async def test_a_url_that_is_none_is_a_400(served: Served, url: bytes) -> None:
+    async with connect(served) as (reader, writer):
+        writer.write(HEAD.replace(b"/version", url) + b"\r\n")
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.1 400 ")
+
+
 async def test_heads_within_their_bounds_are_served_one_after_the_other(served: Served) -> None:
     padded = HEAD + b"X-Pad: " + b"y" * 3000 + b"\r\n\r\n"
     async with connect(served) as (reader, writer):
@@ -130,8 +142,10 @@ async def test_a_client_that_stops_reading_gives_its_sequence_back(served: Serve
 
 
 @contextlib.asynccontextmanager
-async def ask(served: Served, *bodies: dict[str, object]) -> AsyncIterator[asyncio.StreamReader]:
-    """Connect with a small window and send the requests; the last one ends the connection."""
+async def ask(
+    served: Served, *bodies: dict[str, object], behind: bytes = b""
+) -> AsyncIterator[asyncio.StreamReader]:
+    """Connect with a small window and send the requests; the last one ends the connection, or `behind`."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
@@ -139,10 +153,11 @@ async def ask(served: Served, *bodies: dict[str, object]) -> AsyncIterator[async
     await asyncio.get_running_loop().sock_connect(client, (url.host, url.port))
     reader, writer = await asyncio.open_connection(sock=client, limit=16384)
     for body in bodies:
-        closes = b"Connection: close\r\n" if body is bodies[-1] else b""
+        closes = b"Connection: close\r\n" if body is bodies[-1] and not behind else b""
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + closes)
         content = json.dumps(body).encode()
         writer.write(b"Content-Length: %d\r\n\r\n" % len(content) + content)
+    writer.write(behind)
     yield reader
     writer.close()
     with contextlib.suppress(OSError):
@@ -168,6 +183,12 @@ async def test_a_whole_answer_that_is_read_steadily_is_not_cut(served: Served) -
     async with ask(served, MUCH) as reader:
         answer = await read_steadily(reader)
     assert time.monotonic() - began > 2 * LIMITS.write_stall_seconds
+    assert answer.endswith(b"}}")
+
+
+async def test_a_whole_answer_is_not_cut_by_what_ends_the_connection_behind_it(served: Served) -> None:
+    async with ask(served, MUCH, behind=b"\x00garbage\r\n\r\n") as reader:
+        answer = await read_steadily(reader)
     assert answer.endswith(b"}}")
 
 

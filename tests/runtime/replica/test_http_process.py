@@ -159,6 +159,24 @@ async def test_a_drain_lets_a_slow_reader_have_the_whole_of_its_answer(
         writer.close()
 
 
+async def test_the_end_of_a_drain_leaves_a_client_that_is_still_sending_its_answer(model_path: Path) -> None:
+    request = render_request({"prompt": "a" * 1_000_000})
+    async with serving_model(model_path) as process:
+        async with stream_a_little(process) as stream:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until_ready(process.app, is_ready=False)
+            reader, writer = await asyncio.open_connection(*process.address)
+            writer.write(request[:1000])
+            assert b" 503 " in await reader.readuntil(b"\r\n")
+            process.engine.pauses_after = None
+            await stream.read()
+            writer.write(request[1000:])
+            await writer.drain()
+            assert (await reader.read()).endswith(b"}}")
+            writer.close()
+        assert await process.serving is None
+
+
 def ask_for_much(address: tuple[str, int]) -> socket.socket:
     """Ask for an answer that is larger than what the kernel keeps of it."""
     client = socket.socket()
