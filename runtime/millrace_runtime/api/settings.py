@@ -33,7 +33,8 @@ class ApiSettings:
     max_body_bytes: int = 8 << 20
     """A longer request body is answered 413."""
     inline_body_bytes: int = 128 << 10
-    """A longer body is parsed in the text worker: 1 ms of parsing is as long as the event loop may pause."""
+    """A longer body is parsed in the text worker. The event loop pauses for one of this length, by 3 ms where
+    it is token ids of one digit or many short messages."""
     max_body_memory: int = 128 << 20
     """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
     max_event_bytes: int = 256 << 20

@@ -74,13 +74,16 @@ async def serve(
     *,
     limits: ConnectionLimits | None = None,
     is_loading: bool = False,
+    job_seconds: float = 1.0,
 ) -> AsyncIterator[Served]:
     tokenizer = Tokenizer.load(model_path)
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
-    text = TextWorker(model_path, TextLimits(job_seconds=1.0, memory_bytes=1 << 30), text_process.MODULE)
+    text = TextWorker(
+        model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), text_process.MODULE
+    )
     app = create_app(EngineClient(ours), text, tokenizer, settings)
     server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None

@@ -90,7 +90,7 @@ async def test_the_largest_body_does_not_stall_the_event_loop(model_path: Path) 
     assert 7 << 20 < len(body) < 8 << 20
     stalls = {}
     for settings in (INLINE, ApiSettings(served_name="tiny")):
-        async with serve(model_path, settings) as served:
+        async with serve(model_path, settings, job_seconds=30) as served:
             stalls[settings] = min([await longest_stall(served, body) for _ in range(5)])
     inline, beside = stalls.values()
-    assert beside < inline / 2
+    assert beside < inline / 5  # 6 ms of 82
