@@ -138,7 +138,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._is_body_open = True
         self._unanswered.append(self.cycle)
-        self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle, self.transport).write}}
+        self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle).write}}
         close = partial(self._close_behind, self.cycle)
         self.cycle.transport = AnswerTransport(self.transport, close)  # type: ignore[assignment]
         if len(self._unanswered) > 1:

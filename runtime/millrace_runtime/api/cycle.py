@@ -13,16 +13,15 @@ class ChunkWriter:
     of this process's CPU time and not 46 (medians of six and seven runs in turn, on a busy machine).
     """
 
-    def __init__(self, cycle: RequestResponseCycle, transport: Transport) -> None:
+    def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
-        self._transport = transport
 
     def write(self, data: bytes) -> bool:
         """Write a chunk behind the head, or return False where `send` has to: it waits, or lets go."""
         cycle = self._cycle
         if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected:
             return False
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
 
