@@ -92,7 +92,7 @@ def install_venv(say: Say) -> None:
         build_kernels(say)
         STAMP.touch()  # make compares its time with the lock file's
         return
-    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 5.6 GB of disk in .venv")
+    say("venv: downloads about 2.6 GB (torch with its CUDA libraries), takes 6.0 GB of disk in .venv")
     check_means()
     check_disks(list_needs(REPOSITORY / ".millrace", cache_folder(), VENV, os.environ, must_build=False))
     if not has_pip():

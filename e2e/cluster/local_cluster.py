@@ -75,6 +75,7 @@ class LocalCluster:
     def start(self) -> None:
         """Start every part that does not run yet, and wait until each is ready. Raises ClusterError."""
         self._check_folder()
+        self._check_ports()
         self._programs = get_programs(self._say)
         self._prepare()
         if not self._detached:
@@ -149,6 +150,11 @@ class LocalCluster:
                 f"{found[0]} is not a cluster's: there is no {self.layout.ports.name} of ours beside it, so "
                 "nothing there is changed; name another --state-dir"
             )
+
+    def _check_ports(self) -> None:
+        """Refuse a cluster from before the scheduler had a port: its keys are too few as well."""
+        if not self.ports.scheduler:
+            raise PrecheckFailedError("the cluster here was started by an older checkout; end it: make down")
 
     def _own_files(self) -> list[Path]:
         """Return what `stop` removes; what tells that the folder is ours comes last."""

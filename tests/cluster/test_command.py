@@ -1,5 +1,6 @@
 """The command without a cluster: what it says and how it ends."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.__main__ import guide, main
+from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import Gateway, pod_reason
 from e2e.cluster.settings import REPOSITORY
@@ -36,6 +38,18 @@ def test_another_programs_folder_is_left_alone(
     assert main(["--state-dir", str(tmp_path), command]) == 1
     assert f"{tmp_path / 'data'} is not a cluster's" in capsys.readouterr().err
     assert {path.read_text() for path in theirs} == {"theirs"}
+
+
+def test_a_cluster_of_an_older_checkout_is_ended_and_not_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ports = {"api": 1, "etcd": 2, "etcd_peer": 3, "prometheus": 4}
+    (tmp_path / "ports.json").write_text(json.dumps(ports))
+    with pytest.raises(PrecheckFailedError, match="an older checkout; end it: make down"):
+        LocalCluster(tmp_path).start()
+    assert main(["--state-dir", str(tmp_path), "down"]) == 0
+    assert capsys.readouterr().out == "down: nothing was running\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_clusters_folder_is_emptied_but_for_its_logs(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_needs_of_one_disk_are_summed_and_named(tmp_path: Path) -> None:
         check_disks(found, lambda _: total - 100_000_000)
     text = str(caught.value)
     assert text.startswith(
-        f"the disk of {tmp_path} has 9.5 GB free and 9.6 GB are needed: the running cluster"
+        f"the disk of {tmp_path} has 10.0 GB free and 10.1 GB are needed: the running cluster"
     )
     assert f"pip's downloads 2.6 GB in {tmp_path / 'pip'} (PIP_CACHE_DIR)" in text
     assert "\n" not in text
