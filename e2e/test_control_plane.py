@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from e2e.cluster.controlplane import answers, client_context, is_healthy
+from e2e.cluster.controlplane import client_context, is_healthy
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.loopback import answers
 
 
 def eventually(check: Callable[[], object], seconds: float = 30.0) -> None:

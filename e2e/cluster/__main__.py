@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
@@ -17,8 +16,10 @@ from e2e.cluster.product import (
     find_gateway,
     install_chart,
     stream_completion,
+    wait_for_example,
     wait_for_product,
 )
+from e2e.cluster.progress import Laps
 from e2e.cluster.settings import DEFAULT_NODES, REPOSITORY, Layout, Ports, free_ports
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
@@ -52,13 +53,13 @@ def say(line: str) -> None:
 
 def bring_up(arguments: argparse.Namespace) -> None:
     """Start what does not run yet, and show that it answers. Raises ClusterError."""
-    began = time.monotonic()
+    laps = Laps()
     cluster = prepare(arguments)
     say("cluster: starting etcd, Kubernetes, Prometheus and the nodes")
     cluster.start()
-    say(f"cluster: ready after {time.monotonic() - began:.1f} s")
-    gateway = None if arguments.bare else show_product(cluster)
-    say(f"up in {time.monotonic() - began:.1f} s\n")
+    laps.end("cluster")
+    gateway = None if arguments.bare else show_product(cluster, laps)
+    say(f"up in {laps.total:.1f} s: {laps.describe()}\n")
     say(guide(cluster, gateway))
 
 
@@ -78,17 +79,22 @@ def prepare(arguments: argparse.Namespace) -> LocalCluster:
     return cluster
 
 
-def show_product(cluster: LocalCluster) -> Gateway:
+def show_product(cluster: LocalCluster, laps: Laps) -> Gateway:
     """Install Millrace, serve the example and stream a completion from it. Raises ClusterError."""
     say("millrace: installing the chart")
     install_chart(cluster)
-    wait_for_product(cluster, say)
     apply_example(cluster, say)
+    laps.end("chart")
+    wait_for_product(cluster, say)
+    laps.end("operator and gateway")
+    wait_for_example(cluster, say)
+    laps.end("example")
     gateway = find_gateway(cluster)
     print(f"\n  {PROMPT}", end="", flush=True)
     for piece in stream_completion(gateway):
         print(piece.replace("\n", "\n  "), end="", flush=True)
     print("\n")
+    laps.end("answer")
     return gateway
 
 

@@ -1,12 +1,11 @@
 """The command lines of etcd and Kubernetes' own parts, and when each is ready. Starts nothing itself."""
 
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster.loopback import answers
 from e2e.cluster.settings import SERVICE_RANGE, Layout, Ports
 
 # EndpointSlices refuse loopback addresses, and Endpoints with them, so their controllers would only fail
@@ -161,15 +160,3 @@ def client_context(keys: Path, authority: str, user: str) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(keys / f"{authority}.crt"))
     context.load_cert_chain(keys / f"{user}.crt", keys / f"{user}.key")
     return context
-
-
-def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
-    """Whether a GET is answered with success within two seconds, asking no proxy."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if context is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    try:
-        with urllib.request.build_opener(*handlers).open(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False

@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
+from e2e.cluster.api_reader import ApiReader, has_condition
 from e2e.cluster.build import get_programs, link_programs
 from e2e.cluster.certificates import make_certificates
 from e2e.cluster.controlplane import (
     Command,
     api_server_command,
+    client_context,
     controller_manager_command,
     etcd_command,
     is_api_ready,
@@ -24,7 +28,7 @@ from e2e.cluster.controlplane import (
     is_healthy,
     scheduler_command,
 )
-from e2e.cluster.errors import ClusterError, PartFailedError, PrecheckFailedError
+from e2e.cluster.errors import PartFailedError, PrecheckFailedError
 from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.processes import ProcessTable, last_line
 from e2e.cluster.progress import Say
@@ -80,21 +84,31 @@ class LocalCluster:
         self._prepare()
         if not self._detached:
             self._start_reaper()
-        for name in self.part_names:
-            self.start_part(name)
+        for parts in self._stages:
+            self._start_parts(parts)
 
     @property
     def part_names(self) -> tuple[str, ...]:
         """The parts in the order in which they start."""
-        parts = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "prometheus")
-        return (*parts, "nodes") if self.nodes else parts
+        return tuple(chain.from_iterable(self._stages))
+
+    @property
+    def _stages(self) -> tuple[tuple[str, ...], ...]:
+        """The parts that start side by side, each stage once the one before it is ready."""
+        clients = ("kube-controller-manager", "kube-scheduler", "prometheus")
+        return (("etcd",), ("kube-apiserver",), (*clients, "nodes") if self.nodes else clients)
 
     def start_part(self, name: str) -> None:
         """Start one part unless it runs, and wait until it is ready. Raises PartFailedError."""
-        if not self.processes.find(name):
-            command = self._command(name)
-            self.processes.start(name, command.words, command.environment)
-        self._wait_until(name, self._readiness(name))
+        self._start_parts((name,))
+
+    def _start_parts(self, names: Sequence[str]) -> None:
+        for name in names:
+            if not self.processes.find(name):
+                command = self._command(name)
+                self.processes.start(name, command.words, command.environment)
+        for name in names:
+            self._wait_until(name, self._readiness(name))
 
     def kill_part(self, name: str) -> None:
         """End one part with SIGKILL."""
@@ -113,6 +127,11 @@ class LocalCluster:
         for path in self._own_files():
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return ended
+
+    @cached_property
+    def api(self) -> ApiReader:
+        """What reads objects without a kubectl, once the cluster has its keys."""
+        return ApiReader(self.api_url, client_context(self.layout.keys, "ca", "admin"))
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it printed. Raises PartFailedError."""
@@ -196,12 +215,11 @@ class LocalCluster:
         return checks[name]
 
     def _are_nodes_ready(self) -> bool:
-        path = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}'
         try:
-            found = self.kubectl("get", "nodes", "-o", f"jsonpath={path}").split()
-        except ClusterError:
+            found = self.api.list("/api/v1/nodes")
+        except PartFailedError:
             return False
-        return found.count("True") >= len(self.nodes)
+        return sum(has_condition(node, "Ready") for node in found) >= len(self.nodes)
 
     def _wait_until(self, name: str, is_ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS

@@ -4,10 +4,11 @@ import http.client
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from e2e.cluster.api_reader import Object, has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.progress import Say
@@ -18,7 +19,10 @@ CHART = REPOSITORY / "charts" / "millrace"
 VALUES = REPOSITORY / "e2e" / "cluster" / "values.yaml"
 EXAMPLE = REPOSITORY / "examples" / "stories.yaml"
 SERVICE = "stories"
+CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.millrace.dev"
+SERVICE_PATH = f"/apis/millrace.dev/v1alpha1/namespaces/default/inferenceservices/{SERVICE}"
 READY_SECONDS = 180.0
+POLL_SECONDS = 0.1
 PROMPT = "Once upon a time"
 
 
@@ -36,18 +40,15 @@ class Gateway:
 
 
 def install_chart(cluster: LocalCluster, *settings: str) -> None:
-    """Apply the chart's manifests and wait until operator and gateway serve.
+    """Apply the chart's manifests, and wait until the API server takes InferenceServices.
 
     `settings` are further `--set` words for helm. Raises PartFailedError.
     """
-    manifests = render_chart(cluster, *settings)
-    if not cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found"):
-        cluster.kubectl("create", "namespace", NAMESPACE)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    manifests = f"{json.dumps(namespace)}\n---\n{render_chart(cluster, *settings)}"
     apply = ("apply", "--server-side", "--force-conflicts", "-n", NAMESPACE, "-f", "-")
     cluster.kubectl(*apply, stdin=manifests)
-    cluster.kubectl(
-        "wait", "--for=condition=Established", "--timeout=30s", "crd/inferenceservices.millrace.dev"
-    )
+    wait_while(lambda: describe_crd(cluster), lambda _: None, "kubectl get crd")
 
 
 def render_chart(cluster: LocalCluster, *settings: str) -> str:
@@ -69,33 +70,48 @@ def render_chart(cluster: LocalCluster, *settings: str) -> str:
     return done.stdout
 
 
-def wait_for_product(cluster: LocalCluster, say: Say, seconds: float = READY_SECONDS) -> None:
-    """Wait until operator and gateway are rolled out, saying what they wait for. Raises PartFailedError."""
+def wait_while(describe: Callable[[], str], say: Say, advice: str, seconds: float = READY_SECONDS) -> None:
+    """Wait while `describe` names something that is awaited, and say each new line of it.
+
+    Raises PartFailedError with the last line and `advice`, a command, when `seconds` have passed.
+    """
     deadline = time.monotonic() + seconds
     said = ""
-    while True:
-        waiting = [line for name in ("operator", "gateway") if (line := waiting_for(cluster, name))]
-        if not waiting:
-            return
-        line = "; ".join(waiting)
+    while line := describe():
         if line != said:
             say(line)
             said = line
         if time.monotonic() > deadline:
-            raise PartFailedError("chart", f"{line}; see: kubectl -n {NAMESPACE} describe pods")
-        time.sleep(0.5)
+            raise PartFailedError("millrace", f"after {seconds:.0f} s: {line}; see: {advice}")
+        time.sleep(POLL_SECONDS)
 
 
-def waiting_for(cluster: LocalCluster, component: str) -> str:
-    """Say what a component's pods wait for; empty when all of them are ready."""
-    text = cluster.kubectl("-n", NAMESPACE, "get", "deployment", f"millrace-{component}", "-o", "json")
-    deployment = json.loads(text)
+def describe_crd(cluster: LocalCluster) -> str:
+    """Say that InferenceServices can't be applied yet; empty once they can."""
+    found = cluster.api.get(CRD_PATH)
+    return "" if has_condition(found, "Established") else "InferenceServices are not served yet"
+
+
+def wait_for_product(cluster: LocalCluster, say: Say) -> None:
+    """Wait until operator and gateway are rolled out, saying what they wait for. Raises PartFailedError."""
+    wait_while(lambda: describe_product(cluster), say, f"kubectl -n {NAMESPACE} describe pods")
+
+
+def describe_product(cluster: LocalCluster) -> str:
+    """Say what operator and gateway wait for; empty once all their pods are ready."""
+    lines = [describe_component(cluster, name) for name in ("operator", "gateway")]
+    return "; ".join(filter(None, lines))
+
+
+def describe_component(cluster: LocalCluster, component: str) -> str:
+    """Say what a component's pods wait for; empty once all of them are ready."""
+    deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    deployment = cluster.api.get(f"{deployments}/millrace-{component}")
     wanted = deployment["spec"]["replicas"]
     ready = deployment.get("status", {}).get("readyReplicas", 0)
     if ready >= wanted:
         return ""
-    selector = f"millrace.dev/component={component}"
-    pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-l", selector, "-o", "json"))["items"]
+    pods = cluster.api.list(f"/api/v1/namespaces/{NAMESPACE}/pods", f"millrace.dev/component={component}")
     reasons = sorted({reason for pod in pods if (reason := pod_reason(pod))})
     return f"{component}: {ready} of {wanted} pods ready" + (f" ({', '.join(reasons)})" if reasons else "")
 
@@ -113,33 +129,24 @@ def pod_reason(pod: dict[str, Any]) -> str:
     return ""
 
 
-def apply_example(cluster: LocalCluster, say: Say, seconds: float = READY_SECONDS) -> None:
-    """Apply the example and wait until it is Ready, saying each reason. Raises PartFailedError."""
+def apply_example(cluster: LocalCluster, say: Say) -> None:
+    """Apply the example as a user does. Raises PartFailedError."""
     say(cluster.kubectl("apply", "-f", str(EXAMPLE)).strip())
-    deadline = time.monotonic() + seconds
-    said = ""
-    while True:
-        is_ready, reason = readiness(cluster)
-        if reason != said:
-            say(f"{SERVICE}: {reason}")
-            said = reason
-        if is_ready:
-            return
-        if time.monotonic() > deadline:
-            raise PartFailedError(
-                SERVICE, f"not Ready after {seconds:.0f} s: {reason}; see: kubectl describe"
-            )
-        time.sleep(0.25)
 
 
-def readiness(cluster: LocalCluster) -> tuple[bool, str]:
-    """Return whether the example is Ready, and its condition in words."""
-    status = json.loads(cluster.kubectl("get", "infsvc", SERVICE, "-o", "json")).get("status", {})
-    for condition in status.get("conditions", []):
-        if condition["type"] == "Ready":
-            text = f"Ready={condition['status']} {condition['reason']}: {condition['message']}"
-            return condition["status"] == "True", text
-    return False, "the operator has not seen it yet"
+def wait_for_example(cluster: LocalCluster, say: Say) -> None:
+    """Wait until the example is Ready, saying each reason why it is not. Raises PartFailedError."""
+    wait_while(lambda: describe_example(cluster), say, f"kubectl describe infsvc {SERVICE}")
+
+
+def describe_example(cluster: LocalCluster) -> str:
+    """Say why the example is not Ready; empty once it is."""
+    conditions = cluster.api.get(SERVICE_PATH).get("status", {}).get("conditions", [])
+    ready: Object = next((each for each in conditions if each["type"] == "Ready"), {})
+    if ready.get("status") == "True":
+        return ""
+    reason = f"{ready['reason']}: {ready['message']}" if ready else "the operator has not seen it yet"
+    return f"{SERVICE}: {reason}"
 
 
 def find_gateway(cluster: LocalCluster) -> Gateway:

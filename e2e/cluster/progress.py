@@ -38,5 +38,26 @@ def progress(name: str, log: Path, say: Say, unit: str) -> Iterator[None]:
         teller.join()
 
 
+class Laps:
+    """What the parts of something took, one after the other, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = time.monotonic()
+
+    @property
+    def total(self) -> float:
+        """Seconds from the beginning to the last part's end."""
+        return sum(self.seconds.values())
+
+    def end(self, name: str) -> None:
+        """Give the time since the former part's end to this one."""
+        self.seconds[name] = time.monotonic() - self._began - self.total
+
+    def describe(self) -> str:
+        """Return all parts with their seconds, in words."""
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+
+
 def _count_lines(log: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.controlplane import Command, answers, part_command
+from e2e.cluster.controlplane import Command, part_command
+from e2e.cluster.loopback import answers
 from e2e.cluster.settings import Layout, Ports
 
 SCRAPE_SECONDS = 2

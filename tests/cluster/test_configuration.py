@@ -10,7 +10,6 @@ import yaml
 
 from e2e.cluster.controlplane import (
     Command,
-    answers,
     api_server_command,
     controller_manager_command,
     etcd_command,
@@ -19,6 +18,7 @@ from e2e.cluster.controlplane import (
 )
 from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.local_cluster import LocalCluster, nodes_command
+from e2e.cluster.loopback import answers
 from e2e.cluster.nodes.__main__ import build_parser, parse_settings
 from e2e.cluster.prometheus import prometheus_command, relabelling, render_prometheus
 from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, free_ports

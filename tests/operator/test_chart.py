@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from millrace_operator.command import build_parser
@@ -48,6 +49,14 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
     rules = re.search(r"resources: \[inferenceservices\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"])
     assert rules is not None
     assert rules[1] == "get, list, watch"
+
+
+@pytest.mark.parametrize("name", ["operator.yaml", "gateway.yaml"])
+def test_a_pod_is_ready_within_a_second_of_being_up(name: str) -> None:
+    """The kubelet asks for readiness right after the startup probe has passed."""
+    probe = re.search(r"startupProbe:\n((?: {10}.*\n)+)", TEMPLATES[name])
+    assert probe is not None
+    assert "periodSeconds: 1\n" in probe[1]
 
 
 def test_the_operators_flags_exist() -> None:
