@@ -18,6 +18,7 @@ from millrace_runtime.replica.console import say
 from millrace_runtime.replica.engine_channel import EngineChannel
 from millrace_runtime.replica.engine_loop import EngineLoop
 from millrace_runtime.replica.errors import PeerGone
+from millrace_runtime.replica.garbage import paused_collection
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.membership import Membership, join_replica
@@ -88,8 +89,9 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:
     # Here and not above: importing torch takes seconds, and is a phase that we measure.
-    from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
-    from millrace_runtime.execution.settings import ExecutionSettings  # noqa: PLC0415
+    with paused_collection():
+        from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
+        from millrace_runtime.execution.settings import ExecutionSettings  # noqa: PLC0415
 
     clock.end("imports")
     settings = membership.settings
