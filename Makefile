@@ -12,7 +12,7 @@ help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up:  ## a local cluster of real parts, with an example service that answers
-	@$(PYTHON) -m e2e.cluster.bootstrap
+	@$(PYTHON) -m development.bootstrap
 	@$(BIN)/python -m e2e.cluster up $(ARGS)
 
 # These need no environment: a cluster can be ended when it is gone.
@@ -32,14 +32,14 @@ venv: $(VENV)/.installed  ## the virtual environment
 KERNELS := $(wildcard kernels/millrace_kernels/*/*.cpp kernels/millrace_kernels/*/*.h)
 
 $(VENV)/.installed: requirements.lock pyproject.toml $(KERNELS)
-	@$(PYTHON) -m e2e.cluster.bootstrap --only-venv
+	@$(PYTHON) -m development.environment
 
 .PHONY: checks parts
 checks:
-	@$(PYTHON) -m e2e.cluster.bootstrap --only-checks
+	@$(PYTHON) -m development.bootstrap --only-checks
 
 parts:  # with the environment beside them, and lines of progress that pytest would keep to itself
-	@$(PYTHON) -m e2e.cluster.bootstrap
+	@$(PYTHON) -m development.bootstrap
 
 test: checks parts lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
 
@@ -61,7 +61,7 @@ lint: venv  ## style, formatting and the layers
 
 types: venv  ## strict types
 	$(BIN)/mypy operator/millrace_operator runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli kernels/millrace_kernels
-	$(BIN)/mypy -p e2e -p benchmarks
+	$(BIN)/mypy -p development -p e2e -p benchmarks
 
 format: venv  ## format and mend what can be mended
 	$(BIN)/ruff format .

@@ -38,8 +38,13 @@ def main(argv: list[str]) -> int:
             figures |= measure_cluster(LocalCluster(clone.state, detached=True), arguments.peak_seconds)
         finally:
             clone.make("down")
-    show(figures if not arguments.warm else {**figures, "first_up_seconds": None}, arguments.output)
+    show(figures if not arguments.warm else without_first_up(figures), arguments.output)
     return 0
+
+
+def without_first_up(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures without those that mean nothing where caches were warm."""
+    return {name: None if name.startswith("first_up") else value for name, value in figures.items()}
 
 
 def measure_cluster(cluster: LocalCluster, peak_seconds: float) -> dict[str, Any]:

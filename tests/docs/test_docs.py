@@ -38,7 +38,7 @@ MODULES = {
     "operator": "millrace_operator.command",
     "gateway": "millrace_gateway.command",
 }
-SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "e2e", "tests")
+SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")
 
 
 def sections(page: str) -> dict[str, str]:

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import bootstrap
+from development import bootstrap, environment
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.progress import Say
 
 
 @pytest.fixture(autouse=True)
 def empty_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(bootstrap, "VENV", tmp_path / "venv")
-    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "venv" / ".installed")
+    monkeypatch.setattr(environment, "VENV", tmp_path / "venv")
+    monkeypatch.setattr(environment, "STAMP", tmp_path / "venv" / ".installed")
     return tmp_path / "venv"
 
 
 def test_a_python_without_pip_is_refused_before_anything_is_made(
     empty_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bootstrap, "find_spec", lambda name: None if name == "ensurepip" else name)
-    for arguments in (["--only-venv"], []):
-        assert bootstrap.main(arguments) == 1
+    monkeypatch.setattr(environment, "find_spec", lambda name: None if name == "ensurepip" else name)
+    for command in (environment.main, lambda: bootstrap.main([])):
+        assert command() == 1
         assert "sudo apt-get install python3-venv" in capsys.readouterr().out
     assert not empty_environment.exists()
 
@@ -32,9 +32,9 @@ def test_an_environment_that_was_half_made_is_made_anew(empty_environment: Path)
     python = empty_environment / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    assert not bootstrap.has_pip()
-    bootstrap.make_venv()
-    assert bootstrap.has_pip()
+    assert not environment.has_pip()
+    environment.make_venv()
+    assert environment.has_pip()
     assert (
         subprocess.run([python, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
     )
@@ -44,7 +44,7 @@ def fail_to_install(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> 
     def fail(_: Say) -> None:
         raise failure
 
-    monkeypatch.setattr(bootstrap, "install_venv", fail)
+    monkeypatch.setattr(bootstrap, "install_environment", fail)
     monkeypatch.setattr(bootstrap, "check_before", lambda _: None)
     monkeypatch.setattr(bootstrap, "get_programs", lambda _: None)
 
@@ -72,6 +72,6 @@ def test_a_failing_pip_names_its_last_line(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*_: object, **__: object) -> None:
         raise subprocess.CalledProcessError(1, "ensurepip", b"first line\nno space left\n")
 
-    monkeypatch.setattr(bootstrap.venv, "create", fail)
+    monkeypatch.setattr(environment.venv, "create", fail)
     with pytest.raises(BuildFailedError, match="venv: no space left"):
-        bootstrap.make_venv()
+        environment.make_venv()

@@ -1,8 +1,7 @@
-"""From a fresh clone to what `make` needs: the virtual environment and, beside it, the cluster's parts.
+"""The virtual environment that requirements.lock describes, made with the system's Python.
 
-`python3 -m e2e.cluster.bootstrap [--only-venv | --only-checks]` runs on the system's Python with nothing
-installed, so it imports the standard library and ours alone. Stamped by a hash of the lock file: a second run
-does nothing. `--only-checks` looks for what the tests need.
+`python3 -m development.environment` imports the standard library and ours alone. The environment is stamped
+by a hash of the lock file: a second run does nothing.
 """
 
 import sys
@@ -18,18 +17,16 @@ import hashlib
 import os
 import subprocess
 import venv
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from e2e.cluster.build import get_programs
 from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
-from e2e.cluster.prechecks import check_machine, check_tests
 from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
 from e2e.cluster.settings import REPOSITORY, VENV
-from e2e.cluster.sources import PARTS, cache_folder, choose_source
+from e2e.cluster.sources import cache_folder
 
 STAMP = VENV / ".installed"
 ENTRY_MODULES = (
@@ -46,15 +43,15 @@ ENTRY_MODULES = (
 )
 
 
-def main(argv: list[str]) -> int:
-    """Make what is missing; return the exit status."""
+def main() -> int:
+    """Make the environment unless it is there; return the exit status."""
+    return run_command(lambda: install_environment(say))
+
+
+def run_command(command: Callable[[], None]) -> int:
+    """Run a command for people: 1 and one line where it fails, else 0."""
     try:
-        if "--only-checks" in argv:
-            check_tests()
-        elif "--only-venv" in argv:
-            install_venv(say)
-        else:
-            bootstrap(say)
+        command()
     except (ClusterError, OSError) as error:
         say(f"failed: {error}")
         return 1
@@ -66,26 +63,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def bootstrap(say: Say) -> None:
-    """Install the environment and get the cluster's parts, side by side. Raises ClusterError."""
-    check_before(say)
-    with ThreadPoolExecutor(1) as installer:
-        environment = installer.submit(install_venv, say)
-        get_programs(say)
-    environment.result()
-
-
-def check_before(say: Say) -> None:
-    """Refuse before anything is downloaded what would fail afterwards. Raises PrecheckFailedError."""
-    cache = cache_folder()
-    must_build = any(choose_source(part, cache).must_build for part in PARTS)
-    check_means()
-    check_machine(REPOSITORY / ".millrace", cache, must_build=must_build)
-    if must_build:
-        say("up: a first time takes several minutes; a later one finds everything made")
-
-
-def install_venv(say: Say) -> None:
+def install_environment(say: Say) -> None:
     """Make the virtual environment as requirements.lock says, unless it is. Raises ClusterError."""
     fingerprint = lock_fingerprint()
     if STAMP.exists() and STAMP.read_text() == fingerprint:
@@ -183,4 +161,4 @@ def run_python(log: Path, failure: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
