@@ -24,6 +24,7 @@ PORT_LIVE: Final = 8001  # the supervisor's /livez, answered without the HTTP pr
 PORT_NAME_HTTP: Final = "http"
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
+PATH_STARTED: Final = "/readyz?wait=4"  # answered once the replica is ready, after 4 s at most
 PATH_METRICS: Final = "/metrics"
 CONTAINER_REPLICA: Final = "replica"
 # On a replica's 503: it is shutting down and has not begun this request, so another may have it.

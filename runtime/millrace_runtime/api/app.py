@@ -4,9 +4,9 @@ import importlib.metadata
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
@@ -21,6 +21,8 @@ from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
+
+_LONGEST_WAIT_SECONDS = 60
 
 
 def create_app(
@@ -115,8 +117,12 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
 def _add_health(app: FastAPI, replica: ReplicaState) -> None:
     @app.get("/health")
     @app.get(contract.PATH_READY)
-    async def ready() -> JSONResponse:
-        """Tell whether requests are taken. Under vLLM's name too, whose clients wait for it to be 200."""
+    async def ready(wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0) -> JSONResponse:
+        """Tell whether requests are taken, `wait` seconds later at most where this replica only starts.
+
+        Under vLLM's name too, whose clients wait for it to be 200.
+        """
+        await replica.wait_started(wait)
         why = replica.why_not_ready
         return JSONResponse({"status": why or "ready"}, 503 if why else 200)
 

@@ -15,7 +15,7 @@ from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.messages import EngineReady, StepTiming
 
 _RETRY_SECONDS = 5
-_IDLE_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class ReplicaState:
@@ -57,10 +57,17 @@ class ReplicaState:
         """Refuse new requests from now on; those in flight go on."""
         self.is_draining = True
 
+    async def wait_started(self, seconds: float) -> None:
+        """Wait while the engine or the text worker only starts, `seconds` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._is_starting:  # noqa: ASYNC110  polled only while starting
+                    await asyncio.sleep(_POLL_SECONDS)
+
     async def wait_idle(self) -> None:
         """Wait until no request is in flight."""
         while self._num_requests:  # noqa: ASYNC110  polled only while draining
-            await asyncio.sleep(_IDLE_POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     @property
     def why_not_ready(self) -> str | None:
@@ -72,6 +79,10 @@ class ReplicaState:
         if self.engine.ready is None:
             return "the engine is still loading"
         return None if self.text.is_ready else "the tokenizer is still loading"
+
+    @property
+    def _is_starting(self) -> bool:
+        return self.why_not_ready is not None and not (self.is_draining or self.engine.is_gone)
 
     def require_ready(self) -> EngineReady:
         """Return the engine's limits. Raises UnavailableError while no request is taken."""

@@ -294,6 +294,29 @@ async def test_metrics_carry_vllms_names(served: Served) -> None:
     assert await served.metric("vllm:cache_config_info", block_size="16", num_gpu_blocks="16") == 1
 
 
+async def test_a_probe_that_waits_is_answered_as_soon_as_requests_are_taken(model_path: Path) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny"), is_loading=True) as served:
+        late = await served.client.get("/readyz?wait=0.05")
+        assert (late.status_code, late.json()["status"]) == (503, "the engine is still loading")
+        probe = asyncio.create_task(served.client.get("/readyz?wait=30"))
+        await asyncio.sleep(0.05)
+        assert not probe.done()
+        served.engine.is_loading = False
+        assert (await probe).status_code == 200
+        for nonsense in ("-1", "61", "nan", "soon"):
+            assert (await served.client.get(f"/readyz?wait={nonsense}")).status_code == 422
+        served.replica.begin_drain()
+        assert (await served.client.get("/readyz?wait=30")).json() == {"status": "this replica is draining"}
+
+
+async def test_a_probe_does_not_wait_for_an_engine_that_has_ended(model_path: Path) -> None:
+    async with serve(model_path, ApiSettings(served_name="tiny"), is_loading=True) as served:
+        probe = asyncio.create_task(served.client.get("/readyz?wait=30"))
+        await asyncio.sleep(0.05)
+        served.engine.writer.close()
+        assert (await probe).json() == {"status": "the engine of this replica ended"}
+
+
 async def test_before_the_engine_is_ready_requests_are_told_to_wait(model_path: Path) -> None:
     async with serve(model_path, ApiSettings(served_name="tiny"), is_loading=True) as served:
         assert (await served.client.get("/readyz")).json() == {"status": "the engine is still loading"}

@@ -128,15 +128,16 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
 
 
 def _render_probes() -> dict[str, Any]:
-    """Startup watches admission each second, so that a replica serves within a second of being loaded."""
+    """The startup probe's answer is held back until the replica is ready, so it serves the moment it can."""
+    started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}
     ready = {"path": contract.PATH_READY, "port": contract.PORT_HTTP}
     live = {"path": contract.PATH_LIVE, "port": contract.PORT_LIVE}
     return {
         "startupProbe": {
-            "httpGet": ready,
+            "httpGet": started,
             "periodSeconds": 1,
             "timeoutSeconds": 5,
-            "failureThreshold": START_SECONDS,
+            "failureThreshold": START_SECONDS // 4,  # each failing probe is held for 4 s
         },
         "readinessProbe": {"httpGet": ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {"httpGet": live, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 3},
