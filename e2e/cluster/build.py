@@ -33,6 +33,9 @@ from e2e.cluster.sources import (
     find_go,
 )
 
+COMPILER_MEMORY = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
+"""A compiler that collects no garbage below a gibibyte takes 6 % less CPU: Helm from cold 164 s, not 174."""
+
 
 def announce(sources: Sequence[Source], cores: int) -> list[str]:
     """Say in lines what getting these parts will download, build and need of the disk; nothing if nothing."""
@@ -119,7 +122,7 @@ def go_arguments(parts: Sequence[Part], folder: Path) -> list[str]:
 
 def _go_environment() -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key != "GOFLAGS"}
-    return environment | {"CGO_ENABLED": "0", "GOROOT": ""}
+    return environment | {"CGO_ENABLED": "0", "GOROOT": ""} | COMPILER_MEMORY
 
 
 def _put_in_place(part: Part, staging: Path, binary: Path) -> None:
