@@ -11,13 +11,13 @@ import aiohttp
 import pytest
 
 from e2e.cluster.nodes.api_objects import ApiObjects
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.logs import find_logs
 from e2e.cluster.nodes.network.addresses import AddressBlock
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
 from e2e.cluster.nodes.settings import SOURCE_ROOT, NodeSpec, Settings, Timing
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 

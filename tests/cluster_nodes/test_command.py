@@ -40,7 +40,7 @@ def test_a_missing_kubeconfig_is_one_line(tmp_path: Path) -> None:
     words = [*COMMAND, *arguments(tmp_path, "--node", "name=a")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=SOURCE_ROOT)
     assert done.returncode == 1
-    assert done.stderr.strip().startswith("process nodes: cannot read the kubeconfig")
+    assert done.stderr.strip().startswith("process nodes: --kubeconfig: the kubeconfig")
     assert len(done.stderr.strip().splitlines()) == 1
 
 

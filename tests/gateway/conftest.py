@@ -12,8 +12,9 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
-from millrace_gateway.server import REPLICAS, SERVICES, Gateway
+from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
+from millrace_gateway.sinks import REPLICAS, SERVICES
 from millrace_runtime.contract import PORT_HTTP
 
 NUMBERS = itertools.count(1)
@@ -75,7 +76,7 @@ class Bench:
         self.url = f"http://127.0.0.1:{self.site._server.sockets[0].getsockname()[1]}"
 
     def add_service(self, namespace: str, name: str, **fields: Any) -> None:
-        self.gateway._service_sink().apply(make_service(namespace, name, **fields))
+        self.gateway.service_sink.apply(make_service(namespace, name, **fields))
 
     def add_pod(self, namespace: str, service: str, uid: str, address: str) -> None:
         self.gateway.catalogue.apply_replica(make_pod(namespace, service, uid, address=address))

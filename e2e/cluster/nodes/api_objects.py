@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.nodes.errors import ApiError, PodRefusedError
+from e2e.cluster.nodes.errors import PodRefusedError
 from e2e.cluster.nodes.kube import KubeClient
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 _REFRESH_AT = 0.8  # of a token's life, as kubelets do

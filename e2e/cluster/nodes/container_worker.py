@@ -13,11 +13,12 @@ import aiohttp
 from e2e.cluster.nodes.backoff import Backoff, should_restart
 from e2e.cluster.nodes.containers import Place, RunningContainer, render_sandbox, start_container
 from e2e.cluster.nodes.environment import Facts
-from e2e.cluster.nodes.errors import ApiError, PodRefusedError, SandboxError
+from e2e.cluster.nodes.errors import PodRefusedError, SandboxError
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.probes import Prober, run_probe
 from e2e.cluster.nodes.status import ContainerRecord, Running, Terminated, Waiting, end_reason
 from e2e.cluster.nodes.volumes import PodVolumes
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)

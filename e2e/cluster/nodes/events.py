@@ -8,8 +8,8 @@ from typing import Any
 
 import aiohttp
 
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.kube import KubeClient
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """One Node as its pods see it: what every pod's worker is given."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ class ServiceList(Protocol):
     """The cluster's Services, kept up to date by someone else."""
 
     @property
-    def objects(self) -> dict[str, Object]: ...
+    def objects(self) -> Mapping[str, Object]: ...
 
 
 @dataclass(frozen=True)

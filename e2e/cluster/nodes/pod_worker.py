@@ -12,11 +12,12 @@ import aiohttp
 from e2e.cluster.nodes.admission import check_pod
 from e2e.cluster.nodes.container_worker import ContainerWorker
 from e2e.cluster.nodes.environment import Facts
-from e2e.cluster.nodes.errors import ApiError, PodRefusedError
+from e2e.cluster.nodes.errors import PodRefusedError
 from e2e.cluster.nodes.kube import STRATEGIC_PATCH
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.status import ContainerRecord, PodFacts, Waiting, observed_restarts, render_status
 from e2e.cluster.nodes.volumes import PodVolumes
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.events import timestamp
 from e2e.cluster.nodes.kube import STRATEGIC_PATCH, KubeClient
 from e2e.cluster.nodes.settings import NodeSpec, Settings
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
