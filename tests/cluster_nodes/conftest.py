@@ -29,8 +29,12 @@ class MemoryApi:
         self.objects: dict[str, Object] = {}
         self.deleted: list[str] = []
         self.events: list[Object] = []
+        self.failures: list[int] = []
+        """Statuses to answer the next GETs with."""
 
     async def get(self, path: str, **_: str) -> Object:
+        if self.failures:
+            raise ApiError(self.failures.pop(0), "told to fail")
         if path not in self.objects:
             raise ApiError(404, f"{path} not found")
         return self.objects[path]
