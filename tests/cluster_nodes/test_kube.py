@@ -16,6 +16,7 @@ from e2e.cluster.nodes.errors import SettingsError
 from e2e.cluster.nodes.kube import KubeClient, Watched
 from e2e.cluster.nodes.registration import Registration
 from e2e.cluster.nodes.settings import NodeSpec, Settings
+from e2e.polling import wait_until_async
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import ApiError
@@ -149,8 +150,7 @@ async def test_a_claim_without_class_is_given_a_folder(
     provisioner.note_change(None, claim)
     provisioner.note_change(None, item("u2", 1, spec={**spec, "storageClassName": "fast"}))
     provisioner.note_change(claim, None)
-    while len(fake.requests) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await wait_until_async("two requests", lambda: len(fake.requests) >= 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     volume = fake.requests[0][2]

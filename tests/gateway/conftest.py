@@ -1,6 +1,5 @@
 """Real upstreams on addresses of pods, and a gateway before them."""
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -12,6 +11,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
+from e2e.polling import wait_until_async
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_gateway.sinks import REPLICAS, SERVICES
@@ -98,9 +98,7 @@ class Bench:
         return self.gateway.metrics.registry.get_sample_value(name, labels)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110  what is awaited has no event
-                await asyncio.sleep(0.005)
+        await wait_until_async("the gateway as awaited", condition)
 
 
 def next_address() -> str:

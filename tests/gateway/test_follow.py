@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
+from e2e.polling import wait_until_async
 from millrace_gateway.objects import Key
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
@@ -25,8 +26,7 @@ async def test_services_and_replicas_are_listed_then_followed() -> None:
     access = ClusterAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", None)
     assert not gateway.lifecycle.is_synced
     task = asyncio.create_task(gateway.follow(access))
-    async with asyncio.timeout(5):
-        await check_changes(api, gateway)
+    await check_changes(api, gateway)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -35,18 +35,20 @@ async def test_services_and_replicas_are_listed_then_followed() -> None:
 
 async def check_changes(api: FakeApiServer, gateway: Gateway) -> None:
     catalogue, two = gateway.catalogue, Key("a", "two")
-    while not (api.num_streams(SERVICES.path) and api.num_streams(REPLICAS.path)):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await wait_until_async(
+        "both streams", lambda: api.num_streams(SERVICES.path) and api.num_streams(REPLICAS.path)
+    )
     assert gateway.lifecycle.is_synced
     assert set(catalogue.keys) == {Key("a", "one")}
     api.put(SERVICES.path, make_service("a", "two"))
     api.put(REPLICAS.path, make_pod("a", "two", "p1"))
-    while not ((route := catalogue.find(two)) and catalogue.ready_replicas(route)):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    route = await wait_until_async("the second service", lambda: catalogue.find(two))
+    assert route
+    await wait_until_async("its replica", lambda: catalogue.ready_replicas(route))
     api.remove(REPLICAS.path, make_pod("a", "two", "p1"))
     api.remove(SERVICES.path, make_service("a", "one"))
-    while set(catalogue.keys) != {two} or catalogue.ready_replicas(route):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await wait_until_async("the first service is gone", lambda: set(catalogue.keys) == {two})
+    await wait_until_async("the replica is gone", lambda: not catalogue.ready_replicas(route))
     selectors = {request["path"]: request.get("labelSelector") for request in api.requests}
     assert selectors == {SERVICES.path: None, REPLICAS.path: "millrace.dev/component=replica"}
     assert set(api.user_agents) == {"millrace-gateway"}

@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from e2e.polling import wait_until_async
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, Object, Source, Watch, backoff_seconds
@@ -67,11 +68,9 @@ class Followed:
         self.api.put(PODS.path, make_item(name))
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(5):
-            while not condition():
-                await asyncio.sleep(0.005)
-                if self.task.done():
-                    self.task.result()
+        await wait_until_async("the watch as awaited", lambda: self.task.done() or condition())
+        if self.task.done():
+            self.task.result()
 
     async def until_named(self, *names: str) -> None:
         await self.until(lambda: self.sink.names == set(names))
