@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,7 +18,7 @@ from e2e.cluster.nodes.errors import SettingsError
 from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.kube import KubeClient, Watched
 from e2e.cluster.nodes.logs import ContainerLogs, find_logs
-from e2e.cluster.nodes.logs_server import LogsServer
+from e2e.cluster.nodes.logs_server import CertificateFiles, LogsServer
 from e2e.cluster.nodes.network.addresses import AddressBlock, claim_block
 from e2e.cluster.nodes.network.proxy import ServiceProxy
 from e2e.cluster.nodes.node import Node
@@ -197,10 +196,10 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         yield Agent(settings, KubeClient(Connection(session, access)), probes, address)
 
 
-async def run_agent(settings: Settings, context: ssl.SSLContext) -> None:
+async def run_agent(settings: Settings, files: CertificateFiles) -> None:
     """Run the nodes until cancelled."""
     async with open_agent(replace(settings, state_dir=settings.state_dir.resolve())) as agent:
-        port = await agent.logs.start(settings.kubelet_address, settings.kubelet_port, context)
+        port = await agent.logs.start(settings.kubelet_address, files)
         try:
             await agent.run(port)
         finally:

@@ -46,7 +46,7 @@ def load_image(reference: str, image_dirs: Iterable[Path]) -> Image:
     raise ImageError(
         "ErrImagePull",
         f"no image {reference!r}: this node has {', '.join(known) or 'none'} "
-        f"(a folder with a Containerfile in {', '.join(map(str, folders)) or 'an --image-dir'})",
+        f"(a folder with a Containerfile in {', '.join(map(str, folders))})",
     )
 
 

@@ -15,7 +15,7 @@ from e2e.cluster.nodes.images import Image, load_image
 from e2e.cluster.nodes.kube import KubeClient
 from e2e.cluster.nodes.network.addresses import AddressBlock
 from e2e.cluster.nodes.network.hosts import render_hosts, resolve_services, write_in_place
-from e2e.cluster.nodes.settings import SOURCE_ROOT, Settings
+from e2e.cluster.nodes.settings import CLUSTER_DOMAIN, SOURCE_ROOT, Settings
 
 Object = dict[str, Any]
 
@@ -76,11 +76,10 @@ class Node:
 
     def write_hosts(self, pod: Object, address: str) -> Path:
         """(Re)write a pod's /etc/hosts; its path on the host."""
-        domain = self.settings.cluster_domain
-        services = resolve_services(self.services.objects.values(), domain, self.api_address[0])
+        services = resolve_services(self.services.objects.values(), CLUSTER_DOMAIN, self.api_address[0])
         path = self.pod_folder(pod["metadata"]["uid"]) / "hosts"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_in_place(path, render_hosts(pod, address, services, domain))
+        write_in_place(path, render_hosts(pod, address, services, CLUSTER_DOMAIN))
         return path
 
     def emit(self, pod: Object, reason: str, message: str, container: str = "") -> None:

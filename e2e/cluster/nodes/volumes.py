@@ -6,7 +6,6 @@ by the `VolumeSource` it is given and rewritten by `refresh`.
 
 import base64
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,10 +56,6 @@ class PodVolumes:
         """The container's mounts, outer ones first."""
         wanted = sorted(container.get("volumeMounts", ()), key=lambda each: each["mountPath"].count("/"))
         return tuple(self._mount(each) for each in wanted)
-
-    def remove(self) -> None:
-        """Delete the folder; not what a claim or a hostPath shows."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _mount(self, wanted: Object) -> Mount:
         if "subPathExpr" in wanted:
