@@ -32,7 +32,7 @@ class Service:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the next `apply` asks for."""
+        """The spec that the next `apply` asks for."""
         spec: dict[str, Any] = self.manifest["spec"]
         return spec
 

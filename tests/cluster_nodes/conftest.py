@@ -14,6 +14,7 @@ from e2e.cluster.nodes.api_objects import ApiObjects
 from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.logs import find_logs
 from e2e.cluster.nodes.network.addresses import AddressBlock
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
 from e2e.cluster.nodes.settings import SOURCE_ROOT, NodeSpec, Settings, Timing
@@ -129,7 +130,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             api_objects=ApiObjects(api),  # type: ignore[arg-type]
             addresses=AddressBlock(95),
             services=SimpleNamespace(objects={}),
-            api_address=("127.0.0.1", 6443),
+            api_address=Endpoint("127.0.0.1", 6443),
         )
         bench = Bench(node, api)
         yield bench

@@ -17,7 +17,7 @@ _CONTAINER_FLAGS = ("stdin", "tty", "volumeDevices")
 
 
 def check_pod(pod: Object) -> None:
-    """PodRefusedError names every field that this node cannot make true."""
+    """Raise PodRefusedError, which names every field that this node can't make true, where there is one."""
     problems = list(_problems(pod["spec"]))
     if problems:
         raise PodRefusedError("UnsupportedByProcessNode", f"this node cannot give: {', '.join(problems)}")

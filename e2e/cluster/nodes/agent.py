@@ -20,6 +20,7 @@ from e2e.cluster.nodes.kube import KubeClient, Watched
 from e2e.cluster.nodes.logs import ContainerLogs, find_logs
 from e2e.cluster.nodes.logs_server import CertificateFiles, LogsServer
 from e2e.cluster.nodes.network.addresses import AddressBlock, claim_block
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.network.proxy import ServiceProxy
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
@@ -41,7 +42,7 @@ class Agent:
         settings: Settings,
         client: KubeClient,
         probes: aiohttp.ClientSession,
-        api_address: tuple[str, int],
+        api_address: Endpoint,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -177,13 +178,13 @@ async def _kill_and_remove(worker: PodWorker) -> None:
 
 @contextlib.asynccontextmanager
 async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
-    """An agent with its connections to the API server. Raises SettingsError for a kubeconfig without use."""
+    """Yield an agent with its connections to the API server. Raises SettingsError without a kubeconfig."""
     try:
         access = load_kubeconfig(settings.kubeconfig)
     except AccessError as error:
         raise SettingsError(f"--kubeconfig: {error}") from error
     server = urlsplit(access.server)
-    address = (server.hostname or "", server.port or 443)
+    address = Endpoint(server.hostname or "", server.port or 443)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(
             aiohttp.ClientSession(

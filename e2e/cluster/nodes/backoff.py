@@ -30,7 +30,7 @@ class Backoff:
 
 
 def should_restart(policy: str, exit_code: int, *, is_init: bool) -> bool:
-    """Whether a container that ended runs again."""
+    """Return whether a container that ended runs again."""
     if is_init:
         return exit_code != 0 and policy != "Never"
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)

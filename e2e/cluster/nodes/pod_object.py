@@ -28,7 +28,7 @@ class PodObject:
         self._path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
     def note_change(self) -> None:
-        """Something in the status is different."""
+        """Note that the status is different; `write_changes` writes it."""
         self._changed.set()
 
     async def write_changes(self) -> None:
