@@ -12,6 +12,7 @@ import yaml
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import EXAMPLE, find_gateway
+from e2e.polling import wait_until
 from e2e.traffic import Target
 
 EXAMPLE_MANIFEST: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
@@ -31,7 +32,7 @@ class Service:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the next `apply` asks for."""
+        """The spec that the next `apply` asks for."""
         spec: dict[str, Any] = self.manifest["spec"]
         return spec
 
@@ -79,10 +80,10 @@ class Service:
     def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float = 60.0) -> float:
         """Wait until something is so and return how long that took. Fails with the conditions."""
         began = time.monotonic()
-        while not is_so():
-            if time.monotonic() - began > seconds:
-                raise AssertionError(f"not {what} after {seconds:.0f} s: {self.explain()}")
-            time.sleep(0.2)
+        try:
+            wait_until(what, is_so, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.explain()}") from None
         return time.monotonic() - began
 
     def explain(self) -> str:

@@ -2,9 +2,7 @@
 
 import json
 import ssl
-import time
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 
@@ -12,13 +10,7 @@ from e2e.cluster.controlplane import client_context, is_healthy
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.loopback import answers
-
-
-def eventually(check: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+from e2e.polling import wait_until
 
 
 def test_the_api_answers_at_the_version_of_its_kubectl(cluster: LocalCluster) -> None:
@@ -29,8 +21,9 @@ def test_the_api_answers_at_the_version_of_its_kubectl(cluster: LocalCluster) ->
 
 def test_a_namespace_gets_its_service_account(cluster: LocalCluster) -> None:
     cluster.kubectl("create", "namespace", "fresh")
-    eventually(
-        lambda: cluster.kubectl("-n", "fresh", "get", "serviceaccount", "default", "--ignore-not-found")
+    wait_until(
+        "the namespace's service account",
+        lambda: cluster.kubectl("-n", "fresh", "get", "serviceaccount", "default", "--ignore-not-found"),
     )
     token = cluster.kubectl("-n", "fresh", "create", "token", "default")
     assert token.count(".") == 2
@@ -81,7 +74,8 @@ def test_the_controllers_survive_the_api_servers_restart(cluster: LocalCluster) 
     cluster.kill_part("kube-apiserver")
     cluster.start_part("kube-apiserver")
     cluster.kubectl("create", "namespace", "after")
-    eventually(
-        lambda: cluster.kubectl("-n", "after", "get", "serviceaccount", "default", "--ignore-not-found")
+    wait_until(
+        "the namespace's service account",
+        lambda: cluster.kubectl("-n", "after", "get", "serviceaccount", "default", "--ignore-not-found"),
     )
     cluster.kubectl("delete", "namespace", "after", "--wait=false")

@@ -4,7 +4,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.polling import wait_until
 
-PATIENCE_SECONDS = 30.0
 Object = dict[str, Any]
 SERVE = 'cd /site && exec python3 -u -m http.server --bind "$MILLRACE_BIND_ADDRESS" 8000'
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
@@ -54,18 +54,11 @@ class Namespace:
 def namespace(cluster: LocalCluster) -> Iterator[Namespace]:
     name = f"nodes-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
-    until(lambda: cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name"), "the service account")
+    wait_until(
+        "the service account", lambda: cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name")
+    )
     yield Namespace(cluster, name)
     cluster.kubectl("delete", "namespace", name, "--wait=false")
-
-
-def until(is_true: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := is_true()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"after {PATIENCE_SECONDS:.0f} s: {what}")
-        time.sleep(0.1)
-    return found
 
 
 def find_processes(command: str) -> list[int]:
@@ -115,41 +108,43 @@ def test_a_service_reaches_a_ready_pod_by_every_name(namespace: Namespace) -> No
     names = ("web", f"web.{namespace.name}", f"web.{namespace.name}.svc", full, "alias")
     lines = "; ".join(f'python3 -c "{FETCH}" http://{name}:8080/' for name in names)
     namespace.apply(pod("client", f"sleep 1; {lines}", restartPolicy="Never"))
-    until(lambda: namespace.pod("client")["status"]["phase"] in ("Succeeded", "Failed"), "the client ends")
+    wait_until(
+        "the client ends", lambda: namespace.pod("client")["status"]["phase"] in ("Succeeded", "Failed")
+    )
     assert namespace.kubectl("logs", "client").split() == ["hello"] * len(names)
 
 
 def test_a_crash_loop_tells_its_story(namespace: Namespace) -> None:
     policy = {"terminationMessagePolicy": "FallbackToLogsOnError"}
     namespace.apply(pod("crash", "echo no model at /x; exit 65", container=policy))
-    waiting = until(
-        lambda: namespace.container("crash")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff",
+    waiting = wait_until(
         "CrashLoopBackOff",
+        lambda: namespace.container("crash")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff",
     )
     assert waiting
     last = namespace.container("crash")["lastState"]["terminated"]
     assert (last["exitCode"], last["message"]) == (65, "no model at /x")
     assert namespace.kubectl("logs", "crash", "--previous") == "no model at /x\n"
-    until(
-        lambda: namespace.reasons("crash") >= {"Scheduled", "Pulled", "Created", "Started", "BackOff"},
+    wait_until(
         "events",
+        lambda: namespace.reasons("crash") >= {"Scheduled", "Pulled", "Created", "Started", "BackOff"},
     )
     assert "no model at /x" in namespace.kubectl("describe", "pod", "crash")
 
 
 def test_logs_follow_until_the_container_ends(namespace: Namespace) -> None:
     namespace.apply(pod("talker", "for i in 1 2 3; do echo $i; sleep 0.5; done", restartPolicy="Never"))
-    until(lambda: "running" in namespace.container("talker")["state"], "it runs")
+    wait_until("it runs", lambda: "running" in namespace.container("talker")["state"])
     assert namespace.kubectl("logs", "-f", "talker") == "1\n2\n3\n"
     assert namespace.kubectl("logs", "talker", "--tail", "1", "--timestamps").endswith(" 3\n")
 
 
 def test_exec_and_a_foreign_command_are_refused_with_a_reason(namespace: Namespace) -> None:
     namespace.apply(pod("idle", "sleep 600"), pod("odd", "x", container={"command": ["python3"]}))
-    until(lambda: "running" in namespace.container("idle")["state"], "it runs")
+    wait_until("it runs", lambda: "running" in namespace.container("idle")["state"])
     with pytest.raises(PartFailedError, match="a process node has no exec"):
         namespace.kubectl("exec", "idle", "--", "ls")
-    until(lambda: "CreateContainerError" in str(namespace.container("odd")), "the refusal")
+    wait_until("the refusal", lambda: "CreateContainerError" in str(namespace.container("odd")))
     assert "not the entrypoint" in namespace.container("odd")["state"]["waiting"]["message"]
 
 
@@ -169,8 +164,8 @@ def test_readiness_and_liveness_probes_act(namespace: Namespace) -> None:
     line = "trap exit TERM; sleep 2; touch /tmp/ready; sleep 3; touch /tmp/dead; while :; do sleep 0.1; done"
     namespace.apply(pod("moody", line, container=container))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/moody", "--timeout=20s")
-    until(lambda: namespace.container("moody")["restartCount"] == 1, "a restart")
-    until(lambda: namespace.reasons("moody") >= {"Unhealthy", "Killing"}, "events")
+    wait_until("a restart", lambda: namespace.container("moody")["restartCount"] == 1)
+    wait_until("events", lambda: namespace.reasons("moody") >= {"Unhealthy", "Killing"})
 
 
 def test_deletion_gives_grace_and_leaves_no_process(namespace: Namespace) -> None:
@@ -178,8 +173,8 @@ def test_deletion_gives_grace_and_leaves_no_process(namespace: Namespace) -> Non
     namespace.apply(
         pod("polite", line, terminationGracePeriodSeconds=10), pod("stubborn", "echo up; sleep 4321")
     )
-    until(lambda: namespace.kubectl("logs", "polite") == "up\n", "it runs")
-    until(lambda: namespace.kubectl("logs", "stubborn") == "up\n", "it runs")
+    wait_until("it runs", lambda: namespace.kubectl("logs", "polite") == "up\n")
+    wait_until("it runs", lambda: namespace.kubectl("logs", "stubborn") == "up\n")
     heard: list[str] = []
     follower = threading.Thread(target=lambda: heard.append(namespace.kubectl("logs", "-f", "polite")))
     follower.start()
@@ -216,11 +211,11 @@ def test_a_deployment_scales_and_survives_a_drain(namespace: Namespace) -> None:
 def test_gpus_are_counted_by_the_scheduler(namespace: Namespace) -> None:
     limits = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
     namespace.apply(pod("first", "sleep 600", container=limits))
-    until(lambda: "running" in namespace.container("first")["state"], "it runs")
+    wait_until("it runs", lambda: "running" in namespace.container("first")["state"])
     assert namespace.pod("first")["spec"]["nodeName"] == "gpu-0"
     namespace.apply(pod("second", "sleep 600", container=limits))
-    until(
-        lambda: "Insufficient nvidia.com/gpu" in namespace.kubectl("describe", "pod", "second"), "the reason"
+    wait_until(
+        "the reason", lambda: "Insufficient nvidia.com/gpu" in namespace.kubectl("describe", "pod", "second")
     )
 
 
@@ -229,7 +224,7 @@ def test_the_cpu_limit_holds(namespace: Namespace) -> None:
     line = f'exec python3 -c "{program}"'
     limits = {"resources": {"limits": {"cpu": "200m"}}}
     namespace.apply(pod("busy", line, container=limits, restartPolicy="Never"))
-    until(lambda: namespace.pod("busy")["status"]["phase"] == "Succeeded", "it ends")
+    wait_until("it ends", lambda: namespace.pod("busy")["status"]["phase"] == "Succeeded")
     assert float(namespace.kubectl("logs", "busy")) < 1.0
 
 
@@ -242,10 +237,10 @@ def test_a_claim_keeps_its_data_from_pod_to_pod(namespace: Namespace) -> None:
         "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}],
     }
     namespace.apply(claim, pod("writer", "echo kept > /data/file", **shape))
-    until(lambda: namespace.pod("writer")["status"]["phase"] == "Succeeded", "it ends")
+    wait_until("it ends", lambda: namespace.pod("writer")["status"]["phase"] == "Succeeded")
     shape = {**shape, "container": {"volumeMounts": [{"name": "d", "mountPath": "/data"}]}}
     namespace.apply(pod("reader", "cat /data/file", **shape))
-    until(lambda: namespace.pod("reader")["status"]["phase"] == "Succeeded", "it ends")
+    wait_until("it ends", lambda: namespace.pod("reader")["status"]["phase"] == "Succeeded")
     assert namespace.kubectl("logs", "reader") == "kept\n"
 
 
@@ -261,17 +256,17 @@ def test_a_pod_is_its_service_account(namespace: Namespace) -> None:
         "except e.HTTPError as x: print(x.read().decode())"
     )
     namespace.apply(pod("asker", f'exec python3 -c "{ask}"', restartPolicy="Never"))
-    until(lambda: namespace.pod("asker")["status"]["phase"] == "Succeeded", "it ends")
+    wait_until("it ends", lambda: namespace.pod("asker")["status"]["phase"] == "Succeeded")
     assert f"system:serviceaccount:{namespace.name}:default" in namespace.kubectl("logs", "asker")
 
 
 def test_nodes_that_are_killed_take_their_pods_along_and_start_them_again(namespace: Namespace) -> None:
     namespace.apply(pod("phoenix", "echo up; sleep 5432"))
-    until(lambda: "running" in namespace.container("phoenix")["state"], "it runs")
+    wait_until("it runs", lambda: "running" in namespace.container("phoenix")["state"])
     pids = find_processes("sleep 5432")
     assert pids
     namespace.cluster.kill_part("nodes")
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the processes are gone")
+    wait_until("the processes are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     namespace.cluster.start_part("nodes")
-    until(lambda: namespace.container("phoenix")["restartCount"] == 1, "it runs again")
-    until(lambda: "running" in namespace.container("phoenix")["state"], "it runs again")
+    wait_until("it runs again", lambda: namespace.container("phoenix")["restartCount"] == 1)
+    wait_until("it runs again", lambda: "running" in namespace.container("phoenix")["state"])

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ import yaml
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 60.0
@@ -38,7 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def namespace(cluster: LocalCluster) -> str:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
+    # kubectl fails, rather than waits, while the new definition has no conditions at all.
+    established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
+    wait_for("the definition is established", partial(cluster.kubectl, *established))
     cluster.kubectl("create", "namespace", "resource-tests")
     cluster.kubectl("apply", "-f", "-", stdin=render_chart(cluster, "templates/rbac.yaml"))
     return "resource-tests"
@@ -228,7 +232,7 @@ class Operator:
 
     def __enter__(self) -> Self:
         try:
-            wait_for(lambda: "leading as" in self.log.read_text())
+            wait_for("the operator leads", lambda: "leading as" in self.log.read_text())
         except BaseException:
             self._kill()
             raise
@@ -261,18 +265,9 @@ def free_port() -> int:
         return port
 
 
-def wait_for(seen: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Return the first true answer of `seen`, which may also fail while things are on their way."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            answer = seen()
-        except PartFailedError:
-            answer = None
-        if answer or time.monotonic() > deadline:
-            assert answer
-            return answer
-        time.sleep(0.1)
+def wait_for(what: str, ask: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
+    """Wait as `wait_until` does; kubectl may also fail while things are on their way."""
+    return wait_until(what, ask, seconds, outlives=(PartFailedError,))
 
 
 def has_deployment(cluster: LocalCluster, namespace: str, name: str) -> str:
@@ -287,7 +282,10 @@ def test_a_reconcile_leaves_the_manifest_as_it_is(
 ) -> None:
     obj = manifest("kept", resources={"limits": {"cpu": "1000m"}}, replicas=2, **scaling(mode="External"))
     apply(cluster, namespace, obj, "--server-side")
-    wait_for(lambda: read(cluster, namespace, "kept").get("status", {}).get("replicas") == 2)
+    wait_for(
+        "two replicas in status",
+        lambda: read(cluster, namespace, "kept").get("status", {}).get("replicas") == 2,
+    )
     before = read(cluster, namespace, "kept")
     assert before["status"]["observedGeneration"] == before["metadata"]["generation"] == 1
     dry = apply(cluster, namespace, obj, "--server-side", "--dry-run=server", "-o", "json")
@@ -304,7 +302,7 @@ def test_the_list_shows_what_people_ask_for(
     operator: Operator,  # noqa: ARG001
 ) -> None:
     apply(cluster, namespace, manifest("listed"))
-    wait_for(lambda: read(cluster, namespace, "listed").get("status"))
+    wait_for("a status", lambda: read(cluster, namespace, "listed").get("status"))
     header, row = cluster.kubectl("get", "infsvc", "listed", "-n", namespace).splitlines()
     assert header.split() == ["NAME", "MODEL", "READY", "REPLICAS", "DESIRED", "URL", "AGE"]
     assert row.split()[1:3] == ["listed", "False"]
@@ -316,7 +314,7 @@ def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
 ) -> None:
     with Operator(cluster, namespace, tmp_path / "first.log") as operator:
         apply(cluster, namespace, manifest("drift"))
-        name = wait_for(lambda: has_deployment(cluster, namespace, "drift"))
+        name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "drift"))
         uid = cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}")
         for child in (
             name,
@@ -326,13 +324,16 @@ def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
             "serviceaccount/drift-replica",
         ):
             cluster.kubectl("delete", child, "-n", namespace, "--wait=false")
-            wait_for(lambda child=child: cluster.kubectl("get", child, "-n", namespace), 5)
+            wait_for("the child is back", partial(cluster.kubectl, "get", child, "-n", namespace), 5)
         wait_for(
-            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}") != uid
+            "another Deployment of the name",
+            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}") != uid,
         )
         cluster.kubectl("scale", name, "-n", namespace, "--replicas=0")
         wait_for(
-            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.spec.replicas}") == "1", 5
+            "its count is mended",
+            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.spec.replicas}") == "1",
+            5,
         )
         time.sleep(3)
         operator.stop()
@@ -357,8 +358,8 @@ def test_a_foreign_service_is_left_alone(
     cluster.kubectl("create", "service", "clusterip", "taken", "--tcp=80:80", "-n", namespace)
     before = cluster.kubectl("get", "service", "taken", "-n", namespace, "-o", "yaml")
     apply(cluster, namespace, manifest("taken"))
-    ready = wait_for(lambda: condition(cluster, namespace, "taken", "Ready"))
-    wait_for(lambda: "Conflict" in str(condition(cluster, namespace, "taken", "Ready")))
+    ready = wait_for("a Ready condition", lambda: condition(cluster, namespace, "taken", "Ready"))
+    wait_for("Conflict", lambda: "Conflict" in str(condition(cluster, namespace, "taken", "Ready")))
     assert ready["status"] == "False"
     assert cluster.kubectl("get", "service", "taken", "-n", namespace, "-o", "yaml") == before
 
@@ -368,12 +369,16 @@ def test_deletion_returns_without_an_operator_and_takes_every_child(
 ) -> None:
     with Operator(cluster, namespace, tmp_path / "operator.log") as operator:
         apply(cluster, namespace, manifest("gone"))
-        wait_for(lambda: has_deployment(cluster, namespace, "gone"))
+        wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "gone"))
         operator.stop()
     cluster.kubectl("delete", "infsvc", "gone", "-n", namespace, "--timeout=10s")
     kinds = "deployment,service,serviceaccount,pdb,controllerrevision"
     selector = "millrace.dev/service=gone"
-    wait_for(lambda: not cluster.kubectl("get", kinds, "-n", namespace, "-l", selector, "-o", "name"), 40)
+    wait_for(
+        "no child is left",
+        lambda: not cluster.kubectl("get", kinds, "-n", namespace, "-l", selector, "-o", "name"),
+        40,
+    )
 
 
 def condition(cluster: LocalCluster, namespace: str, name: str, kind: str) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ class Command:
 
 
 def part_command(programs: Mapping[str, Path], name: str, *flags: str) -> Command:
-    """Name the part to a binary that holds several of them; one of its own knows what it is."""
+    """Return the command of a part. A program that holds several parts is told which one to be."""
     binary = programs[name]
     first = (str(binary),) if binary.name == name else (str(binary), name)
     # A small heap target keeps the whole control plane in about 700 MB; it costs little CPU when idle.
@@ -134,7 +134,7 @@ def scheduler_command(programs: Mapping[str, Path], layout: Layout, ports: Ports
 
 
 def serving_flags(keys: Path, port: int) -> tuple[str, ...]:
-    """Where a part tells its health; the rest that it serves wants a user whom nobody is."""
+    """Return the flags for the port that a part tells its health on; no user may read more there."""
     files = (f"--tls-cert-file={keys / 'server.crt'}", f"--tls-private-key-file={keys / 'server.key'}")
     return ("--bind-address=127.0.0.1", f"--secure-port={port}", *files)
 
@@ -156,7 +156,7 @@ def is_healthy(layout: Layout, port: int) -> bool:
 
 
 def client_context(keys: Path, authority: str, user: str) -> ssl.SSLContext:
-    """Trust one authority, and prove to be a user."""
+    """Return a TLS context that trusts one authority and signs in as one user."""
     context = ssl.create_default_context(cafile=str(keys / f"{authority}.crt"))
     context.load_cert_chain(keys / f"{user}.crt", keys / f"{user}.key")
     return context

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import uvloop
 
-from millrace_gateway.credentials import ClusterAccess, load_access
-from millrace_gateway.errors import ConfigError
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
+from millrace_kubernetes.access import ClusterAccess, load_access
+from millrace_kubernetes.errors import AccessError
 from millrace_runtime.contract import DEFAULT_BIND_ADDRESS, ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         access = load_access(os.environ)
-    except ConfigError as error:
+    except AccessError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     settings = dataclasses.replace(settings, own_namespace=access.namespace)
     try:

@@ -1,9 +1,6 @@
 """The gateway's exceptions, and the bodies in OpenAI's shape that clients get.
 
 GatewayError
-├── ConfigError            no usable cluster credentials; the text says what to set
-├── ApiError               the API server answered with an error, or not at all
-│   └── ExpiredError       410: the resourceVersion is too old, list again
 ├── ReplicaRefusedError    a replica has begun nothing of the request: another may have it
 ├── StaleConnectionError   a replica closed an idle connection as it was reused
 └── RequestRefusedError    this request can't be served; carries status, body and headers
@@ -18,18 +15,6 @@ from typing import ClassVar
 
 class GatewayError(Exception):
     """The root of this package's exceptions."""
-
-
-class ConfigError(GatewayError):
-    """No usable cluster credentials; the text says what to set."""
-
-
-class ApiError(GatewayError):
-    """The API server answered with an error, or not at all."""
-
-
-class ExpiredError(ApiError):
-    """The API server no longer knows our resourceVersion: list again."""
 
 
 class ReplicaRefusedError(GatewayError):

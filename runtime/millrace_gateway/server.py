@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -12,20 +11,17 @@ from aiohttp import web
 from millrace_gateway.app import Surface, create_app
 from millrace_gateway.balance import Balancer
 from millrace_gateway.catalogue import Catalogue
-from millrace_gateway.credentials import ClusterAccess
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.metrics import Metrics
-from millrace_gateway.objects import Object
 from millrace_gateway.proxy import Proxy
 from millrace_gateway.settings import Settings
+from millrace_gateway.sinks import REPLICAS, SERVICES, ReplicaSink, ServiceSink
 from millrace_gateway.upstream import open_session
-from millrace_gateway.watch import Sink, Source, Watch
-from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
+from millrace_kubernetes.access import ClusterAccess
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-SERVICES = Source(f"/apis/{GROUP}/{VERSION}/{PLURAL}")
-REPLICAS = Source("/api/v1/pods", f"{LABEL_COMPONENT}=replica")
 
 
 class Gateway:
@@ -37,6 +33,8 @@ class Gateway:
         self.metrics = Metrics()
         self.lifecycle = Lifecycle(awaited=(SERVICES.path, REPLICAS.path))
         self.balancer = Balancer(settings.suspect_seconds)
+        self.service_sink = ServiceSink(self.catalogue, self.metrics, self.lifecycle)
+        self.replica_sink = ReplicaSink(self.catalogue, self.lifecycle)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[web.TCPSite]:
@@ -59,10 +57,11 @@ class Gateway:
 
     async def follow(self, access: ClusterAccess) -> None:
         """Follow the cluster's services and replicas until cancelled."""
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            for source, sink in ((SERVICES, self._service_sink()), (REPLICAS, self._replica_sink())):
-                watch = Watch(session, access, source, sink)
-                group.create_task(watch.run(partial(self.lifecycle.note_sync, source.path)))
+        headers = {"User-Agent": "millrace-gateway"}
+        async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
+            connection = Connection(session, access)
+            group.create_task(Watch(connection, SERVICES, self.service_sink).run())
+            group.create_task(Watch(connection, REPLICAS, self.replica_sink).run())
 
     async def drain(self, site: web.TCPSite) -> None:
         """Turn unready, take what is still routed here for a while, then finish what is in flight."""
@@ -82,25 +81,3 @@ class Gateway:
             settings=self.settings,
         )
         return create_app(Surface(self.catalogue, proxy, self.metrics, self.lifecycle), proxy, self.settings)
-
-    def _replica_sink(self) -> Sink:
-        catalogue = self.catalogue
-        return Sink(catalogue.replace_replicas, catalogue.apply_replica, catalogue.delete_replica)
-
-    def _service_sink(self) -> Sink:
-        """Metrics follow the services: a deleted one's series end, a new one's begin at zero."""
-        catalogue = self.catalogue
-
-        def replace(items: Iterable[Object]) -> None:
-            catalogue.replace_services(items)
-            self.metrics.track(catalogue.keys)
-
-        def apply(item: Object) -> None:
-            catalogue.apply_service(item)
-            self.metrics.track(catalogue.keys)
-
-        def delete(item: Object) -> None:
-            catalogue.delete_service(item)
-            self.metrics.track(catalogue.keys)
-
-        return Sink(replace, apply, delete)

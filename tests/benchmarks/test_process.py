@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.process import THREAD_SETTINGS, ProcessGroup
+from e2e.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILY = ("sh", "-c", "sleep 60 & echo $!; wait")
@@ -25,22 +24,15 @@ def read_state(pid: int) -> str:
         return "Z"
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_grandchild_stops_and_goes_on_and_ends_too(tmp_path: Path) -> None:
     with ProcessGroup(FAMILY, {}, tmp_path / "log", is_piped=True) as group:
         grandchild = int(group.stdout.readline())
         group.pause()
-        wait_for(lambda: read_state(grandchild) == "T")
+        wait_until("the grandchild stands still", lambda: read_state(grandchild) == "T")
         group.resume()
-        wait_for(lambda: read_state(grandchild) == "S")
+        wait_until("the grandchild goes on", lambda: read_state(grandchild) == "S")
         group.pause()
-    wait_for(lambda: read_state(grandchild) == "Z")
+    wait_until("the grandchild has ended", lambda: read_state(grandchild) == "Z")
 
 
 def test_a_command_that_ends_by_itself_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -87,4 +79,4 @@ def test_stopped_processes_end_when_the_benchmark_is_killed(tmp_path: Path) -> N
         assert benchmark.stdout.readline() == b"stopped\n"
         os.kill(benchmark.pid, signal.SIGKILL)
         benchmark.wait()
-    wait_for(lambda: read_state(grandchild) == "Z")
+    wait_until("the grandchild has ended", lambda: read_state(grandchild) == "Z")

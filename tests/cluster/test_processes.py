@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.processes import ProcessTable, Record, last_line, start_ticks
+from e2e.polling import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLEEP = ("sleep", "60")
@@ -27,13 +28,6 @@ def table(tmp_path: Path) -> Iterator[ProcessTable]:
 
 def save(table: ProcessTable, record: Record) -> None:
     (table.folder / f"{record.name}.json").write_text(json.dumps(asdict(record)))
-
-
-def wait_for(condition: object, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_process_is_found_by_another_table_and_ended(table: ProcessTable) -> None:
@@ -57,7 +51,7 @@ def test_all_are_ended_the_youngest_first(table: ProcessTable) -> None:
 
 def test_one_that_ignores_sigterm_is_killed(table: ProcessTable) -> None:
     record = table.start("stubborn", STUBBORN, {})
-    wait_for(lambda: last_line(record.log) == "up")
+    wait_until("it says that it is up", lambda: last_line(record.log) == "up")
     table.stop("stubborn", seconds=0.2)
     assert not record.is_alive
 
@@ -77,7 +71,7 @@ def test_a_process_that_only_has_the_same_id_is_left_alone(
 
 def test_a_process_that_ended_by_itself_is_gone(table: ProcessTable) -> None:
     record = table.start("short", ("sh", "-c", "echo farewell"), {"X": "y"})
-    wait_for(lambda: not record.is_alive)
+    wait_until("it has ended", lambda: not record.is_alive)
     assert last_line(record.log) == "farewell"
     assert table.find("short") is None
 

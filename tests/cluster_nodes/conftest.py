@@ -11,13 +11,15 @@ import aiohttp
 import pytest
 
 from e2e.cluster.nodes.api_objects import ApiObjects
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.logs import find_logs
 from e2e.cluster.nodes.network.addresses import AddressBlock
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
 from e2e.cluster.nodes.settings import SOURCE_ROOT, NodeSpec, Settings, Timing
+from e2e.polling import PATIENCE_SECONDS, wait_until_async
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 
@@ -29,8 +31,12 @@ class MemoryApi:
         self.objects: dict[str, Object] = {}
         self.deleted: list[str] = []
         self.events: list[Object] = []
+        self.failures: list[int] = []
+        """Statuses to answer the next GETs with."""
 
     async def get(self, path: str, **_: str) -> Object:
+        if self.failures:
+            raise ApiError(self.failures.pop(0), "told to fail")
         if path not in self.objects:
             raise ApiError(404, f"{path} not found")
         return self.objects[path]
@@ -84,19 +90,16 @@ class Bench:
         found: Object = self.api.objects[f"/api/v1/namespaces/prod/pods/{name}"].get("status", {})
         return found
 
-    async def wait(self, worker: PodWorker, is_there: Callable[[Object], Any], seconds: float = 10) -> Object:
+    async def wait(self, worker: PodWorker, is_there: Callable[[Object], Any]) -> Object:
         """The status, once it is as wanted."""
         try:
-            async with asyncio.timeout(seconds):
-                await self.until(lambda: self.status(worker) and is_there(self.status(worker)))
-        except TimeoutError:
-            pytest.fail(f"after {seconds} s the status is {self.status(worker)}")
+            await self.until(lambda: self.status(worker) and is_there(self.status(worker)))
+        except AssertionError:
+            pytest.fail(f"after {PATIENCE_SECONDS} s the status is {self.status(worker)}")
         return self.status(worker)
 
     async def until(self, is_true: Callable[[], Any]) -> None:
-        """Look every 10 ms."""
-        while not is_true():  # noqa: ASYNC110  what is looked at has no event
-            await asyncio.sleep(0.01)
+        await wait_until_async("the pod as awaited", is_true)
 
     def reasons(self) -> list[str]:
         """Of the events so far."""
@@ -127,7 +130,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             api_objects=ApiObjects(api),  # type: ignore[arg-type]
             addresses=AddressBlock(95),
             services=SimpleNamespace(objects={}),
-            api_address=("127.0.0.1", 6443),
+            api_address=Endpoint("127.0.0.1", 6443),
         )
         bench = Bench(node, api)
         yield bench

@@ -11,6 +11,7 @@ from e2e.cluster.nodes.environment import (
     service_variables,
 )
 from e2e.cluster.nodes.errors import PodRefusedError
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.quantities import parse_quantity
 
 POD: dict[str, Any] = {
@@ -104,7 +105,7 @@ def test_service_variables_are_those_of_the_namespace() -> None:
             "spec": {"clusterIP": "None", "ports": ports},
         },
     ]
-    found = service_variables(services, "prod", ("127.0.0.1", 6443))
+    found = service_variables(services, "prod", Endpoint("127.0.0.1", 6443))
     assert found["MY_GW_SERVICE_HOST"] == "127.96.0.4"
     assert found["MY_GW_SERVICE_PORT_HTTP_API"] == "8080"
     assert found["MY_GW_PORT"] == "tcp://127.96.0.4:8080"

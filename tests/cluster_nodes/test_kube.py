@@ -8,15 +8,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 
+from e2e.cluster.nodes.agent import open_agent
 from e2e.cluster.nodes.claims import ClaimProvisioner, needs_volume
-from e2e.cluster.nodes.errors import ApiError, SettingsError
+from e2e.cluster.nodes.errors import SettingsError
 from e2e.cluster.nodes.kube import KubeClient, Watched
-from e2e.cluster.nodes.kubeconfig import ApiServer, load_kubeconfig
 from e2e.cluster.nodes.registration import Registration
 from e2e.cluster.nodes.settings import NodeSpec, Settings
+from e2e.polling import wait_until_async
+from millrace_kubernetes.access import ClusterAccess
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 
@@ -62,7 +65,7 @@ async def server() -> AsyncIterator[tuple[Server, KubeClient]]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with aiohttp.ClientSession() as session:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield fake, KubeClient(ApiServer(url, None, "t"), session)
+        yield fake, KubeClient(Connection(session, ClusterAccess(url, None, "t")))
     await runner.cleanup()
 
 
@@ -95,7 +98,7 @@ async def test_a_watch_survives_its_ends_and_a_lost_history(server: tuple[Server
         if len(seen) == 7:
             done.set()
 
-    watched = Watched(client, "/api/v1/pods", on_change)
+    watched = Watched(client.connection, "/api/v1/pods", on_change)
     task = asyncio.create_task(watched.run())
     await asyncio.wait_for(done.wait(), 5)
     task.cancel()
@@ -147,8 +150,7 @@ async def test_a_claim_without_class_is_given_a_folder(
     provisioner.note_change(None, claim)
     provisioner.note_change(None, item("u2", 1, spec={**spec, "storageClassName": "fast"}))
     provisioner.note_change(claim, None)
-    while len(fake.requests) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await wait_until_async("two requests", lambda: len(fake.requests) >= 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     volume = fake.requests[0][2]
@@ -158,19 +160,8 @@ async def test_a_claim_without_class_is_given_a_folder(
     assert not needs_volume({**claim, "spec": {**spec, "volumeName": "x"}})
 
 
-def test_kubeconfigs(tmp_path: Path) -> None:
-    path = tmp_path / "kubeconfig"
-    with pytest.raises(SettingsError, match="cannot read"):
-        load_kubeconfig(path)
-    path.write_text("a: 1")
-    with pytest.raises(SettingsError, match="no kubeconfig with a current context"):
-        load_kubeconfig(path)
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:7443/"}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
-    }
-    path.write_text(yaml.safe_dump(config))
-    server = load_kubeconfig(path)
-    assert (server.host, server.port, server.token) == ("127.0.0.1", 7443, "secret")
+async def test_an_absent_kubeconfig_is_said_by_its_flag(tmp_path: Path) -> None:
+    settings = Settings(tmp_path / "absent", tmp_path, (NodeSpec("n"),), ())
+    with pytest.raises(SettingsError, match=r"--kubeconfig: the kubeconfig .*absent can't be read"):
+        async with open_agent(settings):
+            pass

@@ -3,8 +3,8 @@ import base64
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster.nodes.container_record import Running
 from e2e.cluster.nodes.process_tree import list_tree
-from e2e.cluster.nodes.status import Running
 
 Object = dict[str, Any]
 
@@ -209,3 +209,24 @@ async def test_a_killed_worker_leaves_no_process(bench: Any) -> None:
     await worker.kill()
     assert not list_tree(running.pid)
     assert isinstance(worker.find("main").record.state, Running)
+
+
+async def test_an_api_server_that_fails_before_the_first_start_is_asked_again(bench: Any) -> None:
+    bench.api.objects["/api/v1/namespaces/prod/configmaps/settings"] = {"data": {"mode": "fast"}}
+    bench.api.failures = [500]
+    worker = bench.start(
+        "echo $mode", spec={"restartPolicy": "Never"}, envFrom=[{"configMapRef": {"name": "settings"}}]
+    )
+    await bench.wait(worker, lambda s: s["phase"] == "Succeeded")
+    assert bench.log(worker) == "fast\n"
+    assert "Failed" in bench.reasons()
+
+
+async def test_a_port_that_a_probe_or_hook_names_wrongly_is_said_and_outlived(bench: Any) -> None:
+    action = {"httpGet": {"port": "absent"}}
+    worker = bench.start(readinessProbe=action, lifecycle={"preStop": action})
+    await bench.until(lambda: "Unhealthy" in bench.reasons())
+    metadata = worker.pod["metadata"] | {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0.2}
+    worker.update({**worker.pod, "metadata": metadata})
+    await bench.until(lambda: bench.api.deleted)
+    assert "FailedPreStopHook" in bench.reasons()

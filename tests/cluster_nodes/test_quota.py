@@ -10,6 +10,7 @@ import pytest
 
 from e2e.cluster.nodes.process_tree import CpuMeter, list_tree, process_seconds
 from e2e.cluster.nodes.quota import PERIOD_SECONDS, Bucket, enforce_quota
+from e2e.polling import wait_until_async
 
 
 def simulate(cores: float, demand: float, seconds: float, num_cpus: int = 2) -> tuple[float, int]:
@@ -55,8 +56,8 @@ async def test_a_real_process_is_slowed_and_released() -> None:
     code = "import subprocess,sys; p=subprocess.Popen([sys.executable,'-c','while True: pass']); p.wait()"
     process = subprocess.Popen([sys.executable, "-I", "-c", code], start_new_session=True)  # noqa: ASYNC220
     try:
-        while len(tree := list_tree(process.pid)) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await wait_until_async("its child", lambda: len(list_tree(process.pid)) >= 2)
+        tree = list_tree(process.pid)
         task = asyncio.create_task(enforce_quota(process.pid, 0.2))
         await asyncio.sleep(0.3)
         before, start = sum(process_seconds(pid) or 0 for pid in tree), time.monotonic()

@@ -5,27 +5,23 @@ import pytest
 
 from e2e.cluster.nodes.admission import check_pod
 from e2e.cluster.nodes.backoff import Backoff, should_restart
+from e2e.cluster.nodes.container_record import ContainerRecord, Running, Terminated, Waiting
+from e2e.cluster.nodes.container_status import observed_restarts
 from e2e.cluster.nodes.errors import PodRefusedError
-from e2e.cluster.nodes.probes import ProbeCounter, resolve_port
+from e2e.cluster.nodes.prober import resolve_port
 from e2e.cluster.nodes.settings import Timing
-from e2e.cluster.nodes.status import (
-    ContainerRecord,
-    PodFacts,
-    Running,
-    Terminated,
-    Waiting,
-    decide_phase,
-    observed_restarts,
-    render_status,
-)
+from e2e.cluster.nodes.status import Failure, PodFacts, decide_phase, render_status
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 POD: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
-FACTS = PodFacts("127.16.0.1", "127.0.0.2", NOW, is_initialized=True)
+
+
+def facts(*main: ContainerRecord, **more: Any) -> PodFacts:
+    return PodFacts("127.16.0.1", "127.0.0.2", NOW, **{"is_initialized": True, "main": main, **more})
 
 
 def ended(code: int) -> Terminated:
-    return Terminated(code, "Error" if code else "Completed", "", NOW, NOW, "process://x")
+    return Terminated(code, "", NOW, NOW, "process://x")
 
 
 def record(state: Any, last: Any = None, **more: Any) -> ContainerRecord:
@@ -46,22 +42,48 @@ def record(state: Any, last: Any = None, **more: Any) -> ContainerRecord:
     ],
 )
 def test_phases(policy: str, states: list[Any], phase: str) -> None:
-    assert decide_phase(policy, [], [record(state) for state in states], FACTS) == phase
+    assert decide_phase(policy, facts(*map(record, states))) == phase
 
 
 def test_a_crash_loop_is_running() -> None:
-    assert (
-        decide_phase("Always", [], [record(Waiting("CrashLoopBackOff"), last=ended(1))], FACTS) == "Running"
-    )
+    crashed = record(Waiting("CrashLoopBackOff"), last=ended(1))
+    assert decide_phase("Always", facts(crashed)) == "Running"
+
+
+@pytest.mark.parametrize(
+    ("policy", "init", "more", "phase"),
+    [
+        ("Always", Running(NOW), {}, "Pending"),
+        ("Always", ended(1), {}, "Pending"),
+        ("Always", ended(1), {"is_ending": True}, "Failed"),
+        ("Never", ended(1), {}, "Failed"),
+    ],
+)
+def test_a_pod_that_is_not_initialized_is_pending_unless_that_has_failed(
+    policy: str, init: Any, more: dict[str, Any], phase: str
+) -> None:
+    known = facts(record(Waiting()), init=[record(init)], is_initialized=False, **more)
+    assert decide_phase(policy, known) == phase
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (1, "Failed")])
+def test_a_pod_that_is_ending_starts_nothing_again(code: int, phase: str) -> None:
+    assert decide_phase("Always", facts(record(ended(code)), is_ending=True)) == phase
+
+
+def test_a_refused_pod_says_why() -> None:
+    status = render_status(POD, facts(record(Waiting()), failure=Failure("Odd", "no such thing")), NOW)
+    assert (status["phase"], status["reason"], status["message"]) == ("Failed", "Odd", "no such thing")
+    assert {each["type"]: each["reason"] for each in status["conditions"]}["Ready"] == "PodFailed"
 
 
 def test_conditions_keep_their_times_while_they_do_not_change() -> None:
-    first = render_status(POD, [], [record(Running(NOW), is_ready=True, is_started=True)], FACTS, NOW)
+    ready = facts(record(Running(NOW), is_ready=True, is_started=True))
+    first = render_status(POD, ready, NOW)
     later = NOW + timedelta(minutes=5)
     pod = {**POD, "status": first}
-    again = render_status(pod, [], [record(Running(NOW), is_ready=True, is_started=True)], FACTS, later)
-    assert again == first
-    unready = render_status(pod, [], [record(Running(NOW), is_started=True)], FACTS, later)
+    assert render_status(pod, ready, later) == first
+    unready = render_status(pod, facts(record(Running(NOW), is_started=True)), later)
     conditions = {each["type"]: each for each in unready["conditions"]}
     assert conditions["Ready"]["status"] == "False"
     assert conditions["Ready"]["lastTransitionTime"] == "2026-01-02T03:09:05Z"
@@ -71,7 +93,7 @@ def test_conditions_keep_their_times_while_they_do_not_change() -> None:
 
 def test_a_readiness_gate_holds_ready_but_not_containers_ready() -> None:
     pod = {**POD, "spec": {**POD["spec"], "readinessGates": [{"conditionType": "x/y"}]}}
-    status = render_status(pod, [], [record(Running(NOW), is_ready=True)], FACTS, NOW)
+    status = render_status(pod, facts(record(Running(NOW), is_ready=True)), NOW)
     found = {each["type"]: each["status"] for each in status["conditions"]}
     assert (found["ContainersReady"], found["Ready"]) == ("True", "False")
 
@@ -90,6 +112,11 @@ def test_back_off_doubles_and_forgets() -> None:
     assert [backoff.after_run(601), backoff.after_run(1)] == [0, 10]
 
 
+def test_a_refused_start_waits_from_the_first_and_doubles() -> None:
+    backoff = Backoff(Timing())
+    assert [backoff.after_refusal() for _ in range(7)] == [10, 20, 40, 80, 160, 300, 300]
+
+
 def test_restart_policies() -> None:
     assert should_restart("Always", 0, is_init=False)
     assert not should_restart("OnFailure", 0, is_init=False)
@@ -97,14 +124,6 @@ def test_restart_policies() -> None:
     assert not should_restart("Never", 1, is_init=False)
     assert should_restart("Always", 1, is_init=True)
     assert not should_restart("Always", 0, is_init=True)
-
-
-def test_probe_thresholds_count_answers_in_a_row() -> None:
-    counter = ProbeCounter(success_threshold=2, failure_threshold=3)
-    answers = [True, False, True, True, False, False, True, False, False, False]
-    assert [counter.observe(answer) for answer in answers] == [
-        None, None, None, True, None, None, None, None, None, False,
-    ]  # fmt: skip
 
 
 def test_probe_ports_by_name() -> None:

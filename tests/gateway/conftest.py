@@ -1,6 +1,5 @@
 """Real upstreams on addresses of pods, and a gateway before them."""
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -12,8 +11,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
-from millrace_gateway.server import REPLICAS, SERVICES, Gateway
+from e2e.polling import wait_until_async
+from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
+from millrace_gateway.sinks import REPLICAS, SERVICES
 from millrace_runtime.contract import PORT_HTTP
 
 NUMBERS = itertools.count(1)
@@ -75,7 +76,7 @@ class Bench:
         self.url = f"http://127.0.0.1:{self.site._server.sockets[0].getsockname()[1]}"
 
     def add_service(self, namespace: str, name: str, **fields: Any) -> None:
-        self.gateway._service_sink().apply(make_service(namespace, name, **fields))
+        self.gateway.service_sink.apply(make_service(namespace, name, **fields))
 
     def add_pod(self, namespace: str, service: str, uid: str, address: str) -> None:
         self.gateway.catalogue.apply_replica(make_pod(namespace, service, uid, address=address))
@@ -97,9 +98,7 @@ class Bench:
         return self.gateway.metrics.registry.get_sample_value(name, labels)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110  what is awaited has no event
-                await asyncio.sleep(0.005)
+        await wait_until_async("the gateway as awaited", condition)
 
 
 def next_address() -> str:

@@ -55,7 +55,7 @@ async def test_a_new_service_has_its_series_at_zero_and_a_deleted_one_none(bench
     bench.add_service("team", "chat")
     labels = '{namespace="team",service="chat"}'
     assert f"millrace_gateway_requests_received_total{labels} 0.0" in (await get(bench, "/metrics"))[1]
-    bench.gateway._service_sink().replace([])
+    bench.gateway.service_sink.replace([])
     assert 'service="chat"' not in (await get(bench, "/metrics"))[1]
 
 
@@ -70,7 +70,7 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
     await bench.add_upstream("team", "chat", hold)
     call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
-    bench.gateway._service_sink().replace([])
+    bench.gateway.service_sink.replace([])
     bench.gateway.metrics.begin(Key("team", "chat"))
     release.set()
     async with await call as response:

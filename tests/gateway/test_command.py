@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway.command import main, read_settings
-from millrace_gateway.server import REPLICAS, SERVICES
-from tests.gateway.api_server import FakeApiServer
+from millrace_gateway.sinks import REPLICAS, SERVICES
 from tests.gateway.conftest import make_pod, make_service, next_address
-from tests.gateway.test_credentials import write_kubeconfig
+from tests.kubernetes.api_server import FakeApiServer
+from tests.kubernetes.test_access import write_kubeconfig
 
 COMMAND = "import sys; from millrace_gateway.command import main; sys.exit(main(sys.argv[1:]))"
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from e2e.polling import wait_until_async
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.cluster.errors import ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
@@ -34,32 +35,28 @@ async def application(cluster: FakeCluster) -> AsyncIterator[Application]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def wait_for(seen: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not seen():  # noqa: ASYNC110  the fake tells nobody
-            await asyncio.sleep(0.02)
-
-
 def has(cluster: FakeCluster, kind: str) -> Callable[[], bool]:
     return lambda: any(key[0] == kind for key in cluster.objects)
 
 
 @pytest.mark.usefixtures("application")
 async def test_a_leader_sees_everything_first_and_then_acts(cluster: FakeCluster) -> None:
-    await wait_for(has(cluster, "PodDisruptionBudget"))
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     assert cluster.objects[("InferenceService", *KEY)]["status"]["observedGeneration"] == 1
 
 
 async def test_failures_of_every_sort_are_tried_again(application: Application, cluster: FakeCluster) -> None:
-    await wait_for(has(cluster, "PodDisruptionBudget"))
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     faults = [ConflictError("old"), TransientError("away"), None, RefusedError("no"), TransientError("again")]
     cluster.faults.extend(faults)
     edited = make_service(engine={"maxSequences": 4})
     old = cluster.objects[("InferenceService", *KEY)]
     application.cache.put(cluster.put({**old, "spec": edited["spec"]}))
     application.queue.add(KEY)
-    await wait_for(lambda: len([key for key in cluster.objects if key[0] == "Deployment"]) == 2)
-    await wait_for(lambda: not cluster.faults)
+    await wait_until_async(
+        "a second Deployment", lambda: len([key for key in cluster.objects if key[0] == "Deployment"]) == 2
+    )
+    await wait_until_async("no fault is left", lambda: not cluster.faults)
     assert application.queue.num_retries >= 3
 
 
@@ -72,7 +69,7 @@ async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) ->
 
 
 async def test_stopping_lets_the_lease_go(application: Application, cluster: FakeCluster) -> None:
-    await wait_for(application.election.is_leader)
+    await wait_until_async("it leads", application.election.is_leader)
     await application.election.release()
     lease = cluster.objects[("Lease", "millrace-system", "millrace-operator")]
     assert lease["spec"]["holderIdentity"] == ""

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from e2e.cluster.nodes.agent import run_agent
 from e2e.cluster.nodes.errors import NodeError, SettingsError
-from e2e.cluster.nodes.logs_server import load_certificate, make_certificate
+from e2e.cluster.nodes.logs_server import CertificateFiles
 from e2e.cluster.nodes.sandbox import check_sandbox
-from e2e.cluster.nodes.settings import SOURCE_ROOT, Settings, parse_node
+from e2e.cluster.nodes.settings import Settings, parse_node
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
+    """Return the parser of the command's flags."""
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster.nodes", description=__doc__)
     parser.add_argument(
         "--kubeconfig", type=Path, required=True, help="the API server and an administrator of it"
@@ -28,41 +28,24 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="name=NAME,gpus=N,cpu=N,memory=Q",
         help="a Node; repeatable",
     )
-    parser.add_argument(
-        "--image-dir",
-        action="append",
-        type=Path,
-        help="a folder of NAME/Containerfile, repeatable (default: images and e2e/images of this checkout)",
-    )
     parser.add_argument("--hide", action="append", type=Path, help="a folder no pod may see; repeatable")
-    parser.add_argument("--cluster-domain", default="cluster.local", help="the end of Services' full names")
     parser.add_argument("--kubelet-address", default="127.0.0.2", help="where the API server asks for logs")
-    parser.add_argument("--kubelet-port", type=int, default=0, help="its port; 0 takes a free one")
-    parser.add_argument(
-        "--tls-certificate", type=Path, help="PEM file for that port (default: made with openssl)"
-    )
-    parser.add_argument("--tls-key", type=Path, help="the certificate's key")
+    parser.add_argument("--tls-certificate", type=Path, required=True, help="PEM file for that port")
+    parser.add_argument("--tls-key", type=Path, required=True, help="the certificate's key")
     return parser
 
 
 def parse_settings(arguments: argparse.Namespace) -> Settings:
-    """The settings of a command line; SettingsError says what to write."""
+    """Return the settings of a command line. Raises SettingsError, which says what to write."""
     nodes = tuple(parse_node(text) for text in arguments.node)
     if len({node.name for node in nodes}) < len(nodes):
         raise SettingsError("two --node have the same name")
-    image_dirs = arguments.image_dir or [SOURCE_ROOT / "images", SOURCE_ROOT / "e2e" / "images"]
-    for folder in arguments.image_dir or ():
-        if not folder.is_dir():
-            raise SettingsError(f"--image-dir {folder} is no folder")
     return Settings(
         kubeconfig=arguments.kubeconfig,
         state_dir=arguments.state_dir,
         nodes=nodes,
-        image_dirs=tuple(folder.resolve() for folder in image_dirs),
         hidden=tuple(folder.resolve() for folder in arguments.hide or ()),
-        cluster_domain=arguments.cluster_domain,
         kubelet_address=arguments.kubelet_address,
-        kubelet_port=arguments.kubelet_port,
     )
 
 
@@ -71,20 +54,15 @@ async def run(arguments: argparse.Namespace) -> None:
     settings = parse_settings(arguments)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     await check_sandbox()
-    if (arguments.tls_certificate is None) != (arguments.tls_key is None):
-        raise SettingsError("--tls-certificate and --tls-key go together")
-    if arguments.tls_certificate is not None:
-        context = load_certificate(arguments.tls_certificate, arguments.tls_key)
-    else:
-        context = make_certificate(settings.state_dir, settings.kubelet_address)
-    agent = asyncio.create_task(run_agent(settings, context))
+    files = CertificateFiles(arguments.tls_certificate, arguments.tls_key)
+    agent = asyncio.create_task(run_agent(settings, files))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, agent.cancel)
     await agent
 
 
 def main(argv: list[str]) -> int:
-    """The exit status: 0 after SIGTERM, 1 with one line that says what to do."""
+    """Run the nodes. Returns 0 after SIGTERM, else 1 with one line that says what to do."""
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if sys.version_info < (3, 12):  # later versions choose it themselves; the other is a thread a container

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from e2e.cluster.nodes.errors import PodRefusedError
-from e2e.cluster.nodes.probes import check_probe
+from e2e.cluster.nodes.prober import ACTIONS
+from e2e.cluster.nodes.probes import ProbeKind
 
 Object = dict[str, Any]
 _POD_FLAGS = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "ephemeralContainers")
 _CONTAINER_FLAGS = ("stdin", "tty", "volumeDevices")
-_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 def check_pod(pod: Object) -> None:
-    """PodRefusedError names every field that this node cannot make true."""
+    """Raise PodRefusedError, which names every field that this node can't make true, where there is one."""
     problems = list(_problems(pod["spec"]))
     if problems:
         raise PodRefusedError("UnsupportedByProcessNode", f"this node cannot give: {', '.join(problems)}")
@@ -42,8 +42,6 @@ def _container_problems(container: Object) -> Iterator[str]:
         yield "securityContext.capabilities.add"
     if "postStart" in container.get("lifecycle", {}):
         yield "lifecycle.postStart"
-    for name in _PROBES:
-        try:
-            check_probe(name, container.get(name, {"exec": {}}))
-        except PodRefusedError:
+    for name in [kind.value for kind in ProbeKind if kind.value in container]:
+        if not any(action in container[name] for action in ACTIONS):
             yield f"{name}.grpc" if "grpc" in container[name] else f"{name} without an action"

@@ -4,27 +4,31 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from e2e.cluster.nodes.api_objects import ApiObjects
 from e2e.cluster.nodes.claims import ClaimProvisioner
+from e2e.cluster.nodes.errors import SettingsError
 from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.kube import KubeClient, Watched
-from e2e.cluster.nodes.kubeconfig import load_kubeconfig
 from e2e.cluster.nodes.logs import ContainerLogs, find_logs
-from e2e.cluster.nodes.logs_server import LogsServer
+from e2e.cluster.nodes.logs_server import CertificateFiles, LogsServer
 from e2e.cluster.nodes.network.addresses import AddressBlock, claim_block
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.network.proxy import ServiceProxy
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
 from e2e.cluster.nodes.registration import Registration
 from e2e.cluster.nodes.settings import Settings
+from millrace_kubernetes.access import load_kubeconfig
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.errors import AccessError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -38,7 +42,7 @@ class Agent:
         settings: Settings,
         client: KubeClient,
         probes: aiohttp.ClientSession,
-        api_address: tuple[str, int],
+        api_address: Endpoint,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -47,10 +51,13 @@ class Agent:
         self._events = EventRecorder(client)
         self._workers: dict[str, PodWorker] = {}
         self._endings: set[asyncio.Task[None]] = set()
-        self._pods = Watched(client, "/api/v1/pods", self._on_pod)
-        self._services = Watched(client, "/api/v1/services", self._on_service)
+        connection = client.connection
+        self._pods = Watched(connection, "/api/v1/pods", self._on_pod)
+        self._services = Watched(connection, "/api/v1/services", self._on_service)
         self._claims = ClaimProvisioner(client, settings.state_dir / "volumes")
-        self._claim_list = Watched(client, "/api/v1/persistentvolumeclaims", self._claims.note_change)
+        self._claim_list = Watched(
+            client.connection, "/api/v1/persistentvolumeclaims", self._claims.note_change
+        )
         self._proxy = ServiceProxy(self._pods.objects.values, self._on_unproxied)
         self._services_changed = asyncio.Event()
         self._blocks = [claim_block() for _ in settings.nodes]
@@ -171,22 +178,29 @@ async def _kill_and_remove(worker: PodWorker) -> None:
 
 @contextlib.asynccontextmanager
 async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
-    """An agent with its connections to the API server."""
-    server = load_kubeconfig(settings.kubeconfig)
+    """Yield an agent with its connections to the API server. Raises SettingsError without a kubeconfig."""
+    try:
+        access = load_kubeconfig(settings.kubeconfig)
+    except AccessError as error:
+        raise SettingsError(f"--kubeconfig: {error}") from error
+    server = urlsplit(access.server)
+    address = Endpoint(server.hostname or "", server.port or 443)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), headers={"User-Agent": "millrace-node"}
+            )
         )
         probes = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), trust_env=False)
         )
-        yield Agent(settings, KubeClient(server, session), probes, (server.host, server.port))
+        yield Agent(settings, KubeClient(Connection(session, access)), probes, address)
 
 
-async def run_agent(settings: Settings, context: ssl.SSLContext) -> None:
+async def run_agent(settings: Settings, files: CertificateFiles) -> None:
     """Run the nodes until cancelled."""
     async with open_agent(replace(settings, state_dir=settings.state_dir.resolve())) as agent:
-        port = await agent.logs.start(settings.kubelet_address, settings.kubelet_port, context)
+        port = await agent.logs.start(settings.kubelet_address, files)
         try:
             await agent.run(port)
         finally:

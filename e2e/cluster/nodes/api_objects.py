@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.nodes.errors import ApiError, PodRefusedError
+from e2e.cluster.nodes.errors import PodRefusedError
 from e2e.cluster.nodes.kube import KubeClient
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 _REFRESH_AT = 0.8  # of a token's life, as kubelets do
@@ -26,15 +27,15 @@ class ApiObjects:
         self._tokens: dict[tuple[str, str, str], _Token] = {}
 
     async def config_map(self, namespace: str, name: str) -> Object | None:
-        """None where there is none."""
+        """Return the object, or None where there is none."""
         return await self._find(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
 
     async def secret(self, namespace: str, name: str) -> Object | None:
-        """None where there is none."""
+        """Return the object, or None where there is none."""
         return await self._find(f"/api/v1/namespaces/{namespace}/secrets/{name}")
 
     async def token(self, pod: Object, projection: Object) -> str:
-        """A token of the pod's ServiceAccount, bound to the pod; the same one until 80 % of its life."""
+        """Return a token of the pod's ServiceAccount, the same one until 80 % of its life."""
         key = (pod["metadata"]["uid"], projection.get("audience", ""), projection["path"])
         known = self._tokens.get(key)
         if known is None or time.monotonic() > known.refresh_at:
@@ -46,7 +47,7 @@ class ApiObjects:
         self._tokens = {key: token for key, token in self._tokens.items() if key[0] != pod_uid}
 
     async def claim_path(self, namespace: str, claim: str) -> Path:
-        """The host folder of a bound claim; PodRefusedError (FailedMount) where it has none yet."""
+        """Return a bound claim's host folder. Raises PodRefusedError (FailedMount) where it has none yet."""
         found = await self._find(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
         volume_name = (found or {}).get("spec", {}).get("volumeName")
         if found is None or not volume_name or found.get("status", {}).get("phase") != "Bound":

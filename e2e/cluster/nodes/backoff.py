@@ -7,26 +7,30 @@ from e2e.cluster.nodes.settings import Timing
 
 @dataclass
 class Backoff:
-    """The first restart is at once, then 10 s doubling to 5 min; a long run forgets."""
+    """A first restart is at once, the second after 10 s, then doubling to 5 min; a long run begins anew."""
 
     timing: Timing
     _next: float = 0.0
 
     def after_run(self, ran_seconds: float) -> float:
-        """Seconds to wait after a run of this length."""
+        """Return the seconds to wait after a run of this length."""
         if ran_seconds >= self.timing.backoff_reset:
             self._next = 0.0
-        return self.after_failure()
+        return self._advance()
 
-    def after_failure(self) -> float:
-        """Seconds to wait after an attempt that did not start."""
+    def after_refusal(self) -> float:
+        """Return the seconds to wait after an attempt that did not start; never 0."""
+        self._next = max(self._next, self.timing.backoff_first)
+        return self._advance()
+
+    def _advance(self) -> float:
         wait = self._next
         self._next = min(max(wait * 2, self.timing.backoff_first), self.timing.backoff_most)
         return wait
 
 
 def should_restart(policy: str, exit_code: int, *, is_init: bool) -> bool:
-    """Whether a container that ended runs again."""
+    """Return whether a container that ended runs again."""
     if is_init:
         return exit_code != 0 and policy != "Never"
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)

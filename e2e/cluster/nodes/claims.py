@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.kube import KubeClient
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -20,19 +20,19 @@ PROVISIONER = "millrace.dev/process-node"
 
 
 def needs_volume(claim: Object) -> bool:
-    """Pending, for any volume, with no class to provision one."""
+    """Return whether a claim waits for a volume that no storage class provides."""
     spec = claim["spec"]
     is_free = not spec.get("volumeName") and not spec.get("storageClassName") and not spec.get("selector")
     return is_free and claim.get("status", {}).get("phase", "Pending") == "Pending"
 
 
 def volume_name(claim: Object) -> str:
-    """The name of the volume made for a claim."""
+    """Return the name of the volume made for a claim."""
     return f"pvc-{claim['metadata']['uid']}"
 
 
 def render_volume(claim: Object, folder: Path) -> Object:
-    """A hostPath volume for exactly this claim."""
+    """Return a hostPath volume for exactly this claim."""
     metadata = claim["metadata"]
     reference = {key: metadata[key] for key in ("name", "namespace", "uid")}
     return {
@@ -62,7 +62,7 @@ class ClaimProvisioner:
         self._queue: asyncio.Queue[tuple[Object | None, Object | None]] = asyncio.Queue()
 
     def note_change(self, old: Object | None, new: Object | None) -> None:
-        """A claim changed; for Watched."""
+        """Note that a claim has changed; `run` acts on it."""
         self._queue.put_nowait((old, new))
 
     async def run(self) -> None:

@@ -44,7 +44,7 @@ def render_sandbox(  # noqa: PLR0917  all different types
     mounts: tuple[Mount, ...],
     place: Place,
 ) -> SandboxSpec:
-    """The sandbox of a container; PodRefusedError when the pod and its image do not fit together. Pure."""
+    """Return a container's sandbox. Raises PodRefusedError where pod and image don't fit together. Pure."""
     env = build_environment(container, facts, image.env or {}, services, place.bin_folder)
     uid, gid = _identity(facts.pod, container, image)
     copies = tuple(Mount(target, str(source), readonly=True) for source, target in image.copies)
@@ -100,7 +100,7 @@ class RunningContainer:
         self._quota = asyncio.create_task(enforce_quota(sandbox.pid, cores)) if cores else None
 
     async def wait(self) -> int:
-        """The exit status, once the log is complete. May be awaited by several."""
+        """Return the exit status once the log is complete. Several may wait."""
         code = await self._sandbox.wait()
         if self._quota is not None:
             self._quota.cancel()
@@ -109,7 +109,7 @@ class RunningContainer:
         return code
 
     async def stop(self, grace_seconds: float, pre_stop: Awaitable[object] | None = None) -> int:
-        """preStop, SIGTERM, SIGKILL when the grace is over; the exit status."""
+        """Run preStop, send SIGTERM, and SIGKILL when the grace is over. Returns the exit status."""
         deadline = time.monotonic() + grace_seconds
         if pre_stop is not None:
             with contextlib.suppress(TimeoutError):
@@ -124,13 +124,13 @@ class RunningContainer:
         return await self.kill()
 
     async def kill(self) -> int:
-        """SIGKILL for all of its processes; the exit status."""
+        """Send SIGKILL to all of its processes. Returns the exit status."""
         self._sandbox.send(signal.SIGKILL)
         return await self.wait()
 
 
 async def start_container(spec: SandboxSpec, log_path: Path, cpu_limit: str | None) -> RunningContainer:
-    """Start it; SandboxError when it cannot be."""
+    """Start a container. Raises SandboxError where that can't be done."""
     spec.staging.mkdir(parents=True, exist_ok=True)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     sandbox = await start_sandbox(spec)

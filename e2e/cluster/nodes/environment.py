@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from e2e.cluster.nodes.errors import PodRefusedError
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.quantities import parse_quantity
 
 Object = dict[str, Any]
@@ -34,7 +35,7 @@ def build_environment(
     services: Mapping[str, str],
     bin_folder: str,
 ) -> dict[str, str]:
-    """All variables of one container; PodRefusedError (CreateContainerConfigError) when one has no value."""
+    """Return all variables of one container. Raises PodRefusedError where one has no value."""
     env = {"HOME": "/tmp", "HOSTNAME": facts.pod["metadata"]["name"], **services}
     env |= {**image_env, ENV_BIND_ADDRESS: facts.pod_ip}
     env["PATH"] = f"{bin_folder}:{image_env.get('PATH', SYSTEM_PATH)}"
@@ -48,18 +49,18 @@ def build_environment(
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """$(NAME) becomes its value where there is one; $$ becomes $."""
+    """Return the text with each $(NAME) replaced by its value where there is one, and each $$ by $."""
     return _REFERENCE.sub(lambda found: "$" if found[0] == "$$" else env.get(found[1], found[0]), text)
 
 
-def service_variables(services: Iterable[Object], namespace: str, api: tuple[str, int]) -> dict[str, str]:
-    """The variables Kubernetes gives for each Service of the namespace, and for the API server."""
+def service_variables(services: Iterable[Object], namespace: str, api: Endpoint) -> dict[str, str]:
+    """Return the variables that Kubernetes gives for the namespace's Services and for the API server."""
     env: dict[str, str] = {}
     for service in services:
         address = service["spec"].get("clusterIP")
         if service["metadata"]["namespace"] == namespace and address not in (None, "", "None"):
             env |= _service(service["metadata"]["name"], address, service["spec"].get("ports", []))
-    env |= _service("kubernetes", api[0], [{"name": "https", "port": api[1]}])
+    env |= _service("kubernetes", api.address, [{"name": "https", "port": api.port}])
     return env
 
 
@@ -124,7 +125,7 @@ def _key(reference: Object, kind: str, known: Mapping[str, Mapping[str, str]]) -
 
 
 def field_value(path: str, facts: Facts) -> str:
-    """A downward API field of the pod."""
+    """Return a downward API field of the pod."""
     metadata, spec = facts.pod["metadata"], facts.pod["spec"]
     simple = {
         "metadata.name": metadata["name"],
@@ -149,7 +150,7 @@ def field_value(path: str, facts: Facts) -> str:
 
 
 def resource_value(reference: Object, container: Object) -> str:
-    """A limit or request of the container over its divisor, rounded up; a missing limit is the machine's."""
+    """Return a limit or request over its divisor, rounded up. A missing limit is the machine's amount."""
     kind, _, resource = reference["resource"].partition(".")
     resources = container.get("resources", {})
     text = resources.get(kind, {}).get(resource) or resources.get("limits", {}).get(resource)

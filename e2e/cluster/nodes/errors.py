@@ -1,9 +1,8 @@
-"""What can go wrong on a node.
+"""What can go wrong on a node, beside what millrace_kubernetes raises.
 
 NodeError
 ├── SandboxError        the kernel or the file system refuses a container's namespaces or mounts
 ├── SettingsError       a flag or the kubeconfig cannot be used
-├── ApiError            the API server answered with an error status
 └── PodRefusedError     a pod asks for something this node cannot give (carries the reason shown in status)
     └── ImageError      the image is unknown or its Containerfile cannot be read
 """
@@ -19,14 +18,6 @@ class SandboxError(NodeError):
 
 class SettingsError(NodeError):
     """A flag or the kubeconfig cannot be used; the text says what to write."""
-
-
-class ApiError(NodeError):
-    """The API server answered with an error status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"the API server answered {status}: {message}")
-        self.status = status
 
 
 class PodRefusedError(NodeError):

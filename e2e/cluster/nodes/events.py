@@ -4,12 +4,12 @@ import asyncio
 import logging
 import uuid
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.kube import KubeClient
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -17,8 +17,17 @@ _KEPT = 2000
 
 
 def timestamp(now: datetime | None = None) -> str:
-    """RFC 3339 in whole seconds, as in a Kubernetes status."""
+    """Return a time, or now, in RFC 3339 and whole seconds, as a Kubernetes status has it."""
     return (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class _Event(NamedTuple):
+    about: Object
+    reason: str
+    message: str
+    node: str
+    path: str
+    """The container in the pod's spec; empty for the object itself."""
 
 
 class EventRecorder:
@@ -26,27 +35,27 @@ class EventRecorder:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._queue: asyncio.Queue[tuple[Object, str, str, str, str]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._posted: dict[tuple[str, ...], Object] = {}
 
     def emit(self, about: Object, reason: str, message: str, *, node: str, container: str = "") -> None:
-        """An event about an object; Normal or Warning follows from the reason."""
+        """Post an event about an object; whether it is Normal or Warning follows from the reason."""
         path = f"spec.containers{{{container}}}" if container else ""
-        self._queue.put_nowait((about, reason, message[:1000], node, path))
+        self._queue.put_nowait(_Event(about, reason, message[:1000], node, path))
 
     async def run(self) -> None:
         """Post what is emitted; never returns."""
         while True:
             event = await self._queue.get()
             try:
-                await self._post(*event)
+                await self._post(event)
             except (ApiError, aiohttp.ClientError, TimeoutError) as error:
-                log.info("event %s not posted: %s", event[1], error)
+                log.info("event %s not posted: %s", event.reason, error)
 
-    async def _post(self, about: Object, reason: str, message: str, node: str, path: str) -> None:
-        metadata = about["metadata"]
+    async def _post(self, event: _Event) -> None:
+        metadata = event.about["metadata"]
         namespace = metadata.get("namespace", "default")
-        key = (metadata["uid"], reason, message, path)
+        key = (metadata["uid"], event.reason, event.message, event.path)
         if (known := self._posted.get(key)) is not None:
             known |= {"count": known["count"] + 1, "lastTimestamp": timestamp()}
             body = {"count": known["count"], "lastTimestamp": known["lastTimestamp"]}
@@ -54,20 +63,20 @@ class EventRecorder:
                 f"/api/v1/namespaces/{namespace}/events/{known['metadata']['name']}", body
             )
             return
-        event = render_event(about, reason, message, node, path)
-        await self._client.create(f"/api/v1/namespaces/{namespace}/events", event)
+        posted = render_event(event)
+        await self._client.create(f"/api/v1/namespaces/{namespace}/events", posted)
         if len(self._posted) > _KEPT:
             self._posted.clear()
-        self._posted[key] = event
+        self._posted[key] = posted
 
 
 _NORMAL = frozenset({"Pulled", "Created", "Started", "Killing", "Starting", "NodeReady", "SandboxChanged"})
 
 
-def render_event(about: Object, reason: str, message: str, node: str, path: str) -> Object:
-    """A v1 Event about an object."""
-    metadata, now = about["metadata"], timestamp()
-    reference = {"apiVersion": about.get("apiVersion", "v1"), "kind": about["kind"], "fieldPath": path}
+def render_event(event: _Event) -> Object:
+    """Return the v1 Event to post for the first time."""
+    about, metadata, now = event.about, event.about["metadata"], timestamp()
+    reference = {"apiVersion": about.get("apiVersion", "v1"), "kind": about["kind"], "fieldPath": event.path}
     reference |= {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
     return {
         "apiVersion": "v1",
@@ -77,13 +86,13 @@ def render_event(about: Object, reason: str, message: str, node: str, path: str)
             "namespace": metadata.get("namespace", "default"),
         },
         "involvedObject": reference,
-        "reason": reason,
-        "message": message,
-        "type": "Normal" if reason in _NORMAL else "Warning",
-        "source": {"component": "kubelet", "host": node},
+        "reason": event.reason,
+        "message": event.message,
+        "type": "Normal" if event.reason in _NORMAL else "Warning",
+        "source": {"component": "kubelet", "host": event.node},
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,
         "reportingComponent": "kubelet",
-        "reportingInstance": node,
+        "reportingInstance": event.node,
     }

@@ -30,12 +30,12 @@ class Image:
 
 
 def image_folder_name(reference: str) -> str:
-    """NAME of `registry/path/NAME:TAG@digest`."""
+    """Return NAME of `registry/path/NAME:TAG@digest`."""
     return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 def load_image(reference: str, image_dirs: Iterable[Path]) -> Image:
-    """The image a reference names; ImageError lists those that exist."""
+    """Return the image that a reference names. Raises ImageError, which lists those that exist."""
     folders = tuple(image_dirs)
     name = image_folder_name(reference)
     for folder in folders:
@@ -46,12 +46,12 @@ def load_image(reference: str, image_dirs: Iterable[Path]) -> Image:
     raise ImageError(
         "ErrImagePull",
         f"no image {reference!r}: this node has {', '.join(known) or 'none'} "
-        f"(a folder with a Containerfile in {', '.join(map(str, folders)) or 'an --image-dir'})",
+        f"(a folder with a Containerfile in {', '.join(map(str, folders))})",
     )
 
 
 def parse_containerfile(reference: str, text: str, context: Path) -> Image:
-    """The last stage of a Containerfile; `context` is the folder its COPY sources are relative to."""
+    """Return a Containerfile's last stage. The sources of its COPY are relative to `context`."""
     image = Image(reference, env={})
     for keyword, rest in _instructions(text):
         image = _apply(image, keyword, rest, context)

@@ -12,7 +12,7 @@ _MESSAGE_BYTES = 2048
 
 
 def stamp(now: datetime) -> bytes:
-    """A line's time as in a kubelet's log."""
+    """Return what a line of a kubelet's log begins with."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ").encode()
 
 
@@ -27,7 +27,7 @@ class LogFile:
         self._more = asyncio.Event()
 
     async def copy_from(self, reader: asyncio.StreamReader) -> None:
-        """Until the container's output ends."""
+        """Write what comes until the container's output ends."""
         try:
             while chunk := await reader.read(_CHUNK_BYTES):
                 self._write(chunk)
@@ -37,18 +37,18 @@ class LogFile:
             self.close()
 
     def close(self) -> None:
-        """No more will come."""
+        """Close the file, and tell those who follow that no more will come."""
         self.is_open = False
         self._file.close()
         self._more.set()
 
     async def wait_for_more(self) -> None:
-        """Until something was written or the end."""
+        """Wait until something was written, or the file was closed."""
         if self.is_open:
             await self._more.wait()
 
     def last_line(self) -> str:
-        """The last lines' text, for a terminated container's message."""
+        """Return the end of the last line that is not empty, for a terminated container's message."""
         lines = [line for line in read_lines(self.path) if line[_STAMP_BYTES:].strip()]
         return lines[-1][_STAMP_BYTES:].decode(errors="replace").strip()[-_MESSAGE_BYTES:] if lines else ""
 
@@ -62,7 +62,7 @@ class LogFile:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """All complete lines so far, with their times; none where there is no file."""
+    """Return all complete lines so far, with their times; none where there is no file."""
     try:
         return path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:

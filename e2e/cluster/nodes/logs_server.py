@@ -2,15 +2,23 @@
 
 import contextlib
 import ssl
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 
 from e2e.cluster.nodes.errors import SettingsError
 from e2e.cluster.nodes.logs import ContainerLogs, LogFile, LogQuery, stream_log
+
+
+class CertificateFiles(NamedTuple):
+    """The PEM files of a server's certificate."""
+
+    certificate: Path
+    key: Path
+
 
 FindLogs = Callable[[str, str, str], ContainerLogs | None]
 
@@ -22,8 +30,8 @@ class LogsServer:
         self._find_logs = find_logs
         self._runner: web.AppRunner | None = None
 
-    async def start(self, address: str, port: int, context: ssl.SSLContext) -> int:
-        """Listen; the port, which the system chooses for 0."""
+    async def start(self, address: str, files: CertificateFiles) -> int:
+        """Listen on a free port, and return it. Raises SettingsError where that can't be done."""
         app = web.Application()
         app.router.add_get("/healthz", _healthz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -31,12 +39,12 @@ class LogsServer:
             app.router.add_route("*", path, _refuse)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, address, port, ssl_context=context)
+        site = web.TCPSite(self._runner, address, 0, ssl_context=load_certificate(files))
         try:
             await site.start()
         except OSError as error:
             raise SettingsError(
-                f"cannot listen on {address}:{port}: {error.strerror}; give --kubelet-port"
+                f"cannot listen on {address}: {error.strerror}; give another --kubelet-address"
             ) from error
         chosen: int = self._runner.addresses[0][1]
         return chosen
@@ -101,31 +109,11 @@ def parse_query(query: dict[str, str]) -> LogQuery:
     )
 
 
-def make_certificate(folder: Path, address: str) -> ssl.SSLContext:
-    """A self-signed certificate for the kubelet port; API servers do not verify it unless told to."""
-    folder.mkdir(parents=True, exist_ok=True)
-    key, certificate = folder / "kubelet.key", folder / "kubelet.crt"
-    if not certificate.exists():
-        try:
-            subprocess.run(
-                [
-                    *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-                    *("-nodes", "-keyout", str(key), "-out", str(certificate)),
-                    *("-days", "3650", "-subj", f"/CN={address}"),
-                ],
-                check=True,
-                capture_output=True,
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise SettingsError(
-                f"cannot make the kubelet port's certificate with openssl ({error}); "
-                "install openssl or give --tls-certificate and --tls-key"
-            ) from error
-    return load_certificate(certificate, key)
-
-
-def load_certificate(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A server context of two PEM files."""
+def load_certificate(files: CertificateFiles) -> ssl.SSLContext:
+    """Return a server's context of the two files. Raises SettingsError where they can't be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except OSError as error:  # ssl.SSLError is one
+        raise SettingsError(f"--tls-certificate {files.certificate} can't be used: {error}") from error
     return context

@@ -1,6 +1,7 @@
 """One Node as its pods see it: what every pod's worker is given."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +14,9 @@ from e2e.cluster.nodes.events import EventRecorder
 from e2e.cluster.nodes.images import Image, load_image
 from e2e.cluster.nodes.kube import KubeClient
 from e2e.cluster.nodes.network.addresses import AddressBlock
+from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.network.hosts import render_hosts, resolve_services, write_in_place
-from e2e.cluster.nodes.settings import SOURCE_ROOT, Settings
+from e2e.cluster.nodes.settings import CLUSTER_DOMAIN, SOURCE_ROOT, Settings
 
 Object = dict[str, Any]
 
@@ -23,7 +25,7 @@ class ServiceList(Protocol):
     """The cluster's Services, kept up to date by someone else."""
 
     @property
-    def objects(self) -> dict[str, Object]: ...
+    def objects(self) -> Mapping[str, Object]: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Node:
     api_objects: ApiObjects
     addresses: AddressBlock
     services: ServiceList
-    api_address: tuple[str, int]
+    api_address: Endpoint
 
     @property
     def host_ip(self) -> str:
@@ -57,32 +59,31 @@ class Node:
         return tuple(dict.fromkeys(Path(each) for each in (SOURCE_ROOT, sys.prefix, sys.base_prefix)))
 
     def pod_folder(self, uid: str) -> Path:
-        """Where a pod's files are."""
+        """Return where a pod's files are."""
         return self.settings.state_dir / "pods" / uid
 
     def log_folder(self, uid: str, container: str) -> Path:
-        """Where a container's logs are, one file a run."""
+        """Return where a container's logs are, one file a run."""
         return self.pod_folder(uid) / "logs" / container
 
     def image(self, reference: str) -> Image:
-        """The image; ImageError where it is unknown."""
+        """Return the image. Raises ImageError where it is unknown."""
         return load_image(reference, self.settings.image_dirs)
 
     def variables(self, namespace: str, *, with_services: bool) -> dict[str, str]:
-        """The Services' environment variables."""
+        """Return the environment variables of the API server and, where wanted, of the Services."""
         services = self.services.objects.values() if with_services else ()
         return service_variables(services, namespace, self.api_address)
 
     def write_hosts(self, pod: Object, address: str) -> Path:
-        """(Re)write a pod's /etc/hosts; its path on the host."""
-        domain = self.settings.cluster_domain
-        services = resolve_services(self.services.objects.values(), domain, self.api_address[0])
+        """Write a pod's /etc/hosts, and return its path on the host."""
+        services = resolve_services(self.services.objects.values(), CLUSTER_DOMAIN, self.api_address.address)
         path = self.pod_folder(pod["metadata"]["uid"]) / "hosts"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_in_place(path, render_hosts(pod, address, services, domain))
+        write_in_place(path, render_hosts(pod, address, services, CLUSTER_DOMAIN))
         return path
 
     def emit(self, pod: Object, reason: str, message: str, container: str = "") -> None:
-        """An event about a pod."""
+        """Post an event about a pod."""
         about = {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
         self.events.emit(about, reason, message, node=self.name, container=container)

@@ -10,7 +10,7 @@ _CHILD_USER, _CHILD_SYSTEM = 13, 14  # cutime and cstime, counted after the comm
 
 
 def list_tree(pid: int) -> list[int]:
-    """`pid` and every process below it; empty when it has ended."""
+    """Return `pid` and every process below it; nothing when it has ended."""
     found, waiting = [], [pid]
     while waiting:
         each = waiting.pop()
@@ -33,7 +33,7 @@ def _children(pid: int, thread: str) -> list[int]:
 
 
 class CpuMeter:
-    """CPU seconds that a tree of processes used between two reads."""
+    """Tells how many CPU seconds a tree of processes has used between two reads."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -43,7 +43,7 @@ class CpuMeter:
         self._reaped_before: dict[int, float] = {}
 
     def read(self) -> float | None:
-        """Seconds since the last read (all so far at the first); None when the first process has ended."""
+        """Return the CPU seconds used since the last read, or None when the first process has ended."""
         if time.monotonic() - self._tree_at > _REFRESH_SECONDS:
             self._tree, self._tree_at = list_tree(self._pid), time.monotonic()
         now = {pid: used for pid in self._tree if (used := process_seconds(pid)) is not None}
@@ -60,7 +60,7 @@ class CpuMeter:
 
 
 def process_seconds(pid: int) -> float | None:
-    """CPU seconds of a process's threads, past and present; None when it has been reaped."""
+    """Return the CPU seconds of a process's threads, past and present; None when it has been reaped."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # the kernel's encoding of a process's scheduler clock
     except OSError:
@@ -68,7 +68,7 @@ def process_seconds(pid: int) -> float | None:
 
 
 def reaped_seconds(pid: int) -> float:
-    """CPU seconds of the children that a process has waited for."""
+    """Return the CPU seconds of the children that a process has waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

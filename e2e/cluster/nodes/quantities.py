@@ -12,7 +12,7 @@ _SUFFIXES = {
 
 
 def parse_quantity(text: str | float) -> float:
-    """The number a quantity stands for; ValueError names the text."""
+    """Return the number that a quantity stands for. Raises ValueError, which names the text."""
     written = str(text).strip()
     number = written.rstrip("numkMGTPi")
     try:

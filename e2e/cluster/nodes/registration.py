@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from e2e.cluster.nodes.errors import ApiError
 from e2e.cluster.nodes.events import timestamp
 from e2e.cluster.nodes.kube import STRATEGIC_PATCH, KubeClient
 from e2e.cluster.nodes.settings import NodeSpec, Settings
+from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Registration:
         self._ready_since = timestamp()
 
     async def register(self) -> None:
-        """Create the Node or take the one of this name over; waits for the API server."""
+        """Create the Node, or take over the one of this name. Waits for the API server."""
         while True:
             try:
                 await self._create()
@@ -64,7 +64,7 @@ class Registration:
                     await self.register()
 
     async def leave(self) -> None:
-        """Say that the node is going, as far as anybody still listens."""
+        """Write the status once more, as not ready; an API server that is gone is no error."""
         try:
             async with asyncio.timeout(2):
                 await self._write_status(is_ready=False)

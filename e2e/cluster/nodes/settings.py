@@ -9,6 +9,8 @@ from e2e.cluster.nodes.quantities import parse_quantity
 SOURCE_ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds e2e/ and images/."""
 GPU_RESOURCE = "nvidia.com/gpu"
+CLUSTER_DOMAIN = "cluster.local"
+"""The end of Services' full names."""
 MAX_PODS = 110
 _KEYS = ("name", "gpus", "cpu", "memory")
 
@@ -52,18 +54,17 @@ class Settings:
     kubeconfig: Path
     state_dir: Path
     nodes: tuple[NodeSpec, ...]
-    image_dirs: tuple[Path, ...]
+    image_dirs: tuple[Path, ...] = (SOURCE_ROOT / "images", SOURCE_ROOT / "e2e" / "images")
+    """Folders of NAME/Containerfile."""
     hidden: tuple[Path, ...] = ()
     """Folders that no pod may see."""
-    cluster_domain: str = "cluster.local"
     kubelet_address: str = "127.0.0.2"
-    kubelet_port: int = 0
-    """0: any free one; the Nodes' status says which."""
+    """Where the API server asks for logs; the port is any free one, and the Nodes' status says which."""
     timing: Timing = field(default_factory=Timing)
 
 
 def parse_node(text: str) -> NodeSpec:
-    """`name=gpu-0,gpus=8,cpu=8,memory=16Gi`; SettingsError says what to write."""
+    """Read `name=gpu-0,gpus=8,cpu=8,memory=16Gi`. Raises SettingsError, which says what to write."""
     values: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")

@@ -1,200 +1,142 @@
-"""What a pod's worker knows, as a PodStatus. Pure."""
+"""What a pod's worker knows, as a PodStatus: its phase, its conditions, its containers. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from e2e.cluster.nodes.container_record import ContainerRecord, Terminated, Waiting
+from e2e.cluster.nodes.container_status import render_container, render_init_container
 from e2e.cluster.nodes.events import timestamp
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Not started, and why."""
+class Failure:
+    """Why a pod has failed for good, as its status shows it."""
 
-    reason: str = "ContainerCreating"
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Running:
-    """Started."""
-
-    since: datetime
-
-
-@dataclass(frozen=True)
-class Terminated:
-    """Ended."""
-
-    exit_code: int
     reason: str
     message: str
-    started: datetime
-    finished: datetime
-    container_id: str
-
-
-@dataclass
-class ContainerRecord:
-    """All that status shows of one container."""
-
-    name: str
-    image: str
-    state: Waiting | Running | Terminated = field(default_factory=Waiting)
-    last: Terminated | None = None
-    restart_count: int = 0
-    container_id: str = ""
-    is_started: bool = False
-    is_ready: bool = False
 
 
 @dataclass(frozen=True)
 class PodFacts:
-    """What is true of a pod besides its containers."""
+    """All that is known of a pod on its node."""
 
     pod_ip: str
     host_ip: str
     started: datetime
     is_initialized: bool
+    main: Sequence[ContainerRecord]
+    init: Sequence[ContainerRecord] = ()
     is_ending: bool = False
-    failure: tuple[str, str] | None = None
-    """Reason and message of a pod that was refused or evicted for good."""
+    """It is being deleted, so nothing starts again."""
+    failure: Failure | None = None
 
 
-def end_reason(exit_code: int) -> str:
-    """A terminated container's reason."""
-    return "Completed" if exit_code == 0 else "Error"
-
-
-def decide_phase(
-    policy: str, init: list[ContainerRecord], main: list[ContainerRecord], facts: PodFacts
-) -> str:
-    """The pod's phase as a kubelet counts it."""
-    if facts.failure is not None:
-        return "Failed"
-    if not facts.is_initialized:
-        failed = any(isinstance(each.state, Terminated) and each.state.exit_code for each in init)
-        return "Failed" if failed and (policy == "Never" or facts.is_ending) else "Pending"
-    ends = [each.state for each in main if isinstance(each.state, Terminated)]
-    if len(ends) == len(main) and (policy != "Always" or facts.is_ending):
-        is_failed = any(end.exit_code for end in ends)
-        return (
-            "Running"
-            if is_failed and policy == "OnFailure" and not facts.is_ending
-            else ("Failed" if is_failed else "Succeeded")
-        )
-    has_begun = all(not isinstance(each.state, Waiting) or each.last is not None for each in main)
-    return "Running" if has_begun else "Pending"
-
-
-def render_status(
-    pod: Object, init: list[ContainerRecord], main: list[ContainerRecord], facts: PodFacts, now: datetime
-) -> Object:
-    """The part of PodStatus that a kubelet writes; conditions keep their times while they do not change."""
-    phase = decide_phase(pod["spec"].get("restartPolicy", "Always"), init, main, facts)
+def render_status(pod: Object, facts: PodFacts, now: datetime) -> Object:
+    """Return the part of PodStatus that a kubelet writes."""
+    phase = decide_phase(pod["spec"].get("restartPolicy", "Always"), facts)
     status: Object = {
         "phase": phase,
         "observedGeneration": pod["metadata"].get("generation"),
-        "conditions": _conditions(pod, main, facts, phase, now),
+        "conditions": [
+            _render_condition(pod, condition, now) for condition in decide_conditions(pod, facts, phase)
+        ],
         "hostIP": facts.host_ip,
         "hostIPs": [{"ip": facts.host_ip}],
         "startTime": timestamp(facts.started),
-        "containerStatuses": [_container(record) for record in main],
+        "containerStatuses": [render_container(record) for record in facts.main],
     }
     if facts.pod_ip:
         status |= {"podIP": facts.pod_ip, "podIPs": [{"ip": facts.pod_ip}]}
-    if init:
-        status["initContainerStatuses"] = [_container(record, is_init=True) for record in init]
+    if facts.init:
+        status["initContainerStatuses"] = [render_init_container(record) for record in facts.init]
     if facts.failure is not None:
-        status |= {"reason": facts.failure[0], "message": facts.failure[1]}
+        status |= {"reason": facts.failure.reason, "message": facts.failure.message}
     return status
 
 
-def _conditions(
-    pod: Object, main: list[ContainerRecord], facts: PodFacts, phase: str, now: datetime
-) -> list[Object]:
-    unready = [record.name for record in main if not record.is_ready]
+def decide_phase(policy: str, facts: PodFacts) -> str:
+    """Return the pod's phase as a kubelet counts it."""
+    if facts.failure is not None:
+        return "Failed"
+    if not facts.is_initialized:
+        is_over = policy == "Never" or facts.is_ending
+        return "Failed" if is_over and any(map(_has_failed, facts.init)) else "Pending"
+    if all(isinstance(each.state, Terminated) for each in facts.main):
+        return _decide_ended_phase(policy, facts)
+    has_begun = all(not isinstance(each.state, Waiting) or each.last is not None for each in facts.main)
+    return "Running" if has_begun else "Pending"
+
+
+def _decide_ended_phase(policy: str, facts: PodFacts) -> str:
+    """Return the phase of a pod whose containers have all ended: what is to start again is Running."""
+    has_failed = any(map(_has_failed, facts.main))
+    starts_again = policy == "Always" or (policy == "OnFailure" and has_failed)
+    if starts_again and not facts.is_ending:
+        return "Running"
+    return "Failed" if has_failed else "Succeeded"
+
+
+def _has_failed(record: ContainerRecord) -> bool:
+    return isinstance(record.state, Terminated) and record.state.exit_code != 0
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition, without its times."""
+
+    kind: str
+    is_true: bool
+    reason: str | None = None
+    message: str | None = None
+
+
+def decide_conditions(pod: Object, facts: PodFacts, phase: str) -> Iterator[Condition]:
+    """Yield the conditions that a kubelet keeps."""
     is_over = phase in ("Succeeded", "Failed")
-    why: dict[str, Any] = {}
-    if is_over:
-        why = {"reason": "PodCompleted" if phase == "Succeeded" else "PodFailed"}
-    elif unready:
-        why = {
-            "reason": "ContainersNotReady",
-            "message": f"containers with unready status: [{' '.join(unready)}]",
-        }
-    gates = pod["spec"].get("readinessGates", ())
-    held = [gate["conditionType"] for gate in gates if not _is_true(pod, gate["conditionType"])]
-    gated = why or ({"reason": "ReadinessGatesNotReady", "message": f"waits for {held}"} if held else {})
-    incomplete = {} if facts.is_initialized else {"reason": "ContainersNotInitialized"}
-    wanted = [
-        ("PodReadyToStartContainers", bool(facts.pod_ip) and not is_over, {}),
-        ("Initialized", facts.is_initialized, incomplete),
-        ("Ready", not gated, gated),
-        ("ContainersReady", not why, why),
-        ("PodScheduled", True, {}),
-    ]
-    return [_condition(pod, kind, is_true, extra, now) for kind, is_true, extra in wanted]
-
-
-def _is_true(pod: Object, kind: str) -> bool:
-    found = pod.get("status", {}).get("conditions", ())
-    return any(each["type"] == kind and each["status"] == "True" for each in found)
-
-
-def _condition(pod: Object, kind: str, is_true: bool, why: Mapping[str, Any], now: datetime) -> Object:  # noqa: FBT001
-    before: Object = next(
-        (each for each in pod.get("status", {}).get("conditions", ()) if each["type"] == kind), {}
+    yield Condition("PodReadyToStartContainers", bool(facts.pod_ip) and not is_over)
+    yield Condition(
+        "Initialized", facts.is_initialized, None if facts.is_initialized else "ContainersNotInitialized"
     )
-    same = before.get("status") == str(is_true) and before.get("lastTransitionTime")
+    yield _decide_ready("Ready", facts, phase, _find_closed_gates(pod))
+    yield _decide_ready("ContainersReady", facts, phase, [])
+    yield Condition("PodScheduled", is_true=True)
+
+
+def _decide_ready(kind: str, facts: PodFacts, phase: str, closed_gates: list[str]) -> Condition:
+    if phase in ("Succeeded", "Failed"):
+        return Condition(kind, False, "PodCompleted" if phase == "Succeeded" else "PodFailed")
+    if unready := [record.name for record in facts.main if not record.is_ready]:
+        message = f"containers with unready status: [{' '.join(unready)}]"
+        return Condition(kind, False, "ContainersNotReady", message)
+    if closed_gates:
+        return Condition(kind, False, "ReadinessGatesNotReady", f"waits for {closed_gates}")
+    return Condition(kind, is_true=True)
+
+
+def _find_closed_gates(pod: Object) -> list[str]:
+    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", ())]
+    return [gate for gate in gates if _find_condition(pod, gate).get("status") != "True"]
+
+
+def _render_condition(pod: Object, condition: Condition, now: datetime) -> Object:
+    """Return the condition as the API has it; it keeps its time while it does not change."""
+    before = _find_condition(pod, condition.kind)
+    is_same = before.get("status") == str(condition.is_true) and before.get("lastTransitionTime")
     return {
-        "type": kind,
-        "status": str(is_true),
-        "lastTransitionTime": before["lastTransitionTime"] if same else timestamp(now),
+        "type": condition.kind,
+        "status": str(condition.is_true),
+        "lastTransitionTime": before["lastTransitionTime"] if is_same else timestamp(now),
         "lastProbeTime": None,
-        "reason": why.get("reason"),
-        "message": why.get("message"),
+        "reason": condition.reason,
+        "message": condition.message,
         "observedGeneration": pod["metadata"].get("generation"),
     }
 
 
-def _container(record: ContainerRecord, *, is_init: bool = False) -> Object:
-    is_done = isinstance(record.state, Terminated) and record.state.exit_code == 0
-    return {
-        "name": record.name,
-        "image": record.image,
-        "imageID": f"process://{record.image}" if record.container_id else "",
-        "containerID": record.container_id,
-        "restartCount": record.restart_count,
-        "ready": is_done if is_init else record.is_ready,
-        "started": record.is_started,
-        "state": _state(record.state),
-        "lastState": _state(record.last) if record.last else {},
-    }
-
-
-def _state(state: Waiting | Running | Terminated) -> Object:
-    if isinstance(state, Waiting):
-        return {"waiting": {"reason": state.reason, "message": state.message}}
-    if isinstance(state, Running):
-        return {"running": {"startedAt": timestamp(state.since)}}
-    return {
-        "terminated": {
-            "exitCode": state.exit_code,
-            "reason": state.reason,
-            "message": state.message,
-            "startedAt": timestamp(state.started),
-            "finishedAt": timestamp(state.finished),
-            "containerID": state.container_id,
-        }
-    }
-
-
-def observed_restarts(pod: Object, name: str) -> int:
-    """How often the API server knows a container to have been started, before this node process began."""
-    seen = pod.get("status", {}).get("containerStatuses", ())
-    found: Object = next((each for each in seen if each["name"] == name), {})
-    return int(found.get("restartCount", 0)) + (1 if found.get("containerID") else 0)
+def _find_condition(pod: Object, kind: str) -> Object:
+    found = pod.get("status", {}).get("conditions", ())
+    return next((each for each in found if each["type"] == kind), {})

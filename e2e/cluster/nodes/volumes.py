@@ -6,7 +6,6 @@ by the `VolumeSource` it is given and rewritten by `refresh`.
 
 import base64
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +37,7 @@ class PodVolumes:
         self._paths: dict[str, Path] = {}
 
     async def prepare(self) -> None:
-        """Make every volume; PodRefusedError (FailedMount) names the first that cannot be made."""
+        """Make every volume. Raises PodRefusedError (FailedMount) for the first that can't be made."""
         for volume in self._facts.pod["spec"].get("volumes", ()):
             self._paths[volume["name"]] = await self._prepare(volume)
 
@@ -50,17 +49,13 @@ class PodVolumes:
 
     @property
     def can_change(self) -> bool:
-        """Some volume shows what the API server holds."""
+        """Whether some volume shows what the API server holds."""
         return any(kind in each for each in self._facts.pod["spec"].get("volumes", ()) for kind in _FETCHED)
 
     def mounts(self, container: Object) -> tuple[Mount, ...]:
-        """The container's mounts, outer ones first."""
+        """Return the container's mounts, outer ones first."""
         wanted = sorted(container.get("volumeMounts", ()), key=lambda each: each["mountPath"].count("/"))
         return tuple(self._mount(each) for each in wanted)
-
-    def remove(self) -> None:
-        """Delete the folder; not what a claim or a hostPath shows."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _mount(self, wanted: Object) -> Mount:
         if "subPathExpr" in wanted:
@@ -137,7 +132,7 @@ class PodVolumes:
 
 
 def decode_data(kind: str, item: Object) -> dict[str, bytes]:
-    """The content of a ConfigMap's or Secret's keys."""
+    """Return the content of a ConfigMap's or Secret's keys."""
     plain = (
         {} if kind == "secret" else {key: value.encode() for key, value in (item.get("data") or {}).items()}
     )

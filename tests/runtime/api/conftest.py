@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 import uvloop
 
+from e2e.polling import wait_until_async
 from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection import server_config
@@ -46,9 +47,7 @@ class Served:
     openai: openai.AsyncOpenAI
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110  any condition, not one event
-                await asyncio.sleep(0.005)
+        await wait_until_async("the replica as awaited", condition)
 
     async def metric(self, name: str, **labels: str) -> float:
         return sum_samples((await self.client.get("/metrics")).text, name, **labels)

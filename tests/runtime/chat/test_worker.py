@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from e2e.polling import wait_until_async
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
     NoTextWorkerError,
@@ -134,8 +135,7 @@ async def test_a_caller_that_leaves_before_its_turn_has_no_turn(worker: TextWork
 
 async def test_a_caller_that_leaves_takes_its_job_along(worker: TextWorker) -> None:
     running, staying, *leaving = (asyncio.create_task(worker.run(say("loop"))) for _ in range(6))
-    while len(worker._queue) != 5:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await wait_until_async("five jobs wait", lambda: len(worker._queue) == 5)
     for task in leaving:
         task.cancel()
     await asyncio.wait(leaving)
@@ -186,8 +186,7 @@ async def test_jobs_wait_for_a_replacement_that_starts_at_a_later_try(
     await kill_process(worker)
     waiting = [asyncio.create_task(worker.run(EncodeTexts(["the"]))) for _ in range(3)]
     async with asyncio.timeout(20):
-        while "again in 0.1 s" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await wait_until_async("a second start", lambda: "again in 0.1 s" in caplog.text)
         assert not worker.is_ready
         saved.rename(tmp_path / "tokenizer.json")
         assert [len(tokens) for tokens in await asyncio.gather(*waiting)] == [1, 1, 1]
@@ -211,8 +210,7 @@ async def test_a_first_start_that_fails_is_tried_again(
     worker = TextWorker(tmp_path, dataclasses.replace(LIMITS, retry_seconds=(0.05, 30.0)))
     starting = asyncio.create_task(worker.start())
     async with asyncio.timeout(20):
-        while "again in 0.05 s" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await wait_until_async("a second start", lambda: "again in 0.05 s" in caplog.text)
         write_model(tmp_path, build_byte_level())
         await starting
     assert len(await worker.run(EncodeTexts(["the"]))) == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
+from e2e.polling import wait_until_async
 from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
@@ -131,8 +132,8 @@ async def serving_model(model: Path, drain_seconds: float = 30) -> AsyncIterator
 
 
 async def until_ready(app: FastAPI, *, is_ready: bool) -> None:
-    while (app.state.replica.why_not_ready is None) != is_ready:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    replica = app.state.replica
+    await wait_until_async(f"ready is {is_ready}", lambda: (replica.why_not_ready is None) == is_ready)
 
 
 def kill_text_process() -> None:

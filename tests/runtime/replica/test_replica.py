@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from e2e.polling import wait_until
 from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
 from tests.runtime.replica.conftest import children_of
@@ -39,13 +40,6 @@ def events(response: httpx.Response) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.05)
-
-
 def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx.Client) -> None:
     replica = start("--model", str(model_path), "--max-batched-tokens", "64", "--max-sequences", "4")
     url = replica.address
@@ -63,7 +57,7 @@ def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx
         lines = response.iter_lines()
         next(lines)
         replica.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: client.get(f"{url}/readyz").status_code == 503)
+        wait_until("it refuses requests", lambda: client.get(f"{url}/readyz").status_code == 503)
         refused = client.post(f"{url}/v1/completions", json=completion(1))
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) > 0
@@ -84,11 +78,11 @@ def test_a_stopped_engine_fails_livez_and_a_second_signal_forces_exit(
     with client.stream("POST", f"{url}/v1/completions", json=completion(3000)) as response:
         next(response.iter_lines())
         os.kill(engine, signal.SIGSTOP)
-        wait_until(lambda: client.get(live).status_code == 503)
+        wait_until("the stall shows", lambda: client.get(live).status_code == 503)
         assert "engine: no progress for" in client.get(live).text
         assert client.get(f"{url}/metrics").status_code == 200
         os.kill(engine, signal.SIGCONT)
-        wait_until(lambda: client.get(live).status_code == 200)
+        wait_until("it is live again", lambda: client.get(live).status_code == 200)
         os.kill(engine, signal.SIGSTOP)
         replica.process.send_signal(signal.SIGTERM)
         replica.wait_for("stopping: streams in flight finish")
@@ -130,7 +124,7 @@ def rendering_for_ever(replica: "Replica") -> Iterator[int]:  # noqa: F821  conf
         body = json.dumps({"messages": [{"role": "user", "content": "loop"}]}).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
         client.sendall(head + body)
-        wait_until(lambda: cpu_ticks(text) > before + 20)
+        wait_until("the template runs", lambda: cpu_ticks(text) > before + 20)
         yield text
 
 
@@ -140,7 +134,7 @@ def test_no_process_outlives_a_killed_supervisor(start: Start, model_path: Path)
     with rendering_for_ever(replica) as text:
         pids = [*replica.children().values(), text]
         replica.process.kill()
-        wait_until(lambda: not any(map(is_running, pids)))
+        wait_until("no process is left", lambda: not any(map(is_running, pids)))
 
 
 def test_a_second_ctrl_c_leaves_the_port_free(start: Start, model_path: Path) -> None:
@@ -152,7 +146,7 @@ def test_a_second_ctrl_c_leaves_the_port_free(start: Start, model_path: Path) ->
         replica.wait_for("stopping: streams in flight finish")
         replica.process.send_signal(signal.SIGINT)
         assert replica.wait() == 128 + signal.SIGINT
-        wait_until(lambda: not is_running(text))
+        wait_until("the text worker has ended", lambda: not is_running(text))
     port = int(replica.address.rpartition(":")[2])
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -192,7 +186,7 @@ def test_a_model_of_nan_never_turns_ready(start: Start, model_path: Path, tmp_pa
 def test_a_signal_while_loading_is_a_clean_end(start: Start, model_path: Path) -> None:
     replica = start("--model", str(model_path))
     replica.wait_for("loading tiny")
-    wait_until(lambda: len(replica.children()) == 2)
+    wait_until("two processes run", lambda: len(replica.children()) == 2)
     replica.process.send_signal(signal.SIGTERM)
     assert replica.wait() == 0
     assert replica.lines[-1] == "millrace: stopped"

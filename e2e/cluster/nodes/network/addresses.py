@@ -18,7 +18,7 @@ class AddressBlock:
         self._next = self._count()
 
     def allocate(self, owner: str) -> str:
-        """The address of `owner` (a pod's uid): the same one until it is released."""
+        """Return the address of `owner` (a pod's uid): the same one until it is released."""
         for address, holder in self._taken.items():
             if holder == owner:
                 return address
@@ -43,7 +43,7 @@ class AddressBlock:
 
 
 def claim_block() -> AddressBlock:
-    """A block that no live node process on this machine has; SettingsError when all are taken.
+    """Return a block that no live node process on this machine has. Raises SettingsError when all are taken.
 
     The claim is an abstract socket's name: the kernel frees it when the process ends, however it ends.
     """

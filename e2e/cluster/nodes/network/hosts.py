@@ -4,28 +4,37 @@ import ipaddress
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Object = dict[str, Any]
 _MAX_ALIASES = 5
 
 
-def resolve_services(services: Iterable[Object], domain: str, api_address: str) -> dict[tuple[str, str], str]:
-    """The address of each Service by (namespace, name); headless and outside ones are left out.
+class ServiceKey(NamedTuple):
+    """Names one Service in the cluster."""
+
+    namespace: str
+    name: str
+
+
+def resolve_services(services: Iterable[Object], domain: str, api_address: str) -> dict[ServiceKey, str]:
+    """Return the address of each Service; headless ones and those outside the cluster are left out.
 
     An ExternalName that names a Service of the cluster has that Service's address.
     """
-    by_key = {(each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"] for each in services}
+    by_key = {
+        ServiceKey(each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"] for each in services
+    }
     found = {key: _resolve(key, by_key, domain, api_address) for key in by_key}
     return {key: address for key, address in found.items() if address is not None}
 
 
 def _resolve(
-    key: tuple[str, str], by_key: Mapping[tuple[str, str], Object], domain: str, api_address: str
+    key: ServiceKey, by_key: Mapping[ServiceKey, Object], domain: str, api_address: str
 ) -> str | None:
     for _ in range(_MAX_ALIASES):
         spec = by_key.get(key)
-        if key == ("default", "kubernetes"):
+        if key == ServiceKey("default", "kubernetes"):
             return api_address
         if spec is None:
             return None
@@ -37,7 +46,7 @@ def _resolve(
         labels = target.split(".")
         if len(labels) != 3 or labels[2] != "svc":
             return None
-        key = (labels[1], labels[0])
+        key = ServiceKey(namespace=labels[1], name=labels[0])
     return None
 
 
@@ -48,8 +57,8 @@ def _literal(text: str) -> str | None:
         return None
 
 
-def render_hosts(pod: Object, address: str, services: Mapping[tuple[str, str], str], domain: str) -> str:
-    """The file's text for one pod."""
+def render_hosts(pod: Object, address: str, services: Mapping[ServiceKey, str], domain: str) -> str:
+    """Return the file's text for one pod."""
     metadata, spec = pod["metadata"], pod["spec"]
     lines = ["127.0.0.1\tlocalhost", f"{address}\t{spec.get('hostname') or metadata['name']}"]
     lines += [f"{each['ip']}\t{' '.join(each.get('hostnames', ()))}" for each in spec.get("hostAliases", ())]

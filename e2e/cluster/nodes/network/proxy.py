@@ -6,15 +6,29 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from e2e.cluster.nodes.network.endpoints import can_proxy, select_backends, tcp_ports
+from e2e.cluster.nodes.network.endpoints import Endpoint, can_proxy, select_backends, tcp_ports
 
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 2.0
+
+
+class Connection(NamedTuple):
+    """An open TCP connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class ServicePort(NamedTuple):
+    """One port of one Service."""
+
+    service: Object
+    port: Object
 
 
 class ServiceProxy:
@@ -26,15 +40,15 @@ class ServiceProxy:
         """`pods` are all of the cluster's; `on_refused` hears of a Service that cannot be listened for."""
         self._pods = pods
         self._on_refused = on_refused
-        self._servers: dict[tuple[str, int], asyncio.Server] = {}
-        self._services: dict[tuple[str, int], tuple[Object, Object]] = {}
-        self._turns: dict[tuple[str, int], int] = {}
+        self._servers: dict[Endpoint, asyncio.Server] = {}
+        self._services: dict[Endpoint, ServicePort] = {}
+        self._turns: dict[Endpoint, int] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
     async def follow(self, services: Iterable[Object]) -> None:
         """Listen for exactly these Services."""
         wanted = {
-            (service["spec"]["clusterIP"], port["port"]): (service, port)
+            Endpoint(service["spec"]["clusterIP"], port["port"]): ServicePort(service, port)
             for service in services
             if can_proxy(service)
             for port in tcp_ports(service)
@@ -54,13 +68,13 @@ class ServiceProxy:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def _forget(self, place: tuple[str, int]) -> None:
+    def _forget(self, place: Endpoint) -> None:
         self._services.pop(place, None)
         self._turns.pop(place, None)
         if (server := self._servers.pop(place, None)) is not None:
             server.close()
 
-    async def _listen(self, place: tuple[str, int]) -> None:
+    async def _listen(self, place: Endpoint) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -76,36 +90,36 @@ class ServiceProxy:
         except OSError as error:
             hint = "; give the Service a port of 1024 or more" if isinstance(error, PermissionError) else ""
             self._on_refused(
-                self._services[place][0], f"cannot listen on {place[0]}:{place[1]}: {error}{hint}"
+                self._services[place].service,
+                f"cannot listen on {place.address}:{place.port}: {error}{hint}",
             )
 
     async def _carry(
-        self, place: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, place: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         backend = await self._connect(place)
         if backend is None:
             _reset(writer)
             return
         try:
-            await asyncio.gather(_copy(reader, backend[1]), _copy(backend[0], writer))
+            await asyncio.gather(_copy(reader, backend.writer), _copy(backend.reader, writer))
         except OSError:
             _reset(writer)
-            _reset(backend[1])
+            _reset(backend.writer)
         finally:
-            for end in (writer, backend[1]):
+            for end in (writer, backend.writer):
                 end.close()
 
-    async def _connect(
-        self, place: tuple[str, int]
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _connect(self, place: Endpoint) -> Connection | None:
+        """Return a connection to the first backend that takes one, or None."""
         for address, port in self._backends(place):
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    return await asyncio.open_connection(address, port, limit=_CHUNK_BYTES)
+                    return Connection(*await asyncio.open_connection(address, port, limit=_CHUNK_BYTES))
         return None
 
-    def _backends(self, place: tuple[str, int]) -> list[tuple[str, int]]:
-        """Each backend once, starting with the one whose turn it is."""
+    def _backends(self, place: Endpoint) -> list[Endpoint]:
+        """Return each backend once, starting with the one whose turn it is."""
         if place not in self._services:
             return []
         backends = select_backends(*self._services[place], self._pods())
@@ -121,7 +135,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the end of the one, which becomes the end of the other."""
+    """Copy until the reader ends, and then end the writer."""
     while chunk := await reader.read(_CHUNK_BYTES):
         writer.write(chunk)
         await writer.drain()

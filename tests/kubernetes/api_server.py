@@ -15,6 +15,7 @@ class FakeApiServer:
         self.objects: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str | None] = []
+        self.user_agents: list[str | None] = []
         self.failures: list[int] = []
         """Statuses to answer the next requests with."""
         self.page_size = 500
@@ -44,8 +45,14 @@ class FakeApiServer:
         self.cut(path)
 
     def cut(self, path: str) -> None:
+        """Break the streams' connections."""
         for stream in self._streams[path]:
             stream.put_nowait(None)
+
+    def finish(self, path: str) -> None:
+        """End the streams as a server does whose time is up."""
+        for stream in self._streams[path]:
+            stream.put_nowait(b"")
 
     def num_streams(self, path: str) -> int:
         return len(self._streams[path])
@@ -53,6 +60,7 @@ class FakeApiServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(dict(request.query) | {"path": request.path})
         self.tokens.append(request.headers.get("Authorization"))
+        self.user_agents.append(request.headers.get("User-Agent"))
         if self.failures:
             status = self.failures.pop(0)
             return web.json_response({"kind": "Status", "message": f"told to say {status}"}, status=status)
@@ -76,7 +84,8 @@ class FakeApiServer:
         try:
             while line := await events.get():
                 await response.write(line)
-            request.transport.abort()
+            if line is None:
+                request.transport.abort()
         finally:
             self._streams[request.path].remove(events)
         return response

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from millrace_gateway.credentials import load_access
-from millrace_gateway.errors import ConfigError
+from millrace_kubernetes.access import load_access, load_kubeconfig
+from millrace_kubernetes.errors import AccessError, KubeconfigError
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, pair: tuple[Path, Path])
 
 def test_a_broken_service_account_is_said(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
-    with pytest.raises(ConfigError, match="is not whole"):
+    with pytest.raises(AccessError, match="is not whole"):
         load_access({"KUBERNETES_SERVICE_HOST": "h"}, tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_verification_can_be_switched_off_and_plain_http_needs_none(tmp_path: Pa
 def test_what_a_kubeconfig_lacks_is_said(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(AccessError, match=message):
         load_access(write_kubeconfig(tmp_path / "config", cluster, user), tmp_path)
 
 
@@ -118,10 +118,22 @@ def test_what_a_kubeconfig_lacks_is_said(
 )
 def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
-    with pytest.raises(ConfigError, match=r"lacks|has no|no kubeconfig|can't be read"):
+    with pytest.raises(AccessError, match=r"lacks|has no|no kubeconfig|can't be read"):
         load_access({"KUBECONFIG": str(tmp_path / "config")}, tmp_path)
 
 
 def test_without_any_credentials_it_says_what_to_set(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="set KUBECONFIG"):
+    with pytest.raises(AccessError, match="set KUBECONFIG"):
         load_access({"KUBECONFIG": str(tmp_path / "absent")}, tmp_path)
+
+
+def test_a_kubeconfig_by_path_leaves_the_advice_to_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    with pytest.raises(KubeconfigError, match=r"can't be read \(.*\)$"):
+        load_kubeconfig(path)
+    path.write_text("current-context: x\ncontexts: [1]")
+    with pytest.raises(KubeconfigError, match=r"is YAML, but no kubeconfig \(.*\)$"):
+        load_kubeconfig(path)
+    write_kubeconfig(path, {"server": "http://127.0.0.1:1/"}, {"token": "abc"})
+    access = load_kubeconfig(path)
+    assert (access.server, access.headers()) == ("http://127.0.0.1:1", {"Authorization": "Bearer abc"})

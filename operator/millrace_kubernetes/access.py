@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from millrace_gateway.errors import ConfigError
+from millrace_kubernetes.errors import AccessError, KubeconfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -38,30 +38,36 @@ class ClusterAccess:
 
 
 def load_access(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> ClusterAccess:
-    """Return the pod's own access where there is one, else the kubeconfig's. Raises ConfigError."""
+    """Return the pod's own access where there is one, else the kubeconfig's. Raises AccessError."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if host and (service_account / "token").exists():
         return _load_in_cluster(host, port, service_account)
     path = Path(environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     try:
-        return read_kubeconfig(yaml.safe_load(path.read_text()), path)
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"This is no pod with a service account, and the kubeconfig {path} can't be read ({error}): "
-            "set KUBECONFIG to one."
+        return load_kubeconfig(path)
+    except KubeconfigError as error:
+        raise AccessError(
+            f"This is no pod with a service account, and {error}: set KUBECONFIG to one."
         ) from error
+
+
+def load_kubeconfig(path: Path) -> ClusterAccess:
+    """Return the access of a kubeconfig's current context. Raises AccessError, naming what the file lacks."""
+    try:
+        return _read_kubeconfig(yaml.safe_load(path.read_text()), path)
+    except (OSError, yaml.YAMLError) as error:
+        raise KubeconfigError(f"the kubeconfig {path} can't be read ({error})") from error
     except (AttributeError, TypeError) as error:
-        raise ConfigError(f"{path} is YAML, but no kubeconfig ({error}): set KUBECONFIG to one.") from error
+        raise KubeconfigError(f"{path} is YAML, but no kubeconfig ({error})") from error
 
 
-def read_kubeconfig(document: Any, path: Path) -> ClusterAccess:
-    """Return the access of a kubeconfig's current context. Raises ConfigError, naming what it lacks."""
+def _read_kubeconfig(document: Any, path: Path) -> ClusterAccess:
     context = _find(document, "contexts", _field(document, "current-context", path), "context", path)
     cluster = _find(document, "clusters", _field(context, "cluster", path), "cluster", path)
     user = _find(document, "users", _field(context, "user", path), "user", path)
     if "exec" in user or "auth-provider" in user:
-        raise ConfigError(
-            f"{path} signs in by a command, which the gateway can't do: "
+        raise AccessError(
+            f"{path} signs in by a command, which this program can't do: "
             "use one with a token or a client certificate."
         )
     server = str(_field(cluster, "server", path)).rstrip("/")
@@ -82,13 +88,13 @@ def _load_in_cluster(host: str, port: str, service_account: Path) -> ClusterAcce
         tls = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
         namespace = namespace_file.read_text().strip()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"The pod's service account in {service_account} is not whole: {error}.") from error
+        raise AccessError(f"The pod's service account in {service_account} is not whole: {error}.") from error
     return ClusterAccess(server, tls, token_file=service_account / "token", namespace=namespace)
 
 
 def _field(mapping: Any, name: str, path: Path) -> Any:
     if not isinstance(mapping, Mapping) or not mapping.get(name):
-        raise ConfigError(f"The kubeconfig {path} lacks {name!r}.")
+        raise AccessError(f"The kubeconfig {path} lacks {name!r}.")
     return mapping[name]
 
 
@@ -97,7 +103,7 @@ def _find(document: Any, section: str, name: str, kind: str, path: Path) -> Mapp
         if entry.get("name") == name:
             found: Mapping[str, Any] = entry.get(kind) or {}
             return found
-    raise ConfigError(f"The kubeconfig {path} has no {kind} named {name!r}.")
+    raise AccessError(f"The kubeconfig {path} has no {kind} named {name!r}.")
 
 
 def _make_tls(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> ssl.SSLContext:
@@ -108,7 +114,7 @@ def _make_tls(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         _load_client_certificate(tls, user, path)
     except (OSError, ValueError, binascii.Error) as error:  # ssl.SSLError is an OSError
-        raise ConfigError(f"The certificates in {path} can't be used: {error}.") from error
+        raise AccessError(f"The certificates in {path} can't be used: {error}.") from error
     return tls
 
 

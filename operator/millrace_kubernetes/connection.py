@@ -1,0 +1,56 @@
+"""Sends one request to the API server, and turns an error status into an exception."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from millrace_kubernetes.access import ClusterAccess
+from millrace_kubernetes.errors import ApiError, make_api_error
+
+
+class Connection:
+    """Sends requests with our credentials over a session, which the caller opens and closes."""
+
+    def __init__(self, session: aiohttp.ClientSession, access: ClusterAccess) -> None:
+        self._session = session
+        self._access = access
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        path: str,
+        timeout: aiohttp.ClientTimeout,
+        *,
+        parameters: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer, its body unread. Raises ApiError unless its status is a success.
+
+        Raises aiohttp's own errors where the server can't be reached, OSError where the token can't be read.
+        """
+        headers = self._access.headers() | ({} if body is None else {"Content-Type": content_type})
+        async with self._session.request(
+            method,
+            f"{self._access.server}{path}",
+            params=parameters,
+            data=body,
+            headers=headers,
+            ssl=self._access.tls or True,
+            timeout=timeout,
+        ) as response:
+            if not 200 <= response.status < 300:
+                raise await _read_error(response)
+            yield response
+
+
+async def _read_error(response: aiohttp.ClientResponse) -> ApiError:
+    text = await response.text(errors="replace")
+    try:
+        message = str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = text[:200].strip() or response.reason or "no reason given"
+    return make_api_error(response.status, message)

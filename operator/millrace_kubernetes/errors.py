@@ -1,0 +1,42 @@
+"""What can go wrong with the Kubernetes API.
+
+KubernetesError
+├── AccessError                 there are no credentials that can be used; the text says what to set
+│   └── KubeconfigError         the file can't be read, or it is no kubeconfig
+├── ApiError                    the API server answered with an error status
+│   └── ExpiredError            410: the resourceVersion is too old, list again
+└── StreamEndedError            the API server ended a watch as soon as it began
+"""
+
+
+class KubernetesError(Exception):
+    """The root of this package's exceptions."""
+
+
+class AccessError(KubernetesError):
+    """There are no credentials that can be used; the text says what to set."""
+
+
+class KubeconfigError(AccessError):
+    """The file can't be read, or it is no kubeconfig. The caller adds what to give instead."""
+
+
+class ApiError(KubernetesError):
+    """The API server answered with an error status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"the API server answered {status}: {message}")
+        self.status = status
+
+
+class ExpiredError(ApiError):
+    """410: the API server no longer knows our resourceVersion, so the collection must be listed again."""
+
+
+class StreamEndedError(KubernetesError):
+    """The API server ended a watch as soon as it began."""
+
+
+def make_api_error(status: int, message: str) -> ApiError:
+    """Return the exception for an error status."""
+    return (ExpiredError if status == 410 else ApiError)(status, message)

@@ -1,0 +1,170 @@
+"""Follows one collection of objects: list, then watch, for as long as the program lives.
+
+Whatever fails (an expired resourceVersion, a cut stream, an API server that is down) is tried again after a
+jittered, growing pause; what was last known stays in force meanwhile.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.errors import ExpiredError, KubernetesError, StreamEndedError, make_api_error
+
+logger = logging.getLogger(__name__)
+
+LIST_PAGE = 500
+STREAM_SECONDS = 60  # a stream's length: a silent dead connection is noticed as soon
+GRACE_SECONDS = 10
+BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure
+MAX_BACKOFF_SECONDS = 20.0
+
+_UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON gives it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What to follow."""
+
+    path: str
+    """The collection's path, as `/api/v1/pods`."""
+    label_selector: str = ""
+    """Which of its objects; empty for all."""
+
+
+class Sink(Protocol):
+    """Keeps what a watch reports."""
+
+    def replace(self, items: Sequence[Object], /) -> None:
+        """Replace all objects with this complete list."""
+
+    def apply(self, item: Object, /) -> None:
+        """Add an object, or replace it with this newer version."""
+
+    def delete(self, item: Object, /) -> None:
+        """Remove an object, given as it last was."""
+
+
+def backoff_seconds(num_failures: int, draw: float, most: float = MAX_BACKOFF_SECONDS) -> float:
+    """Return the pause after so many failures in a row; `draw` in [0, 1) spreads it over its upper half."""
+    longest = min(most, 0.2 * 2.0 ** min(num_failures - 1, 16))
+    return longest * (0.5 + draw / 2)
+
+
+class Watch:
+    """Follows one collection and tells its sink."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: Source,
+        sink: Sink,
+        *,
+        max_backoff_seconds: float = MAX_BACKOFF_SECONDS,
+    ) -> None:
+        self._connection = connection
+        self._source = source
+        self._sink = sink
+        self._max_backoff_seconds = max_backoff_seconds
+        self._version: str | None = None
+        self._num_failures = 0
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            try:
+                if self._version is None:
+                    self._version = await self._list()
+                await self._follow(self._version)
+            except ExpiredError as error:
+                self._version = None
+                await self._pause(error)
+            except (*_UNREACHABLE, *_MALFORMED) as error:
+                await self._pause(error)
+
+    async def _pause(self, error: Exception) -> None:
+        self._num_failures += 1
+        draw = random.random()  # noqa: S311  spreads load, keeps no secret
+        seconds = backoff_seconds(self._num_failures, draw, self._max_backoff_seconds)
+        logger.warning("watching %s: %r; again in %.1f s", self._source.path, error, seconds)
+        await asyncio.sleep(seconds)
+
+    async def _list(self) -> str:
+        """Give the sink the whole list, read page by page. Returns the list's resourceVersion."""
+        items: list[Object] = []
+        token = ""
+        while True:
+            page = await self._fetch_page(token)
+            items.extend(page.get("items") or ())
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                break
+        version = str(page["metadata"]["resourceVersion"])
+        self._sink.replace(items)
+        logger.info("watching %s: %d objects", self._source.path, len(items))
+        return version
+
+    async def _fetch_page(self, token: str) -> Object:
+        parameters = self._select() | {"limit": str(LIST_PAGE)} | ({"continue": token} if token else {})
+        timeout = aiohttp.ClientTimeout(total=STREAM_SECONDS)
+        async with self._connection.request(
+            "GET", self._source.path, timeout, parameters=parameters
+        ) as response:
+            page: Object = json.loads(await response.read())
+        return page
+
+    async def _follow(self, version: str) -> None:
+        """Tell the sink each change after `version`, until the API server ends the stream."""
+        seconds = int(STREAM_SECONDS * (0.75 + random.random() / 2))  # noqa: S311  spreads load, keeps no secret
+        parameters = self._select() | {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(seconds),
+        }
+        began = asyncio.get_running_loop().time()
+        timeout = aiohttp.ClientTimeout(total=seconds + GRACE_SECONDS)
+        async with self._connection.request(
+            "GET", self._source.path, timeout, parameters=parameters
+        ) as response:
+            async for line in _split_lines(response.content):
+                self._tell(json.loads(line))
+        if asyncio.get_running_loop().time() - began < BRIEF_SECONDS:
+            raise StreamEndedError("the stream ended at once")
+        self._num_failures = 0
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        kind, item = event["type"], event["object"]
+        if kind == "ERROR":
+            raise make_api_error(item.get("code", 500), item.get("message", "the stream broke"))
+        if kind == "DELETED":
+            self._sink.delete(item)
+        elif kind != "BOOKMARK":
+            self._sink.apply(item)
+        self._version = item["metadata"]["resourceVersion"]
+        self._num_failures = 0
+
+    def _select(self) -> dict[str, str]:
+        return {"labelSelector": self._source.label_selector} if self._source.label_selector else {}
+
+
+async def _split_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield whole lines of any length; a piece cut off at the end is dropped, for it will come again."""
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        rest += chunk
+        while (end := rest.find(b"\n")) >= 0:
+            line = bytes(rest[:end])
+            del rest[: end + 1]
+            if line:
+                yield line

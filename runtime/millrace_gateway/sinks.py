@@ -1,0 +1,59 @@
+"""What the gateway follows in the cluster, and how each change reaches its catalogue and its metrics."""
+
+from collections.abc import Sequence
+
+from millrace_gateway.catalogue import Catalogue
+from millrace_gateway.lifecycle import Lifecycle
+from millrace_gateway.metrics import Metrics
+from millrace_gateway.objects import Object
+from millrace_kubernetes.watch import Source
+from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
+
+SERVICES = Source(f"/apis/{GROUP}/{VERSION}/{PLURAL}")
+REPLICAS = Source("/api/v1/pods", f"{LABEL_COMPONENT}=replica")
+
+
+class ServiceSink:
+    """Keeps the services. Metrics follow them: a deleted one's series end, a new one's begin at zero."""
+
+    def __init__(self, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle) -> None:
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._lifecycle = lifecycle
+
+    def replace(self, items: Sequence[Object]) -> None:
+        """Replace all services with this complete list."""
+        self._catalogue.replace_services(items)
+        self._metrics.track(self._catalogue.keys)
+        self._lifecycle.note_sync(SERVICES.path)
+
+    def apply(self, item: Object) -> None:
+        """Add a service, or replace it with this newer version."""
+        self._catalogue.apply_service(item)
+        self._metrics.track(self._catalogue.keys)
+
+    def delete(self, item: Object) -> None:
+        """Remove a service."""
+        self._catalogue.delete_service(item)
+        self._metrics.track(self._catalogue.keys)
+
+
+class ReplicaSink:
+    """Keeps the catalogue's replicas."""
+
+    def __init__(self, catalogue: Catalogue, lifecycle: Lifecycle) -> None:
+        self._catalogue = catalogue
+        self._lifecycle = lifecycle
+
+    def replace(self, items: Sequence[Object]) -> None:
+        """Replace all replicas with this complete list."""
+        self._catalogue.replace_replicas(items)
+        self._lifecycle.note_sync(REPLICAS.path)
+
+    def apply(self, item: Object) -> None:
+        """Add a replica, or replace it with this newer version."""
+        self._catalogue.apply_replica(item)
+
+    def delete(self, item: Object) -> None:
+        """Remove a replica."""
+        self._catalogue.delete_replica(item)
