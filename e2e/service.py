@@ -49,9 +49,14 @@ class Service:
         found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
         return found
 
+    def read(self) -> dict[str, Any]:
+        """Return the service as it is now, without a kubectl. Raises PartFailedError when it is not there."""
+        path = f"/apis/millrace.dev/v1alpha1/namespaces/{self.namespace}/inferenceservices/{self.name}"
+        return self.cluster.api.get(path)
+
     def status(self) -> dict[str, Any]:
         """Return the service's status; empty before the operator has seen it."""
-        found: dict[str, Any] = self.get("infsvc", self.name).get("status", {})
+        found: dict[str, Any] = self.read().get("status", {})
         return found
 
     def condition(self, name: str) -> dict[str, Any]:
@@ -61,18 +66,18 @@ class Service:
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the service's pods, those that end left out."""
-        text = self.kubectl("get", "pods", "-l", f"millrace.dev/service={self.name}", "-o", "json")
-        return [pod for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]]
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        found = self.cluster.api.list(path, f"millrace.dev/service={self.name}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def wait_ready(self, seconds: float = 90.0) -> None:
         """Wait until the newest spec is served: Ready, and nothing in progress."""
 
         def is_served() -> bool:
-            status = self.status()
+            found = self.read()
+            status = found.get("status", {})
             conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
-            is_seen = (
-                status.get("observedGeneration") == self.get("infsvc", self.name)["metadata"]["generation"]
-            )
+            is_seen = status.get("observedGeneration") == found["metadata"]["generation"]
             return is_seen and conditions.get("Ready") == "True" and conditions.get("Progressing") == "False"
 
         self.wait_for("Ready", is_served, seconds)
