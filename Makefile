@@ -60,7 +60,7 @@ lint: venv  ## style, formatting and the layers
 	$(BIN)/lint-imports
 
 types: venv  ## strict types
-	$(BIN)/mypy operator/millrace_operator runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli kernels/millrace_kernels
+	$(BIN)/mypy operator/millrace_operator runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
 	$(BIN)/mypy -p e2e -p benchmarks
 
 format: venv  ## format and mend what can be mended
