@@ -1,6 +1,5 @@
 """What the wheel brings. The compiler is a stand-in: other tests show what the real one makes."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from development.proxies import outside_environment
 from millrace_kernels.native import build
 from millrace_kernels.native.instruction_sets import buildable_sets
 
@@ -36,7 +36,7 @@ def make_wheel(clone: Path, script: str, **environment: str) -> subprocess.Compl
     compiler.write_text(script)
     compiler.chmod(0o755)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(clone / "dist"), str(clone)]
-    environment = {**os.environ, "CXX": str(compiler), **environment}
+    environment = {**outside_environment(), "CXX": str(compiler), **environment}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
