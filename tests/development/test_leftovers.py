@@ -29,12 +29,12 @@ RUNS = [
     pytest.param("e2e/test_nodes.py", "test_readiness", "/tmp/ready", id="pod", marks=pytest.mark.long),
 ]
 """A selection of tests by file and name, and a word of the command line of what it starts."""
-INTERRUPTIONS = {
-    "one Ctrl-C": (signal.SIGINT,),
-    "two Ctrl-C": (signal.SIGINT, signal.SIGINT),
-    "SIGTERM": (signal.SIGTERM,),
-    "SIGKILL": (signal.SIGKILL,),
-}
+INTERRUPTIONS = [
+    pytest.param((signal.SIGINT,), id="one Ctrl-C", marks=pytest.mark.long),
+    pytest.param((signal.SIGINT, signal.SIGINT), id="two Ctrl-C"),
+    pytest.param((signal.SIGTERM,), id="SIGTERM", marks=pytest.mark.long),
+    pytest.param((signal.SIGKILL,), id="SIGKILL"),
+]
 START_SECONDS = 120.0
 END_SECONDS = 60.0
 pytestmark = pytest.mark.slow
@@ -117,7 +117,7 @@ def assert_nothing_is_left(run: Run, seen: dict[int, int | None]) -> None:
     assert str(run.folders[0].parent) not in Path("/proc/self/mountinfo").read_text()
 
 
-@pytest.mark.parametrize("numbers", INTERRUPTIONS.values(), ids=INTERRUPTIONS)
+@pytest.mark.parametrize("numbers", INTERRUPTIONS)
 @pytest.mark.parametrize(("path", "name", "word"), RUNS)
 def test_an_interrupted_run_leaves_nothing(
     start: Callable[[str, str], Run], path: str, name: str, word: str, numbers: tuple[signal.Signals, ...]
