@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status serve venv test test-fast test-e2e lint types format lock crds bench-path bench-runtime
+.PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,10 +49,16 @@ test-fast: checks venv  ## lint and the fast tests, no cluster
 
 .PHONY: test-unit
 test-unit: venv
-	$(BIN)/pytest -q tests
+	$(BIN)/pytest -q -m "not long" tests
 
 test-e2e: checks parts  ## what users do, on the local control plane
-	$(BIN)/pytest -q e2e
+	$(BIN)/pytest -q -m "not long" e2e
+
+test-long: checks parts  ## what make test leaves out: long tests of what others test more quickly
+	$(BIN)/pytest -q -m long tests e2e
+
+test-pythons: venv  ## the fast tests on Python 3.12, 3.13 and 3.14, those that this machine has
+	@$(BIN)/python -m development.pythons $(ARGS)
 
 lint: venv  ## style, formatting and the layers
 	$(BIN)/ruff check .
@@ -60,7 +66,7 @@ lint: venv  ## style, formatting and the layers
 	$(BIN)/lint-imports
 
 types: venv  ## strict types
-	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli kernels/millrace_kernels
+	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
 	$(BIN)/mypy -p development -p e2e -p benchmarks
 
 format: venv  ## format and mend what can be mended

@@ -1,1 +1,1 @@
-"""Commands for people who work on Millrace. They run on the system's Python, with nothing installed."""
+"""Commands for people who work on Millrace. Nothing here is installed, nor known to what is."""

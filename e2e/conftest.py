@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from development.proxies import going_outside
+from e2e.cluster.build import get_programs
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import install_chart, wait_for_product
 from e2e.service import Service
@@ -17,6 +19,8 @@ _numbers = itertools.count()
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A real control plane, Prometheus and two process nodes, ended with the session."""
     state: Path = tmp_path_factory.mktemp("cluster")
+    with going_outside():
+        get_programs()
     local = LocalCluster(state)
     try:
         local.start()

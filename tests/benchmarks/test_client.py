@@ -92,6 +92,11 @@ def test_a_start_lasts_until_the_first_token(tmp_path: Path) -> None:
     assert 0 < start(tmp_path, TOKEN) < 60
 
 
+@pytest.mark.usefixtures("dead_proxies")
+def test_no_proxy_is_asked_for_an_engine(tmp_path: Path) -> None:
+    assert 0 < start(tmp_path, TOKEN) < 60
+
+
 @pytest.mark.parametrize(
     ("events", "fault"),
     [

@@ -61,6 +61,11 @@ async def test_a_request_goes_through_as_it_came(bench: Bench) -> None:
     assert seen["headers"]["Host"].endswith(":8000")
 
 
+@pytest.mark.usefixtures("dead_proxies")
+async def test_no_proxy_is_asked_for_a_replica(bench: Bench) -> None:
+    await test_a_request_goes_through_as_it_came(bench)
+
+
 async def test_the_host_decides_and_the_body_is_not_read_for_it(bench: Bench) -> None:
     bench.add_service("team", "chat")
     await bench.add_upstream("team", "chat", echo)

@@ -1,6 +1,10 @@
-"""Compile every Triton kernel for a Hopper GPU; no GPU is needed. Run without TRITON_INTERPRET."""
+"""Compile every Triton kernel for a Hopper GPU, in the type named; no GPU is needed.
+
+Run without TRITON_INTERPRET.
+"""
 
 import importlib
+import sys
 from typing import Any
 
 from triton import compile as compile_kernel
@@ -37,5 +41,4 @@ def compile_for(operation: str, constants: dict[str, Any], dtype: str) -> None:
 
 if __name__ == "__main__":
     for operation, constants in CONSTANTS:
-        for dtype in ("bf16", "fp32"):
-            compile_for(operation, constants, dtype)
+        compile_for(operation, constants, sys.argv[1])

@@ -7,11 +7,12 @@ import pytest
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=pytest.mark.long)])
+def test_every_kernel_compiles_for_a_gpu(tmp_path: Path, dtype: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compile_for_gpu.py")
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, script, dtype], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -133,6 +133,7 @@ def test_every_instruction_set_draws_what_the_reference_draws(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=600, deadline=None)
 @cases
 def test_it_does_so_in_thousands_of_rows(

@@ -1,6 +1,5 @@
-"""The wheel brings the compiled kernels. The compiler is a stand-in: others test what the real one makes."""
+"""What the wheel brings. The compiler is a stand-in: other tests show what the real one makes."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from development.proxies import outside_environment
 from millrace_kernels.native import build
 from millrace_kernels.native.instruction_sets import buildable_sets
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "operator", "runtime", "kernels")
+PACKAGES = ("millrace_operator", "millrace_runtime", "millrace_gateway", "millrace_cli", "millrace_kernels")
 COMPILER = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; echo made > "$2"\n'
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def make_wheel(clone: Path, script: str, **environment: str) -> subprocess.Compl
     compiler.write_text(script)
     compiler.chmod(0o755)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(clone / "dist"), str(clone)]
-    environment = {**os.environ, "CXX": str(compiler), **environment}
+    environment = {**outside_environment(), "CXX": str(compiler), **environment}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -50,6 +51,17 @@ def test_a_wheel_holds_a_library_for_each_instruction_set(clone: Path) -> None:
         if name.endswith(".so")
     }
     assert libraries == {build.library_stem(one) for one in buildable_sets()}
+
+
+def test_a_wheel_holds_the_shipped_model_and_nothing_of_its_training(clone: Path) -> None:
+    assert make_wheel(clone, COMPILER).returncode == 0
+    (wheel,) = (clone / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    demo = "millrace_runtime/demo/"
+    assert {name.removeprefix(demo) for name in names if name.startswith(demo)} == {
+        f"stories/{path.name}" for path in (ROOT / "runtime" / demo / "stories").iterdir()
+    }
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, "millrace-0.1.0.dist-info"}
 
 
 def test_a_wheel_without_kernels_is_made_unless_they_are_required(clone: Path) -> None:

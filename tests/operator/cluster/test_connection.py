@@ -75,6 +75,12 @@ async def test_creating_is_an_apply_that_no_live_object_accepts(api: ApiServer, 
     assert recorder.headers["Authorization"] == "Bearer token"
 
 
+@pytest.mark.usefixtures("dead_proxies")
+async def test_no_proxy_is_asked_for_the_api_server(api: ApiServer, recorder: Recorder) -> None:
+    await api.apply_new(OBJ)
+    assert len(recorder.requests) == 1
+
+
 async def test_an_owned_object_is_applied_by_uid_and_status_by_version(
     api: ApiServer, recorder: Recorder
 ) -> None:

@@ -1,5 +1,6 @@
 """The tick against a real HTTP answer in Prometheus's shape: what reaches the planner, and when."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -90,6 +91,17 @@ async def test_what_is_in_flight_reaches_the_planner_by_pod_and_readiness_is_the
     signals, advice = loop.considered[KEY].signals, loop.advice(KEY)
     assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (1, 1, 1)
     assert advice is not None
+    assert advice.in_flight == {"chat-1": 4.0}
+
+
+@pytest.mark.usefixtures("dead_proxies")
+async def test_no_proxy_is_asked_for_prometheus(prometheus: str) -> None:
+    loop = scaling_loop(filled_cache(scaling={"mode": "Automatic"}), prometheus, [])
+    ticking = asyncio.create_task(loop.run())
+    async with asyncio.timeout(5):
+        while (advice := loop.advice(KEY)) is None:  # noqa: ASYNC110  what is awaited has no event
+            await asyncio.sleep(0.005)
+    ticking.cancel()
     assert advice.in_flight == {"chat-1": 4.0}
 
 

@@ -10,10 +10,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
-from millrace_runtime.demo.tokens import encode_document
-from millrace_runtime.demo.train import FOLDER
 from millrace_runtime.protocol.step import RowResult
+from stories_training.generator import HELD_OUT_SEED, generate_document
+from stories_training.tokens import encode_document
+from stories_training.train import FOLDER
 
 TOP = 3
 LENGTH = 12

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.quality import measure, read_documents
-from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
-from millrace_runtime.demo.tokens import encode_document
-from millrace_runtime.demo.train import FOLDER
+from stories_training.generator import HELD_OUT_SEED, generate_document
+from stories_training.tokens import encode_document
+from stories_training.train import FOLDER
 
 
 def test_rounding_costs_the_shipped_model_little() -> None:

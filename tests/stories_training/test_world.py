@@ -1,7 +1,7 @@
 import pytest
 
-from millrace_runtime.demo.lexicon import HE, SHE, Place
-from millrace_runtime.demo.world import Character, Thing, World, WorldError
+from stories_training.lexicon import HE, SHE, Place
+from stories_training.world import Character, Thing, World, WorldError
 
 RIVER, HILL = Place("river", "by"), Place("hill", "on")
 ROSA, BEN = Character("Rosa", "fox", SHE), Character("Ben", "bear", HE)

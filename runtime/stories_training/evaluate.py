@@ -1,4 +1,4 @@
-"""Judge the demo model and write its card: `python -m millrace_runtime.demo.evaluate`."""
+"""Judge the demo model and write its card: `python -m stories_training.evaluate`."""
 
 import argparse
 import math
@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
-from millrace_runtime.demo.llama import Llama, LlamaShape
-from millrace_runtime.demo.tokens import BEGIN, END, ROLE_TOKENS, encode_document
-from millrace_runtime.demo.train import FOLDER, Recipe
+from stories_training.generator import HELD_OUT_SEED, generate_document
+from stories_training.llama import Llama, LlamaShape
+from stories_training.tokens import BEGIN, END, ROLE_TOKENS, encode_document
+from stories_training.train import FOLDER, Recipe
 
 NUM_DOCUMENTS = 60
 """Held-out documents that the card and the test measure on."""
@@ -88,12 +88,12 @@ show and to test serving; it knows nothing else.
   MLP {shape.hidden_width}, {shape.num_layers} layers, {shape.num_heads}/{shape.num_kv_heads} heads of
   {shape.head_width}, tied embedding, bfloat16, context {shape.max_length} (trained on rows of
   {recipe.row_tokens}, the last steps on {recipe.long_row_tokens}).
-- **Data:** stories and conversations made by `millrace_runtime.demo.generator`, whose small world tracks
-  who is where and who holds what. No third party's text. Training uses seeds from 0 on, evaluation
-  seeds from {HELD_OUT_SEED} on.
-- **Training:** `python -m millrace_runtime.demo.train` with its defaults: {recipe.steps} steps,
+- **Data:** stories and conversations made by `stories_training.generator` of this repository,
+  whose small world tracks who is where and who holds what. No third party's text. Training uses seeds
+  from 0 on, evaluation seeds from {HELD_OUT_SEED} on.
+- **Training:** `python -m stories_training.train` with its defaults: {recipe.steps} steps,
   {tokens} tokens; {trained}.
-  It starts with two attention heads that copy (`millrace_runtime.demo.induction`). Two threads and fixed
+  It starts with two attention heads that copy (`stories_training.induction`). Two threads and fixed
   seeds: the same machine class and torch version give the same weights.
 - **Held-out perplexity:** {perplexity:.3f} per token over {num_documents} documents; a test holds it to
   at most {PERPLEXITY_BOUND}. Perplexity on such regular text hides damage: compare logits too.
@@ -118,7 +118,7 @@ def _flat(text: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, sample, write the card."""
-    parser = argparse.ArgumentParser(prog="python -m millrace_runtime.demo.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stories_training.evaluate", description=__doc__)
     parser.add_argument(
         "--model", type=Path, default=FOLDER, help="the model folder (default: the shipped one)"
     )

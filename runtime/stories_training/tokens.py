@@ -7,8 +7,8 @@ from typing import Final
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from millrace_runtime.demo.generator import Document, generate_document
-from millrace_runtime.demo.lexicon import read_extra_words
+from stories_training.generator import Document, generate_document
+from stories_training.lexicon import read_extra_words
 
 VOCABULARY_SIZE: Final = 4096
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from millrace_runtime.demo.generator import HELD_OUT_SEED, Document, generate_document
-from millrace_runtime.demo.lexicon import KINDS, NAMES
+from stories_training.generator import HELD_OUT_SEED, Document, generate_document
+from stories_training.lexicon import KINDS, NAMES
 
 SEEDS = range(HELD_OUT_SEED, HELD_OUT_SEED + 400)
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from millrace_runtime.demo.induction import plant_induction
-from millrace_runtime.demo.llama import Llama, LlamaShape
+from stories_training.induction import plant_induction
+from stories_training.llama import Llama, LlamaShape
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ Pure state: it knows nothing of sentences. Every change checks that it could hap
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from millrace_runtime.demo.lexicon import Place, Pronouns, with_article
+from stories_training.lexicon import Place, Pronouns, with_article
 
 
 class WorldError(ValueError):

@@ -1,4 +1,4 @@
-"""Train the demo model: `python -m millrace_runtime.demo.train`, reproducible on two threads.
+"""Train the demo model: `python -m stories_training.train`, reproducible on two threads.
 
 A compact Llama in plain torch, independent of the runtime's own models so that one can judge the
 other. Most matrices learn by orthogonalised momentum (Muon): after 80 small steps a batch's loss was
@@ -20,14 +20,14 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from millrace_runtime.demo.generator import generate_document
-from millrace_runtime.demo.induction import plant_induction
-from millrace_runtime.demo.llama import Llama, LlamaShape
-from millrace_runtime.demo.muon import Muon
-from millrace_runtime.demo.tokens import END, encode_document, train_tokenizer, write_tokenizer
+from stories_training.generator import generate_document
+from stories_training.induction import plant_induction
+from stories_training.llama import Llama, LlamaShape
+from stories_training.muon import Muon
+from stories_training.tokens import END, encode_document, train_tokenizer, write_tokenizer
 
 NUM_THREADS = 2
-FOLDER = Path(__file__).with_name("stories")
+FOLDER = Path(__file__).parents[1] / "millrace_runtime" / "demo" / "stories"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def write_model(model: Llama, shape: LlamaShape, tokenizer: Tokenizer, folder: P
 
 def main(argv: list[str] | None = None) -> int:
     """Train as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m millrace_runtime.demo.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stories_training.train", description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=FOLDER, help="the folder to write (default: the shipped one)"
     )

@@ -2,9 +2,9 @@
 
 import random
 
-from millrace_runtime.demo.plots import Cast, draw_cast
-from millrace_runtime.demo.telling import Teller
-from millrace_runtime.demo.world import Character, World
+from stories_training.plots import Cast, draw_cast
+from stories_training.telling import Teller
+from stories_training.world import Character, World
 
 
 def tell_walk(rng: random.Random) -> Teller:

@@ -8,10 +8,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from millrace_runtime.demo.evaluate import NUM_DOCUMENTS, PERPLEXITY_BOUND, load_model
-from millrace_runtime.demo.generator import HELD_OUT_SEED, generate_document
-from millrace_runtime.demo.tokens import encode_document
-from millrace_runtime.demo.train import FOLDER
+from stories_training.evaluate import NUM_DOCUMENTS, PERPLEXITY_BOUND, load_model
+from stories_training.generator import HELD_OUT_SEED, generate_document
+from stories_training.tokens import encode_document
+from stories_training.train import FOLDER
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace_runtime.demo.lexicon import FOODS, KINDS, NAMES, THINGS, with_article
-from millrace_runtime.demo.plots import PLOTS, Cast, draw_cast, tell_outing
-from millrace_runtime.demo.questions import ask_questions
-from millrace_runtime.demo.telling import Teller
-from millrace_runtime.demo.walks import tell_walk
-from millrace_runtime.demo.world import World
+from stories_training.lexicon import FOODS, KINDS, NAMES, THINGS, with_article
+from stories_training.plots import PLOTS, Cast, draw_cast, tell_outing
+from stories_training.questions import ask_questions
+from stories_training.telling import Teller
+from stories_training.walks import tell_walk
+from stories_training.world import World
 
 HELD_OUT_SEED = 1_000_000_000
 """Seeds from here on are never trained on."""

@@ -7,8 +7,8 @@ nobody else whom the pronoun could mean.
 import random
 from collections.abc import Sequence
 
-from millrace_runtime.demo.lexicon import USES, Place
-from millrace_runtime.demo.world import Character, Thing, World, WorldError
+from stories_training.lexicon import USES, Place
+from stories_training.world import Character, Thing, World, WorldError
 
 GOES = (
     "{A} went to {place}.",

@@ -22,7 +22,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from millrace_runtime.demo.llama import Attention, Llama, LlamaShape, rotary_table, rotate
+from stories_training.llama import Attention, Llama, LlamaShape, rotary_table, rotate
 
 TOKEN_SCALE = 0.5
 """Standard deviation of the embedding: large enough not to drown in what the layers add."""

@@ -3,8 +3,8 @@
 import random
 from typing import NamedTuple
 
-from millrace_runtime.demo.lexicon import with_article
-from millrace_runtime.demo.world import Event, World
+from stories_training.lexicon import with_article
+from stories_training.world import Event, World
 
 
 class Question(NamedTuple):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millrace_runtime.demo.lexicon import (
+from stories_training.lexicon import (
     FOOD_ADJECTIVES,
     FOODS,
     KINDS,
@@ -15,8 +15,8 @@ from millrace_runtime.demo.lexicon import (
     Place,
     with_article,
 )
-from millrace_runtime.demo.telling import GREETS, Teller
-from millrace_runtime.demo.world import Character, Thing
+from stories_training.telling import GREETS, Teller
+from stories_training.world import Character, Thing
 
 HAS = (
     "{A} had {new}.",

@@ -1,0 +1,21 @@
+"""What holds for every test run, without and with a cluster: nothing outlives it, and it asks no proxy."""
+
+import pytest
+
+from development.leftovers import guard_this_process
+from development.proxies import NAMES, drop_proxies
+
+DEAD_PROXY = "http://127.0.0.1:1"
+
+
+def pytest_configure() -> None:
+    """Before anything is started."""
+    drop_proxies()
+    guard_this_process()
+
+
+@pytest.fixture
+def dead_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name a proxy that nobody listens at, for all addresses, as a platform may do in each pod."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "" if name.lower() == "no_proxy" else DEAD_PROXY)
