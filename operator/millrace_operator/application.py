@@ -14,15 +14,14 @@ from millrace_operator.autoscale.explain import explain
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.cluster.lease import LeaseView
-from millrace_operator.ingest.cache import Cache, Key
+from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.election import Election
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist, wait_period
 from millrace_operator.ingest.supervisor import supervise_watches
-from millrace_operator.ingest.write_through import WriteThrough
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -71,7 +70,7 @@ class Application:
             self.election.is_leader,
         )
         self._reconciler = Reconciler(
-            cluster, WriteThrough(self.cache, self.ingest), settings.render, self.scaling.advice
+            cluster, self.cache, self.ingest.put_written, settings.render, self.scaling.advice
         )
 
     async def run(self) -> None:
@@ -149,7 +148,7 @@ class Application:
                 self._metrics.active_workers.dec()
                 self.queue.done(key)
 
-    async def _reconcile(self, key: Key) -> str:
+    async def _reconcile(self, key: ServiceKey) -> str:
         """Reconcile one service and say how it went, in controller-runtime's words."""
         try:
             again = await self._reconciler.reconcile(key)
@@ -161,18 +160,18 @@ class Application:
             return "requeue"
         except TransientError as error:
             wait = self.queue.retry(key, error.retry_after_seconds or 0.0)
-            LOG.warning("%s/%s: %s; again in %.1f s", *key, error, wait)
+            LOG.warning("%s: %s; again in %.1f s", key, error, wait)
             return "error"
         except Exception:
             wait = self.queue.retry(key)
-            LOG.exception("%s/%s: not reconciled; again in %.1f s", *key, wait)
+            LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
             return "error"
         self.queue.forget_failures(key)
         if again is not None:
             self.queue.add_after(key, again)
         return "success" if again is None else "requeue_after"
 
-    async def _refresh(self, key: Key) -> None:
+    async def _refresh(self, key: ServiceKey) -> None:
         """Read a service anew after a conflict: the watch may be behind."""
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
@@ -193,7 +192,7 @@ class Application:
             decision=self._show_decision,
         )
 
-    def _show_decision(self, key: Key) -> dict[str, Any] | None:
+    def _show_decision(self, key: ServiceKey) -> dict[str, Any] | None:
         considered = self.scaling.considered.get(key)
         if considered is None:
             return None

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from millrace_operator.ingest.cache import Key
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.metrics import Metrics
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
@@ -23,7 +23,7 @@ class Views:
     queue_age_seconds: Callable[[], float]
     is_leader: Callable[[], bool]
     leader: Callable[[], str]
-    decision: Callable[[Key], dict[str, Any] | None]
+    decision: Callable[[ServiceKey], dict[str, Any] | None]
 
 
 def build_app(views: Views) -> web.Application:
@@ -58,12 +58,12 @@ class Pages:
     async def render_decision(self, request: web.Request) -> web.Response:
         """Return the last decision for a service and its inputs; 503 from a replica that does not lead."""
         views = self._views
-        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         if not views.is_leader():
             text = f"this replica does not lead; ask {views.leader() or 'the leader, once there is one'}"
             return web.json_response({"error": text}, status=503)
-        decision = views.decision((namespace, name))
+        decision = views.decision(key)
         if decision is None:
-            text = f"no decision for {namespace}/{name}: it does not exist, is in mode External, or is new"
+            text = f"no decision for {key}: it does not exist, is in mode External, or is new"
             return web.json_response({"error": text}, status=404)
         return web.json_response(decision)

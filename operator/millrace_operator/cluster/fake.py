@@ -10,16 +10,14 @@ from collections import deque
 from typing import Any
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
-
-Key = tuple[str, str, str]
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, ObjectKey, kind_of
 
 
 class FakeCluster:
     """A Cluster whose next calls can be made to fail: `faults` holds what each write meets, None for none."""
 
     def __init__(self) -> None:
-        self.objects: dict[Key, Obj] = {}
+        self.objects: dict[ObjectKey, Obj] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.events: list[Obj] = []
         self.faults: deque[ClusterError | None] = deque()
@@ -28,7 +26,7 @@ class FakeCluster:
     def put(self, obj: Obj) -> Obj:
         """Store `obj` as if somebody else had written it, and return it with its new resourceVersion."""
         metadata = obj["metadata"]
-        key = (obj["kind"], metadata.get("namespace", ""), metadata["name"])
+        key = ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
         stored = copy.deepcopy(obj)
         version = next(self._versions)
         stored["metadata"].setdefault("uid", f"uid-{version}")
@@ -38,11 +36,11 @@ class FakeCluster:
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
         """Take an object away as if somebody else had deleted it."""
-        self.objects.pop((kind.kind, namespace, name), None)
+        self.objects.pop(ObjectKey(kind.kind, namespace, name), None)
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """See Cluster."""
-        return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+        return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
     async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
         """See Cluster. A selector is the mere presence of a label."""
@@ -57,7 +55,7 @@ class FakeCluster:
         """See Cluster."""
         self._record("create", obj)
         metadata = obj["metadata"]
-        if (obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
+        if ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
             raise ConflictError(f"{metadata['name']} exists")
         return self.put(obj)
 
@@ -90,7 +88,7 @@ class FakeCluster:
         """See Cluster."""
         obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("delete", obj)
-        if (kind.kind, namespace, name) in self.objects:
+        if ObjectKey(kind.kind, namespace, name) in self.objects:
             self._require(obj, uid)
             self.remove(kind, namespace, name)
 
@@ -118,7 +116,7 @@ class FakeCluster:
 
     def _require(self, obj: Obj, uid: str | None) -> Obj:
         metadata = obj["metadata"]
-        old = self.objects.get((obj["kind"], metadata["namespace"], metadata["name"]))
+        old = self.objects.get(ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]))
         if old is None or (uid is not None and old["metadata"]["uid"] != uid):
             raise ConflictError(f"{metadata['name']} is gone or another object")
         return old

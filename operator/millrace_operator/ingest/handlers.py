@@ -32,13 +32,13 @@ class Ingest:
         self._expected_since: float | None = None
         self.last_event_at = clock()
 
-    def expect(self) -> None:
-        """Say that an event must come, because something watched was just written."""
-        if self._expected_since is None:
+    def put_written(self, obj: Obj) -> None:
+        """Put what a write of ours returned into the cache. From a real change on, an event is due."""
+        if self._cache.put(obj) and self._expected_since is None:
             self._expected_since = self._clock()
 
     def overdue_seconds(self) -> float:
-        """Return how long an event has been due: a quiet cluster is healthy, a deaf watch is not."""
+        """Return how long the event after a write of ours has not come; 0 when none is due."""
         return 0.0 if self._expected_since is None else self._clock() - self._expected_since
 
     def take(self, kind: Kind, event_type: str | None, raw: Obj) -> None:

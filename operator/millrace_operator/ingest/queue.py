@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-Key = tuple[str, str]
+from millrace_operator.cluster.kinds import ServiceKey
+
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
 
@@ -16,13 +17,13 @@ class WorkQueue:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._urgent: dict[Key, float] = {}
-        self._later: dict[Key, float] = {}
-        self._in_work: set[Key] = set()
-        self._dirty: set[Key] = set()
-        self._failures: dict[Key, int] = {}
-        self._due: dict[Key, float] = {}
-        self._delayed: list[tuple[float, Key]] = []
+        self._urgent: dict[ServiceKey, float] = {}
+        self._later: dict[ServiceKey, float] = {}
+        self._in_work: set[ServiceKey] = set()
+        self._dirty: set[ServiceKey] = set()
+        self._failures: dict[ServiceKey, int] = {}
+        self._due: dict[ServiceKey, float] = {}
+        self._delayed: list[tuple[float, ServiceKey]] = []
         self._wake = asyncio.Event()
         self.num_added = 0
         self.num_retries = 0
@@ -30,7 +31,7 @@ class WorkQueue:
     def __len__(self) -> int:
         return len(self._urgent) + len(self._later)
 
-    def add(self, key: Key, *, is_urgent: bool = True) -> None:
+    def add(self, key: ServiceKey, *, is_urgent: bool = True) -> None:
         """Ask for a look at `key`. Resyncs are not urgent: they wait behind what really happened."""
         if key in self._in_work:
             self._dirty.add(key)
@@ -43,7 +44,7 @@ class WorkQueue:
             self._later.setdefault(key, self._clock())
         self._wake.set()
 
-    def add_after(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: ServiceKey, seconds: float) -> None:
         """Ask for a look at `key` in some seconds; the earliest of several counts."""
         if seconds <= 0:
             self.add(key)
@@ -54,7 +55,7 @@ class WorkQueue:
             heapq.heappush(self._delayed, (due, key))
             self._wake.set()
 
-    def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
+    def retry(self, key: ServiceKey, at_least_seconds: float = 0.0) -> float:
         """Ask for another look after a failure, twice as late each time; return the wait in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
@@ -65,11 +66,11 @@ class WorkQueue:
         self.add_after(key, wait)
         return wait
 
-    def forget_failures(self, key: Key) -> None:
+    def forget_failures(self, key: ServiceKey) -> None:
         """Let the next failure of `key` wait shortly again."""
         self._failures.pop(key, None)
 
-    async def get(self) -> Key:
+    async def get(self) -> ServiceKey:
         """Wait for a key and take it into work; `done` gives it back."""
         while True:
             timeout = self._promote()
@@ -85,7 +86,7 @@ class WorkQueue:
             except TimeoutError:
                 continue
 
-    def done(self, key: Key) -> None:
+    def done(self, key: ServiceKey) -> None:
         """Give a key back; if it was added meanwhile, it waits again."""
         self._in_work.discard(key)
         if key in self._dirty:

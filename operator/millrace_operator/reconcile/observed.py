@@ -38,8 +38,8 @@ def observe(snapshot: Snapshot) -> Observed:
     pods = [read_pod(pod) for pod in snapshot.pods]
     deployments = {
         obj["metadata"]["labels"].get(contract.LABEL_REVISION, ""): obj
-        for (kind, _), obj in snapshot.owned().items()
-        if kind == "Deployment"
+        for key, obj in snapshot.owned().items()
+        if key.kind == "Deployment"
     }
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _state(digest, deployments.get(digest), pods) for digest in hashes}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from millrace_operator.cluster.kinds import Obj, kind_of
+from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.observed import Observed, observe
@@ -33,7 +33,7 @@ from millrace_operator.reconcile.revision import (
 )
 from millrace_operator.reconcile.rollout import Method, Step, plan_rollout
 from millrace_operator.reconcile.scale import Count, choose_count
-from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.snapshot import Snapshot, object_id
 from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
 from millrace_operator.resources.conditions import find_condition, parse_time
 from millrace_operator.resources.types import Spec
@@ -67,13 +67,13 @@ class Note:
 
 @dataclass(frozen=True)
 class Plan:
-    """Writes in the order of acting: status, marks, applies, deletes, events."""
+    """What to write, in this order: status, events, marks, applies, deletes."""
 
     status: dict[str, Any] | None = None
+    events: tuple[Note, ...] = ()
     marks: tuple[Mark, ...] = ()
     applies: tuple[Apply, ...] = ()
     deletes: tuple[Delete, ...] = ()
-    events: tuple[Note, ...] = ()
     requeue_after: float | None = None
 
     @property
@@ -114,10 +114,10 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     wanted = [seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts, count)]
     return Plan(
         status=status if status != old else None,
+        events=tuple(_notes(old, status)),
         marks=marks,
         applies=tuple(_diff(wanted, snapshot)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
-        events=tuple(_notes(old, status)),
         requeue_after=_requeue_after(snapshot, status, deadline, now),
     )
 
@@ -173,7 +173,7 @@ def _render_children(
 def _diff(wanted: Iterable[Obj], snapshot: Snapshot) -> Iterable[Apply]:
     owned, foreign = snapshot.owned(), snapshot.foreign()
     for obj in wanted:
-        key = (obj["kind"], obj["metadata"]["name"])
+        key = object_id(obj)
         observed = owned.get(key)
         if observed is None:
             if key not in foreign:
@@ -188,11 +188,11 @@ def _needs_apply(obj: Obj, observed: Obj) -> bool:
 
 
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
-    kept = {(obj["kind"], obj["metadata"]["name"]) for obj in wanted}
+    kept = {object_id(obj) for obj in wanted}
     in_use = frozenset(targets.step.counts) | {targets.stable}
     old = {revision_name(snapshot.service, d) for d in forgotten(targets.revisions.values(), in_use)}
     for key, obj in snapshot.owned().items():
-        is_history = obj["kind"] == "ControllerRevision" and obj["metadata"]["name"] not in old
+        is_history = key.kind == "ControllerRevision" and key.name not in old
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
             yield Delete(obj)
 
@@ -219,8 +219,3 @@ def _requeue_after(snapshot: Snapshot, status: dict[str, Any], deadline: float, 
     if snapshot.foreign() or snapshot.refusals:
         waits.append(CONFLICT_RETRY_SECONDS)
     return min(waits, default=None)
-
-
-def object_id(obj: Obj) -> ObjectId:
-    """Return kind and name of a raw object."""
-    return kind_of(obj).kind, obj["metadata"]["name"]

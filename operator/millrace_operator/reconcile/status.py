@@ -10,7 +10,7 @@ from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count
-from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import (
     Reason,
     Truth,
@@ -136,7 +136,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
 
 def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     desired, num_ready = inputs.count.desired, inputs.observed.num_ready
-    own_name = ("Service", inputs.snapshot.service["metadata"]["name"])
+    own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
     if own_name in inputs.snapshot.foreign():
         return Truth("Ready", False, Reason.CONFLICT, _explain_conflict(*own_name))
     if num_ready:

@@ -4,7 +4,6 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
-from millrace_operator.ingest.write_through import WriteThrough
 from tests.operator.world import KEY, make_pod, make_service
 
 
@@ -32,7 +31,7 @@ def test_children_and_pods_are_found_by_label() -> None:
     cache.put(versioned({**make_pod("svc"), "kind": "Service"}, 1))
     assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["chat-1"]
     assert [child["kind"] for child in cache.children(KEY)] == ["Service"]
-    cache.drop(POD, KEY[0], "chat-1")
+    cache.drop(POD, KEY.namespace, "chat-1")
     assert cache.pods(KEY) == ()
 
 
@@ -69,14 +68,13 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     now = [0.0]
     cache = Cache()
     ingest = Ingest(cache, WorkQueue(), lambda: now[0])
-    store = WriteThrough(cache, ingest)
     now[0] = 1000
     assert ingest.overdue_seconds() == 0
-    store.put(versioned(make_pod(), 5))
+    ingest.put_written(versioned(make_pod(), 5))
     now[0] = 1030
     assert ingest.overdue_seconds() == 30
     ingest.take(POD, "ADDED", versioned(make_pod(), 5))
-    store.put(versioned(make_pod(), 5))
+    ingest.put_written(versioned(make_pod(), 5))
     now[0] = 2000
     assert ingest.overdue_seconds() == 0
 

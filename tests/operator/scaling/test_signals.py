@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import Windows
 from millrace_operator.autoscale.reading import Reading
-from millrace_operator.autoscale.signals import fetch_reading
+from millrace_operator.scaling.signals import fetch_reading
 
 NOW = 1_700_000_000.0
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
