@@ -3,12 +3,9 @@
 import asyncio
 import dataclasses
 import logging
-import os
 import time
 from contextlib import AsyncExitStack
 from typing import Any
-
-from aiohttp import web
 
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.cluster.connection import ApiServer
@@ -27,8 +24,7 @@ from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_operator.scaling.tick import ScalingLoop
-from millrace_operator.server import Views, build_app
-from millrace_runtime import contract
+from millrace_operator.server import Views, serve
 
 RESOURCE_RETRY_SECONDS = 2.0
 LEASE = "millrace-operator"
@@ -43,6 +39,8 @@ class OperatorSettings:
     scaling: ScalingSettings
     namespace: str
     identity: str
+    bind_address: str
+    """Of /metrics and /healthz; empty: all addresses, IPv6 and IPv4."""
     port: int
     workers: int
 
@@ -75,18 +73,14 @@ class Application:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        runner = web.AppRunner(build_app(self._views()), access_log=None)
-        await runner.setup()
-        host = os.environ.get(contract.ENV_BIND_ADDRESS, contract.DEFAULT_BIND_ADDRESS)
-        await web.TCPSite(runner, host, self._settings.port).start()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
-                group.create_task(self.election.run())
-                group.create_task(self._lead())
-                group.create_task(self.scaling.run())
-        finally:
-            await runner.cleanup()
+        async with (
+            serve(self._views(), self._settings.bind_address, self._settings.port),
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
+            group.create_task(self.election.run())
+            group.create_task(self._lead())
+            group.create_task(self.scaling.run())
 
     async def _wait_for_resource(self) -> None:
         """Wait until the API server knows InferenceServices: the CRD may come after the operator."""

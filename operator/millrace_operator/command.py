@@ -13,6 +13,7 @@ from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_runtime import contract
+from millrace_runtime.listener import read_bind_address
 
 _DEFAULTS = RenderSettings()
 
@@ -91,6 +92,7 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
         ),
         namespace=arguments.namespace,
         identity=arguments.identity,
+        bind_address=read_bind_address(os.environ),
         port=arguments.port,
         workers=arguments.workers,
     )

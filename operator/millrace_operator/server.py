@@ -1,7 +1,8 @@
 """The operator's own HTTP: /metrics, /healthz and /decisions/NAMESPACE/NAME."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.metrics import Metrics
+from millrace_runtime.listener import open_listener
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
@@ -24,6 +26,19 @@ class Views:
     is_leader: Callable[[], bool]
     leader: Callable[[], str]
     decision: Callable[[ServiceKey], dict[str, Any] | None]
+
+
+@asynccontextmanager
+async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.BaseSite]:
+    """Serve while entered. Raises OSError when the address can't be bound."""
+    runner = web.AppRunner(build_app(views), access_log=None)
+    await runner.setup()
+    try:
+        site = web.SockSite(runner, open_listener(address, port))
+        await site.start()
+        yield site
+    finally:
+        await runner.cleanup()
 
 
 def build_app(views: Views) -> web.Application:

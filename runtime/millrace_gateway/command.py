@@ -15,7 +15,8 @@ from millrace_gateway.credentials import ClusterAccess, load_access
 from millrace_gateway.errors import ConfigError
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from millrace_runtime.contract import DEFAULT_BIND_ADDRESS, ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
+from millrace_runtime.contract import ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
+from millrace_runtime.listener import read_bind_address, show_address
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,9 @@ def main(argv: list[str]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_gateway(settings, access))
     except OSError as error:
-        return _fail(f"can't listen on {settings.bind_address}:{settings.port}: {error}", EXIT_BROKEN)
+        return _fail(
+            f"can't listen on {show_address(settings.bind_address, settings.port)}: {error}", EXIT_BROKEN
+        )
 
 
 def read_settings(argv: list[str]) -> Settings:
@@ -44,11 +47,11 @@ def read_settings(argv: list[str]) -> Settings:
         prog="millrace gateway",
         description="The front door of all InferenceServices: finds replicas, streams requests through.",
     )
-    defaults = Settings(os.environ.get(ENV_BIND_ADDRESS) or DEFAULT_BIND_ADDRESS, PORT_GATEWAY)
+    defaults = Settings(read_bind_address(os.environ), PORT_GATEWAY)
     parser.add_argument(
         "--host",
         default=defaults.bind_address,
-        help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else {DEFAULT_BIND_ADDRESS})",
+        help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else all addresses, IPv6 and IPv4)",
     )
     parser.add_argument(
         "--port", type=_read_port, default=PORT_GATEWAY, help="the port to listen on (default: %(default)s)"
@@ -66,7 +69,8 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
     """Serve until a signal, then drain; a second signal ends the drain. Returns the exit status."""
     gateway, signals = Gateway(settings), _Signals()
     async with gateway.serve() as site:
-        logger.info("listening on %s:%d, cluster %s", settings.bind_address, settings.port, access.server)
+        address = show_address(settings.bind_address, settings.port)
+        logger.info("listening on %s, cluster %s", address, access.server)
         follow = asyncio.create_task(gateway.follow(access))
         if not await signals.come_before(follow):
             follow.result()  # it ends only by a fault of ours, which this raises

@@ -21,6 +21,7 @@ from millrace_gateway.settings import Settings
 from millrace_gateway.upstream import open_session
 from millrace_gateway.watch import Sink, Source, Watch
 from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
+from millrace_runtime.listener import open_listener
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Gateway:
         self.balancer = Balancer(settings.suspect_seconds)
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[web.TCPSite]:
+    async def serve(self) -> AsyncIterator[web.BaseSite]:
         """Serve while entered. Raises OSError where the address can't be bound."""
         async with open_session(self.settings) as session:
             runner = web.AppRunner(
@@ -50,8 +51,9 @@ class Gateway:
                 shutdown_timeout=1.0,
             )
             await runner.setup()
-            site = web.TCPSite(runner, self.settings.bind_address, self.settings.port)
             try:
+                listener = open_listener(self.settings.bind_address, self.settings.port)
+                site = web.SockSite(runner, listener)
                 await site.start()
                 yield site
             finally:
@@ -64,7 +66,7 @@ class Gateway:
                 watch = Watch(session, access, source, sink)
                 group.create_task(watch.run(partial(self.lifecycle.note_sync, source.path)))
 
-    async def drain(self, site: web.TCPSite) -> None:
+    async def drain(self, site: web.BaseSite) -> None:
         """Turn unready, take what is still routed here for a while, then finish what is in flight."""
         self.lifecycle.begin_drain()
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)

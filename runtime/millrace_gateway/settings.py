@@ -10,7 +10,7 @@ class Settings:
     """The gateway's settings; parsed from flags and environment in `command`."""
 
     bind_address: str
-    """The address to listen on."""
+    """The address to listen on; empty: all addresses, IPv6 and IPv4."""
     port: int
     """The port to listen on; 0 takes a free one."""
     cluster_domain: str = "cluster.local"

@@ -26,11 +26,9 @@ def read_rules() -> dict[str, set[str]]:
 
 
 def name_exception(ignored: str) -> str:
-    """What the page calls an import that a rule ignores: the shortest name that says it."""
+    """The module that a rule excepts: the one imported where everybody may import it, else the importer."""
     importer, imported = ignored.split(" -> ")
-    if imported == "*":
-        return importer
-    return imported if importer.endswith(".**") else ignored
+    return imported if importer.endswith(".**") else importer
 
 
 def names_in(contract: dict[str, Any]) -> set[str]:

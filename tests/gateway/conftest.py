@@ -66,7 +66,7 @@ class Bench:
     def __init__(self, gateway: Gateway, client: aiohttp.ClientSession, stack: AsyncExitStack) -> None:
         self.gateway = gateway
         self.client = client
-        self.site: web.TCPSite
+        self.site: web.BaseSite
         self.url = ""
         self._stack = stack
 

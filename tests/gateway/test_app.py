@@ -2,9 +2,14 @@
 
 import asyncio
 
+import aiohttp
+import pytest
 from aiohttp import web
 
 from millrace_gateway.objects import Key
+from millrace_gateway.server import Gateway
+from millrace_gateway.settings import Settings
+from tests.addresses import needs_ipv6, url_of
 from tests.gateway.conftest import Bench
 from tests.gateway.test_proxy import BODY, COMPLETIONS
 
@@ -19,6 +24,16 @@ async def list_ids(bench: Bench, host: str | None = None) -> list[str]:
     headers = {"Host": host} if host else {}
     async with bench.client.get(f"{bench.url}/v1/models", headers=headers) as response:
         return [model["id"] for model in (await response.json())["data"]]
+
+
+@needs_ipv6
+@pytest.mark.parametrize(
+    ("address", "asked"), [("", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("127.0.0.1", ["127.0.0.1"])]
+)
+async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> None:
+    async with Gateway(Settings(address, 0)).serve() as site, aiohttp.ClientSession() as http:
+        for host in asked:
+            assert (await http.get(f"{url_of(site, host)}/livez")).status == 200
 
 
 async def test_probes_tell_the_phase(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from millrace_operator.scaling.settings import ScalingSettings
 from tests.operator.world import KEY, make_service
 
 SETTINGS = OperatorSettings(
-    RenderSettings(), ScalingSettings("http://127.0.0.1:9"), "millrace-system", "test", 0, 2
+    RenderSettings(), ScalingSettings("http://127.0.0.1:9"), "millrace-system", "test", "127.0.0.1", 0, 2
 )
 
 
