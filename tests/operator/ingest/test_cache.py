@@ -1,7 +1,10 @@
+import kopf
+import pytest
+
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, WATCHED, Obj
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.ingest.handlers import Ingest, build_registry, build_settings
+from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
 from tests.operator.world import KEY, make_pod, make_service
@@ -77,6 +80,14 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     ingest.put_written(versioned(make_pod(), 5))
     now[0] = 2000
     assert ingest.overdue_seconds() == 0
+
+
+def test_watches_go_to_the_address_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kopf.ConnectionInfo(server="https://kubernetes.default.svc")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    for host, server in (("10.96.0.1", "https://10.96.0.1:6443"), ("fd00::1", "https://[fd00::1]:6443")):
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        assert _at_service_address(found).server == server
 
 
 def test_kopf_only_watches() -> None:
