@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import logging
 import time
-from contextlib import AsyncExitStack
 from typing import Any
 
 from millrace_operator.autoscale.explain import explain
@@ -13,6 +12,7 @@ from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.cluster.lease import LeaseView
+from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.election import Election
 from millrace_operator.ingest.handlers import Ingest
@@ -24,7 +24,7 @@ from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_operator.scaling.tick import ScalingLoop
-from millrace_operator.server import Views, serve
+from millrace_operator.server import Health, Views, serve
 
 RESOURCE_RETRY_SECONDS = 2.0
 LEASE = "millrace-operator"
@@ -48,16 +48,16 @@ class OperatorSettings:
 class Application:
     """One replica of the operator. All replicas watch; only the Lease's holder writes."""
 
-    def __init__(self, settings: OperatorSettings, cluster: ApiServer, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: OperatorSettings, cluster: Cluster, view: LeaseView, metrics: Metrics
+    ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
         self.cache = Cache()
         self.queue = WorkQueue()
         self.ingest = Ingest(self.cache, self.queue)
-        view = LeaseView(settings.identity, settings.namespace, LEASE)
         self.election = Election(cluster, view)
-        cluster.may_write = self.election.is_leader
         metrics.follow(
             self.queue, lambda: time.monotonic() - self.ingest.last_event_at, LEASE, self.election.is_leader
         )
@@ -179,14 +179,19 @@ class Application:
     def _views(self) -> Views:
         return Views(
             metrics=self._metrics,
-            overdue_seconds=self.ingest.overdue_seconds,
-            queue_age_seconds=self.queue.age_seconds,
-            is_leader=self.election.is_leader,
-            leader=lambda: self.election.holder,
-            decision=self._show_decision,
+            read_health=self._read_health,
+            read_decision=self._read_decision,
         )
 
-    def _show_decision(self, key: ServiceKey) -> dict[str, Any] | None:
+    def _read_health(self) -> Health:
+        return Health(
+            overdue_seconds=self.ingest.overdue_seconds(),
+            queue_age_seconds=self.queue.age_seconds(),
+            is_leader=self.election.is_leader(),
+            leader=self.election.holder,
+        )
+
+    def _read_decision(self, key: ServiceKey) -> dict[str, Any] | None:
         considered = self.scaling.considered.get(key)
         if considered is None:
             return None
@@ -199,7 +204,9 @@ class Application:
 async def run_operator(settings: OperatorSettings) -> None:
     """Connect and run until cancelled. Raises BadStartError when there is no API server to talk to."""
     metrics = Metrics()
-    async with AsyncExitStack() as stack:
-        access = await load_access()
-        cluster = await stack.enter_async_context(ApiServer(access, on_request=metrics.count_request))
-        await Application(settings, cluster, metrics).run()
+    view = LeaseView(settings.identity, settings.namespace, LEASE)
+    access = await load_access()
+    async with ApiServer(
+        access, may_write=lambda: view.is_held(time.monotonic()), on_request=metrics.count_request
+    ) as cluster:
+        await Application(settings, cluster, view, metrics).run()

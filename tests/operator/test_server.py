@@ -4,7 +4,14 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
-from millrace_operator.server import OVERDUE_LIMIT_SECONDS, QUEUE_AGE_LIMIT_SECONDS, Views, build_app, serve
+from millrace_operator.server import (
+    OVERDUE_LIMIT_SECONDS,
+    QUEUE_AGE_LIMIT_SECONDS,
+    Health,
+    Views,
+    build_app,
+    serve,
+)
 from tests.addresses import needs_ipv6, url_of
 
 
@@ -23,11 +30,8 @@ def make_views(state: State) -> Views:
     metrics.follow(queue, lambda: 1.5, "lease", lambda: state.leads)
     return Views(
         metrics=metrics,
-        overdue_seconds=lambda: state.watch,
-        queue_age_seconds=lambda: state.queue,
-        is_leader=lambda: state.leads,
-        leader=lambda: "pod-b",
-        decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
+        read_health=lambda: Health(state.watch, state.queue, state.leads, "pod-b"),
+        read_decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
     )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, ObjectKey, kind_of
+from millrace_operator.cluster.protocol import Cluster
 
 
-class FakeCluster:
+class FakeCluster(Cluster):
     """A Cluster whose next calls can be made to fail: `faults` holds what each write meets, None for none."""
 
     def __init__(self) -> None:
@@ -39,11 +40,10 @@ class FakeCluster:
         self.objects.pop(ObjectKey(kind.kind, namespace, name), None)
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        """See Cluster."""
         return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
     async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
-        """See Cluster. A selector is the mere presence of a label."""
+        """List; a selector names a label that must be there."""
         return [
             copy.deepcopy(obj)
             for obj in self.objects.values()
@@ -52,7 +52,6 @@ class FakeCluster:
         ]
 
     async def apply_new(self, obj: Obj) -> Obj:
-        """See Cluster."""
         self._record("create", obj)
         metadata = obj["metadata"]
         if ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
@@ -60,13 +59,11 @@ class FakeCluster:
         return self.put(obj)
 
     async def apply_owned(self, obj: Obj, uid: str) -> Obj:
-        """See Cluster."""
         self._record("apply", obj)
         old = self._require(obj, uid)
         return self._store_if_changed(old, _merge(old, obj))
 
     async def apply_status(self, obj: Obj) -> Obj:
-        """See Cluster."""
         self._record("status", obj)
         old = self._require(obj, None)
         if old["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
@@ -76,7 +73,6 @@ class FakeCluster:
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
     ) -> Obj:
-        """See Cluster."""
         pod: Obj = {"kind": POD.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("annotate", pod)
         old = self._require(pod, uid)
@@ -85,7 +81,6 @@ class FakeCluster:
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """See Cluster."""
         obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("delete", obj)
         if ObjectKey(kind.kind, namespace, name) in self.objects:
@@ -93,15 +88,12 @@ class FakeCluster:
             self.remove(kind, namespace, name)
 
     async def create_event(self, event: Obj) -> None:
-        """See Cluster."""
         self.events.append(copy.deepcopy({**event, "kind": EVENT.kind}))
 
     async def create_lease(self, lease: Obj) -> Obj:
-        """See Cluster."""
         return await self.apply_new({**lease, "kind": LEASE.kind})
 
     async def replace_lease(self, lease: Obj) -> Obj:
-        """See Cluster."""
         self._record("replace", lease)
         old = self._require(lease, None)
         if old["metadata"]["resourceVersion"] != lease["metadata"].get("resourceVersion"):

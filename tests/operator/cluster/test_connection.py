@@ -57,13 +57,15 @@ async def recorder() -> Recorder:
 
 
 @asynccontextmanager
-async def connect(recorder: Recorder, host: str = "127.0.0.1") -> AsyncIterator[ApiServer]:
+async def connect(
+    recorder: Recorder, *, host: str = "127.0.0.1", may_write: bool = True
+) -> AsyncIterator[ApiServer]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", recorder.handle)
     server = TestServer(app, host=host)
     await server.start_server()
     access = FakeAccess(str(server.make_url("")).rstrip("/"))
-    async with server, ApiServer(access) as api:  # type: ignore[arg-type]
+    async with server, ApiServer(access, may_write=lambda: may_write) as api:  # type: ignore[arg-type]
         yield api
 
 
@@ -75,7 +77,7 @@ async def api(recorder: Recorder) -> AsyncIterator[ApiServer]:
 
 @needs_ipv6
 async def test_an_api_server_may_have_an_ipv6_address(recorder: Recorder) -> None:
-    async with connect(recorder, "::1") as api:
+    async with connect(recorder, host="::1") as api:
         await api.apply_new(OBJ)
     assert recorder.headers["Host"].startswith("[::1]:")
 
@@ -144,19 +146,19 @@ async def test_a_servers_wish_for_a_pause_is_passed_on(api: ApiServer, recorder:
     assert caught.value.retry_after_seconds == 7
 
 
-async def test_no_write_leaves_without_the_lease(api: ApiServer, recorder: Recorder) -> None:
-    api.may_write = lambda: False
-    with pytest.raises(NotLeaderError):
-        await api.apply_new(OBJ)
-    with pytest.raises(NotLeaderError):
-        await api.annotate_pod("shop", "p", "u", {})
-    assert recorder.requests == []
-    await api.replace_lease({"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}})
+async def test_no_write_leaves_without_the_lease(recorder: Recorder) -> None:
+    async with connect(recorder, may_write=False) as api:
+        with pytest.raises(NotLeaderError):
+            await api.apply_new(OBJ)
+        with pytest.raises(NotLeaderError):
+            await api.annotate_pod("shop", "p", "u", {})
+        assert recorder.requests == []
+        await api.replace_lease({"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}})
     assert recorder.requests[0][1] == LEASE.path("m", "l")
 
 
 async def test_a_server_that_is_away_is_worth_another_try() -> None:
-    async with ApiServer(FakeAccess("http://127.0.0.1:9")) as api:  # type: ignore[arg-type]
+    async with ApiServer(FakeAccess("http://127.0.0.1:9"), may_write=lambda: True) as api:  # type: ignore[arg-type]
         with pytest.raises(TransientError):
             await api.fetch(INFERENCE_SERVICE, "a", "b")
 
