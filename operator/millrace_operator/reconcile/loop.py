@@ -8,6 +8,7 @@ from millrace_operator.cluster.errors import ClusterError, ConflictError, Refuse
 from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, Obj, ServiceKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.drain import Mark
 from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned, object_id
@@ -77,9 +78,7 @@ class Reconciler:
         for note in chosen.events:
             await self._record(service, note)
         for mark in chosen.marks:
-            self._put_written(
-                await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
-            )
+            await self._mark(key, mark)
         is_blocked = False
         for apply in chosen.applies:
             is_blocked |= not await self._apply(key, service, apply)
@@ -95,9 +94,15 @@ class Reconciler:
             await self._cluster.apply_status({**head, "metadata": metadata, "status": chosen.status})
         )
 
+    async def _mark(self, key: ServiceKey, mark: Mark) -> None:
+        LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
+        pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
+        self._put_written(pod)
+
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
         """Apply one child; return False when something new stands in its way, which the next plan reports."""
         identity = object_id(apply.obj)
+        LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         try:
             if apply.uid is None:
                 self._put_written(await self._cluster.apply_new(apply.obj))
@@ -125,6 +130,7 @@ class Reconciler:
 
     async def _delete(self, key: ServiceKey, delete: Delete) -> None:
         metadata, kind = delete.obj["metadata"], kind_of(delete.obj)
+        LOG.info("%s: delete %s %s: %s", key, *object_id(delete.obj), delete.why)
         await self._cluster.delete(kind, key.namespace, metadata["name"], metadata["uid"])
         self._cache.drop(kind, key.namespace, metadata["name"])
 

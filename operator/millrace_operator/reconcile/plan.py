@@ -24,6 +24,7 @@ from millrace_operator.reconcile.render.workload import (
     render_disruption_budget,
 )
 from millrace_operator.reconcile.revision import (
+    HISTORY_LIMIT,
     Revision,
     forgotten,
     hash_inputs,
@@ -33,7 +34,7 @@ from millrace_operator.reconcile.revision import (
 )
 from millrace_operator.reconcile.rollout import Method, Step, plan_rollout
 from millrace_operator.reconcile.scale import Count, choose_count
-from millrace_operator.reconcile.snapshot import Snapshot, object_id
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
 from millrace_operator.resources.conditions import find_condition, parse_time
 from millrace_operator.resources.types import Spec
@@ -43,10 +44,12 @@ CONFLICT_RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Apply:
-    """An object to create (`uid` is None) or to bring back to what we want."""
+    """An object to create, or to bring back to what we want."""
 
     obj: Obj
     uid: str | None
+    """Of the object that is there; None where none is."""
+    why: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Delete:
     """An object of ours that nothing needs any more."""
 
     obj: Obj
+    why: str
 
 
 @dataclass(frozen=True)
@@ -177,14 +181,19 @@ def _diff(wanted: Iterable[Obj], snapshot: Snapshot) -> Iterable[Apply]:
         observed = owned.get(key)
         if observed is None:
             if key not in foreign:
-                yield Apply(obj, None)
+                yield Apply(obj, None, "it does not exist")
         elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
-            yield Apply(obj, observed["metadata"]["uid"])
+            yield Apply(obj, observed["metadata"]["uid"], _explain_drift(obj, observed))
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:
     # A ControllerRevision's data cannot be changed, and nothing else of it matters.
     return obj["kind"] != "ControllerRevision" and has_drifted(obj, observed)
+
+
+def _explain_drift(obj: Obj, observed: Obj) -> str:
+    before, after = (found.get("spec", {}).get("replicas") for found in (observed, obj))
+    return "it differs from what is wanted" if before == after else f"replicas {before} -> {after}"
 
 
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
@@ -194,7 +203,15 @@ def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Itera
     for key, obj in snapshot.owned().items():
         is_history = key.kind == "ControllerRevision" and key.name not in old
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
-            yield Delete(obj)
+            yield Delete(obj, _explain_delete(key))
+
+
+def _explain_delete(key: ObjectId) -> str:
+    if key.kind == "ControllerRevision":
+        return f"the {HISTORY_LIMIT} newest unused revisions are kept, and it is older"
+    return (
+        "its revision has no replicas any more" if key.kind == "Deployment" else "no plan wants it any more"
+    )
 
 
 def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
