@@ -47,10 +47,9 @@ def read_settings(argv: list[str]) -> Settings:
         prog="millrace gateway",
         description="The front door of all InferenceServices: finds replicas, streams requests through.",
     )
-    defaults = Settings(read_bind_address(os.environ), PORT_GATEWAY)
     parser.add_argument(
         "--host",
-        default=defaults.bind_address,
+        default=read_bind_address(os.environ),
         help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else all addresses, IPv6 and IPv4)",
     )
     parser.add_argument(
@@ -58,7 +57,7 @@ def read_settings(argv: list[str]) -> Settings:
     )
     parser.add_argument(
         "--cluster-domain",
-        default=defaults.cluster_domain,
+        default=Settings.cluster_domain,
         help="the cluster's DNS domain, which may follow .svc in a Host (default: %(default)s)",
     )
     flags = parser.parse_args(argv)
@@ -72,10 +71,10 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
         address = show_address(settings.bind_address, settings.port)
         logger.info("listening on %s, cluster %s", address, access.server)
         follow = asyncio.create_task(gateway.follow(access))
-        if not await signals.come_before(follow):
+        if not await signals.precede(follow):
             follow.result()  # it ends only by a fault of ours, which this raises
         drain = asyncio.create_task(gateway.drain(site))
-        is_drained = not await signals.come_before(drain)
+        is_drained = not await signals.precede(drain)
         for task in (follow, drain):
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -85,7 +84,7 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
 
 
 class _Signals:
-    """SIGTERM and SIGINT as something to wait for, one after the other."""
+    """Waits for SIGTERM and SIGINT, one after the other."""
 
     def __init__(self) -> None:
         self._arrivals: asyncio.Queue[int] = asyncio.Queue()
@@ -96,13 +95,13 @@ class _Signals:
     async def wait(self) -> None:
         await self._arrivals.get()
 
-    async def come_before(self, task: asyncio.Task[None]) -> bool:
-        """Return whether a signal arrives before the task ends."""
+    async def precede(self, task: asyncio.Task[None]) -> bool:
+        """Wait for a signal or the task's end. Return whether the signal was first."""
         arrival = asyncio.create_task(self.wait())
         await asyncio.wait({arrival, task}, return_when=asyncio.FIRST_COMPLETED)
-        has_come = arrival.done()
+        is_first = arrival.done()
         arrival.cancel()
-        return has_come
+        return is_first
 
 
 def _read_port(text: str) -> int:
