@@ -94,7 +94,7 @@ class Application:
                 return
 
     async def _lead(self) -> None:
-        """Work while leading: first a complete view, so that nothing is pruned or made on half of one."""
+        """Reconcile while leading. First list everything, so that no plan is made of half the objects."""
         while True:
             await self.election.wait_for(leading=True)
             LOG.info("leading as %s", self._settings.identity)
@@ -132,18 +132,14 @@ class Application:
 
     async def _run_worker(self) -> None:
         while True:
-            key = await self.queue.get()
-            started = time.monotonic()
-            self._metrics.active_workers.inc()
-            try:
-                result = await self._reconcile(key)
+            async with self.queue.work() as key:
+                started = time.monotonic()
+                with self._metrics.active_workers.track_inprogress():
+                    result = await self._reconcile(key)
                 self._metrics.count_reconcile(result, time.monotonic() - started)
-            finally:
-                self._metrics.active_workers.dec()
-                self.queue.done(key)
 
     async def _reconcile(self, key: ServiceKey) -> str:
-        """Reconcile one service and say how it went, in controller-runtime's words."""
+        """Reconcile one service and return the result in controller-runtime's words."""
         try:
             again = await self._reconciler.reconcile(key)
         except NotLeaderError:
@@ -166,7 +162,7 @@ class Application:
         return "success" if again is None else "requeue_after"
 
     async def _refresh(self, key: ServiceKey) -> None:
-        """Read a service anew after a conflict: the watch may be behind."""
+        """Fetch a service after a conflict, because the watch may be late."""
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:

@@ -15,7 +15,7 @@ from millrace_operator.cluster.protocol import Cluster
 
 
 class FakeCluster(Cluster):
-    """A Cluster whose next calls can be made to fail: `faults` holds what each write meets, None for none."""
+    """An API server whose writes can fail: each removes the first of `faults`, and raises it if not None."""
 
     def __init__(self) -> None:
         self.objects: dict[ObjectKey, Obj] = {}
@@ -36,7 +36,7 @@ class FakeCluster(Cluster):
         return copy.deepcopy(stored)
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Take an object away as if somebody else had deleted it."""
+        """Remove an object as if somebody else had deleted it."""
         self.objects.pop(ObjectKey(kind.kind, namespace, name), None)
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:

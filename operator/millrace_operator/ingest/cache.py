@@ -1,4 +1,4 @@
-"""The objects as last seen, with our own writes put in at once, so that a plan never redoes a write."""
+"""The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
 from collections import defaultdict
 
@@ -33,7 +33,7 @@ class Cache:
         return held is None or _version(held) != _version(obj)
 
     def forget(self, obj: Obj) -> None:
-        """Forget an object that was deleted, unless another one of its name is held by now."""
+        """Forget an object that was deleted. Another object that has its name by now stays."""
         held = self._objects.get(_key_of(obj))
         if held is not None and _uid(held) == _uid(obj):
             del self._objects[_key_of(obj)]
@@ -85,7 +85,7 @@ class Cache:
 
 
 def owner_of(obj: Obj) -> ServiceKey | None:
-    """Return the key of the service that an object is or belongs to by its label; None for none."""
+    """Return the key of the service that an object is, or that its label names; None for none."""
     metadata = obj["metadata"]
     if obj["kind"] == INFERENCE_SERVICE.kind:
         return ServiceKey(metadata["namespace"], metadata["name"])

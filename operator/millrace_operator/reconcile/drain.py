@@ -1,6 +1,6 @@
-"""Which replicas go when there are too many: the idlest ones, by pod-deletion-cost, marked beforehand.
+"""Which replicas go when there are too many: the idlest ones. They are marked with pod-deletion-cost.
 
-The Deployment shrinks only after the marks are seen, because the ReplicaSet controller reads them from a
+The Deployment shrinks only once we have seen the marks, because the ReplicaSet controller reads them from a
 cache of its own.
 """
 

@@ -19,7 +19,7 @@ AGAIN_NOW = 0.0
 
 
 class Reconciler:
-    """Brings one service at a time nearer to what it wants.
+    """Reconciles one service at a time.
 
     `put_written` puts into the cache what a write returned; `advice` is the autoscaler's last word.
     """
@@ -64,7 +64,7 @@ class Reconciler:
     async def _confirm(
         self, key: ServiceKey, service: Obj, conflicts: frozenset[ObjectId]
     ) -> frozenset[ObjectId]:
-        """Return the conflicts that still stand: foreign objects carry no label, so no watch sees them."""
+        """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""
         standing = set()
         for conflict in conflicts:
             found = await self._cluster.fetch(BY_NAME[conflict.kind], key.namespace, conflict.name)
@@ -87,7 +87,7 @@ class Reconciler:
         return AGAIN_NOW if chosen.marks or is_blocked else chosen.requeue_after
 
     async def _write_status(self, service: Obj, chosen: Plan) -> None:
-        """Write the decision before anything follows it; a leader with an old view stops here with a 409."""
+        """Write the decision first. A leader with an old view gets a 409 and writes nothing else."""
         metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
         head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
         self._put_written(
@@ -100,7 +100,7 @@ class Reconciler:
         self._put_written(pod)
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
-        """Apply one child; return False when something new stands in its way, which the next plan reports."""
+        """Apply one child. Return False when something new is in its way, which the next plan reports."""
         identity = object_id(apply.obj)
         LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         try:
@@ -109,14 +109,16 @@ class Reconciler:
             else:
                 self._put_written(await self._cluster.apply_owned(apply.obj, apply.uid))
         except ConflictError:
-            return await self._settle_conflict(key, service, identity)
+            await self._settle_conflict(key, service, identity)
+            return False
         except RefusedError as error:
             known = self._refusals.setdefault(key, {})
             known[identity] = str(error)
             return _has_reported(service, str(error))
         return True
 
-    async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> bool:
+    async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
+        """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""
         kind = BY_NAME[identity.kind]
         found = await self._cluster.fetch(kind, key.namespace, identity.name)
         if found is None:
@@ -126,7 +128,6 @@ class Reconciler:
         else:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
-        return False
 
     async def _delete(self, key: ServiceKey, delete: Delete) -> None:
         metadata, kind = delete.obj["metadata"], kind_of(delete.obj)
@@ -142,7 +143,7 @@ class Reconciler:
 
 
 def _has_reported(service: Obj, message: str) -> bool:
-    """Whether the conditions already say this refusal, so that there is nothing to plan again for now."""
+    """Whether the conditions already tell this refusal. If so, planning again at once changes nothing."""
     conditions = service.get("status", {}).get("conditions", [])
     return any(message in condition.get("message", "") for condition in conditions)
 

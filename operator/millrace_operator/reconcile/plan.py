@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,7 +26,7 @@ from millrace_operator.reconcile.render.workload import (
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
     Revision,
-    forgotten,
+    find_expired,
     hash_inputs,
     next_number,
     read_revisions,
@@ -88,7 +88,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Targets:
-    """The revisions that are to exist, with the counts of those that have Deployments."""
+    """The revisions of a service, and which of them are to have how many replicas."""
 
     target: Revision
     revisions: dict[str, Revision]
@@ -96,8 +96,16 @@ class Targets:
     stable: str
 
 
+class Counts(NamedTuple):
+    """How far the Deployments may go now."""
+
+    by_revision: dict[str, int]
+    marks: tuple[Mark, ...]
+    """Pods to mark before a count may fall further."""
+
+
 def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
-    """Return the writes that bring what is observed nearer to what is wanted; `now` is in epoch seconds."""
+    """Return the writes that bring what is observed nearer to what is wanted. `now` is seconds since 1970."""
     metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
     if "deletionTimestamp" in metadata:
         return Plan()  # garbage collection takes the children, whether we run or not
@@ -110,16 +118,18 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     count = choose_count(spec, old.get("scaling", {}), snapshot.advice)
     observed = observe(snapshot)
     targets = _choose_targets(settings, snapshot, spec, observed, count)
-    counts, marks = _shrink(snapshot, observed, targets.step)
+    counts = _plan_counts(snapshot, observed, targets.step)
     inputs = StatusInputs(
         settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now
     )
     status = render_status(inputs)
-    wanted = [seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts, count)]
+    wanted = [
+        seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
+    ]
     return Plan(
         status=status if status != old else None,
         events=tuple(_notes(old, status)),
-        marks=marks,
+        marks=counts.marks,
         applies=tuple(_diff(wanted, snapshot)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
         requeue_after=_requeue_after(snapshot, status, deadline, now),
@@ -147,8 +157,7 @@ def _choose_targets(
     return Targets(revisions[digest], revisions, step, digest if step.is_done else stable)
 
 
-def _shrink(snapshot: Snapshot, observed: Observed, step: Step) -> tuple[dict[str, int], tuple[Mark, ...]]:
-    """Return the counts that may be written now, and the pods to mark before they may fall further."""
+def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step) -> Counts:
     running = snapshot.advice.in_flight if snapshot.advice else {}
     counts: dict[str, int] = {}
     marks: list[Mark] = []
@@ -156,13 +165,13 @@ def _shrink(snapshot: Snapshot, observed: Observed, step: Step) -> tuple[dict[st
         shrink = plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), running)
         counts[digest] = shrink.count
         marks += shrink.marks
-    return counts, tuple(marks)
+    return Counts(counts, tuple(marks))
 
 
 def _render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
 ) -> list[Obj]:
-    """Return the children in the order in which they depend on each other."""
+    """Return the children that are to exist. Each comes after those that it needs."""
     revisions = [targets.revisions[digest] for digest in counts]
     return [
         render_service_account(service),
@@ -199,7 +208,7 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
     kept = {object_id(obj) for obj in wanted}
     in_use = frozenset(targets.step.counts) | {targets.stable}
-    old = {revision_name(snapshot.service, d) for d in forgotten(targets.revisions.values(), in_use)}
+    old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
     for key, obj in snapshot.owned().items():
         is_history = key.kind == "ControllerRevision" and key.name not in old
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
@@ -215,7 +224,7 @@ def _explain_delete(key: ObjectId) -> str:
 
 
 def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
-    """Record what people look for afterwards: trouble that begins, and counts that change."""
+    """Yield an Event for trouble that begins, for a service that gets ready, and for a count that changes."""
     for name, bad in (("Degraded", "True"), ("Ready", None)):
         before, after = find_condition(old, name), find_condition(new, name)
         if after and (before or {}).get("status") != after["status"]:

@@ -75,7 +75,7 @@ def next_number(revisions: Iterable[Revision]) -> int:
     return max((revision.number for revision in revisions), default=0) + 1
 
 
-def forgotten(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
+def find_expired(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
     """Return the hashes of revisions beyond the newest HISTORY_LIMIT that nothing uses."""
     unused = sorted((r for r in revisions if r.hash not in in_use), key=lambda r: r.number, reverse=True)
     return frozenset(revision.hash for revision in unused[HISTORY_LIMIT:])

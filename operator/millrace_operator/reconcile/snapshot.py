@@ -1,4 +1,4 @@
-"""What a plan is made from: one service and everything of its own that was seen at one moment."""
+"""What a plan is made from: one service and its own objects, as they were seen at one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ def object_id(obj: Obj) -> ObjectId:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the autoscaler last said; None where it does not know."""
+    """The autoscaler's last decision, as the planner reads it. None means unknown."""
 
     desired: int
     reason: str
@@ -36,7 +36,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One service as the cache has it. `conflicts` and `refusals` are what earlier writes met."""
+    """One service as the cache has it, with the conflicts and refusals that earlier writes met."""
 
     service: Obj
     children: tuple[Obj, ...] = ()

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Considered:
-    """What was decided for a service, from what, and when (seconds since 1970)."""
+    """A decision for a service, what it rests on, and when it was made, in seconds since 1970."""
 
     decision: Decision
     signals: Signals
@@ -41,7 +41,7 @@ class Considered:
 
 
 class ScalingLoop:
-    """Keeps each service's memory and its last decision, and says when the planner should look."""
+    """Owner of each service's memory and last decision. Calls `on_change` when a decision is another."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ScalingLoop:
                 await asyncio.sleep(max(0.1, self._settings.tick_seconds - (time.monotonic() - started)))
 
     async def tick(self, session: aiohttp.ClientSession) -> None:
-        """Decide for every service but those in mode External and those whose spec nobody can read."""
+        """Decide for every service, except in mode External and where the spec can't be read."""
         policies = dict(self._read_policies())
         self._forget_all_but(policies.keys())
         if not policies:
@@ -103,12 +103,12 @@ class ScalingLoop:
             self.considered.pop(gone, None)
 
     def _consider(self, key: ServiceKey, policy: Policy, reading: Reading) -> None:
-        memory = self._memories.get(key) or Memory(desired=_desired_of(self._cache.service(key)))
+        memory = self._memories.get(key) or Memory(desired=_read_desired(self._cache.service(key)))
         signals = self._observe(key, policy, reading)
         decision, self._memories[key] = decide(policy, signals, memory, time.monotonic())
         advice, before = render_advice(decision, signals), self.advice(key)
         self.considered[key] = Considered(decision, signals, self._memories[key], advice, reading.at)
-        if before is None or _differs(before, advice):
+        if before is None or _has_changed(before, advice):
             self._on_change(key)
 
     def _observe(self, key: ServiceKey, policy: Policy, reading: Reading) -> Signals:
@@ -118,11 +118,11 @@ class ScalingLoop:
         return dataclasses.replace(signals, replicas=len(pods), ready_replicas=ready)
 
 
-def _desired_of(service: dict[str, Any] | None) -> int | None:
+def _read_desired(service: dict[str, Any] | None) -> int | None:
     desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
     return None if desired is None else int(desired)
 
 
-def _differs(before: Advice, after: Advice) -> bool:
+def _has_changed(before: Advice, after: Advice) -> bool:
     fields = ("desired", "reason", "binding", "is_held", "are_objectives_met", "objectives_message")
     return any(getattr(before, field) != getattr(after, field) for field in fields)

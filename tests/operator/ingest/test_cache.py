@@ -51,11 +51,11 @@ async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> 
 def test_events_reach_the_cache_and_their_owner_the_queue() -> None:
     cache, queue = Cache(), WorkQueue()
     ingest = Ingest(cache, queue)
-    ingest.take(INFERENCE_SERVICE, None, versioned(make_service(), 1))
-    ingest.take(POD, "ADDED", versioned(make_pod(), 2))
+    ingest.record_event(INFERENCE_SERVICE, None, versioned(make_service(), 1))
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 2))
     assert len(cache) == 2
     assert len(queue) == 1
-    ingest.take(POD, "DELETED", versioned(make_pod(), 3))
+    ingest.record_event(POD, "DELETED", versioned(make_pod(), 3))
     assert len(cache) == 1
 
 
@@ -63,7 +63,7 @@ def test_a_late_delete_of_an_old_object_spares_its_successor() -> None:
     cache = Cache()
     ingest = Ingest(cache, WorkQueue())
     cache.put(versioned(make_pod(), 5, uid="new"))
-    ingest.take(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
+    ingest.record_event(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
     assert len(cache.pods(KEY)) == 1
 
 
@@ -76,7 +76,7 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     ingest.put_written(versioned(make_pod(), 5))
     now[0] = 1030
     assert ingest.overdue_seconds() == 30
-    ingest.take(POD, "ADDED", versioned(make_pod(), 5))
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
     ingest.put_written(versioned(make_pod(), 5))
     now[0] = 2000
     assert ingest.overdue_seconds() == 0
@@ -96,6 +96,6 @@ def test_kopf_only_watches() -> None:
     assert not settings.posting.enabled
     waits = iter(settings.networking.error_backoffs)
     assert max(next(waits) for _ in range(1000)) < 40
-    registry = build_registry(Ingest(Cache(), WorkQueue()).take)
+    registry = build_registry(Ingest(Cache(), WorkQueue()).record_event)
     assert len(list(registry._watching.get_all_handlers())) == len(WATCHED)
     assert not list(registry._changing.get_all_handlers())
