@@ -82,7 +82,7 @@ def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Applic
 
 
 def describe_model(name: str, route: Route) -> dict[str, Any]:
-    """Return a model as OpenAI's API lists it; its owner is the namespace."""
+    """Return a model as OpenAI's API lists it, with its namespace as owner."""
     oldest = route.services[0]
     return {
         "id": name,

@@ -33,7 +33,7 @@ class ExpiredError(ApiError):
 
 
 class ReplicaRefusedError(GatewayError):
-    """A replica refused the connection or is draining: it has begun nothing, another may have the request."""
+    """A replica refused the connection or is draining. It has begun nothing of the request."""
 
 
 class StaleConnectionError(GatewayError):

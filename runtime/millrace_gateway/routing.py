@@ -20,7 +20,7 @@ class Addressed(NamedTuple):
 
     route: Route
     body: bytes
-    """What to send: as received, unless the model had to be named as the replicas know it."""
+    """The body to send: as received, or with the model's name as the replicas know it."""
 
 
 def route_host(

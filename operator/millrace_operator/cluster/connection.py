@@ -58,7 +58,7 @@ class ApiServer(Cluster):
             await self._session.close()
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        return await self._send("GET", kind.path(namespace, name), is_absent_fine=True)
+        return await self._send("GET", kind.path(namespace, name), may_be_absent=True)
 
     async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
         """List in chunks of LIST_CHUNK."""
@@ -98,10 +98,10 @@ class ApiServer(Cluster):
         )
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete it; its dependents go in the background."""
+        """Delete the object, and its dependents in the background."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         body["propagationPolicy"] = "Background"
-        await self._write("DELETE", kind.path(namespace, name), body, is_absent_fine=True)
+        await self._write("DELETE", kind.path(namespace, name), body, may_be_absent=True)
 
     async def create_event(self, event: Obj) -> None:
         await self._write("POST", EVENT.path(event["metadata"]["namespace"]), event)
@@ -128,14 +128,14 @@ class ApiServer(Cluster):
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
         *,
-        is_absent_fine: bool = False,
+        may_be_absent: bool = False,
     ) -> Obj:
         wait = self._bucket.reserve(time.monotonic())
         if wait > 0:
             await asyncio.sleep(wait)
         if not self._may_write():
             raise NotLeaderError("the Lease ran out before this write; it was not sent")
-        return await self._send(method, path, body, content_type, query, is_absent_fine=is_absent_fine) or {}
+        return await self._send(method, path, body, content_type, query, may_be_absent=may_be_absent) or {}
 
     async def _send(
         self,
@@ -145,7 +145,7 @@ class ApiServer(Cluster):
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
         *,
-        is_absent_fine: bool = False,
+        may_be_absent: bool = False,
     ) -> Obj | None:
         if self._session is None:
             raise TransientError("not connected")
@@ -158,7 +158,7 @@ class ApiServer(Cluster):
             ) as response:
                 text = await response.text()
                 self._on_request(method, response.status)
-                if response.status == 404 and is_absent_fine:
+                if response.status == 404 and may_be_absent:
                     return None
                 _raise_for_status(response.status, text, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -109,7 +109,7 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
 
 
 def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:
-    """Return the status of a service whose spec this version cannot read; its replicas are left alone."""
+    """Return the status of a service whose spec this version cannot read. Its replicas stay as they are."""
     message = f"this version of the operator cannot read the spec: {error}"
     kept = [
         Truth(c["type"], {"True": True, "False": False}.get(c["status"]), Reason(c["reason"]), c["message"])
