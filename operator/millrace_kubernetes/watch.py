@@ -8,12 +8,12 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import aiohttp
 
+from millrace_kubernetes.collection import Object, Sink, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import ExpiredError, KubernetesError, StreamEndedError, make_api_error
 
@@ -27,32 +27,6 @@ MAX_BACKOFF_SECONDS = 20.0
 
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
-
-Object = dict[str, Any]
-"""A Kubernetes object as JSON gives it."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """What to follow."""
-
-    path: str
-    """The collection's path, as `/api/v1/pods`."""
-    label_selector: str = ""
-    """Which of its objects; empty for all."""
-
-
-class Sink(Protocol):
-    """Keeps what a watch reports."""
-
-    def replace(self, items: Sequence[Object], /) -> None:
-        """Replace all objects with this complete list."""
-
-    def apply(self, item: Object, /) -> None:
-        """Add an object, or replace it with this newer version."""
-
-    def delete(self, item: Object, /) -> None:
-        """Remove an object, given as it last was."""
 
 
 def backoff_seconds(num_failures: int, draw: float, most: float = MAX_BACKOFF_SECONDS) -> float:

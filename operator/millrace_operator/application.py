@@ -3,33 +3,28 @@
 import asyncio
 import dataclasses
 import logging
-import os
 import time
-from contextlib import AsyncExitStack
 from typing import Any
-
-from aiohttp import web
 
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.cluster.lease import LeaseView
-from millrace_operator.ingest.cache import Cache, Key
+from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.election import Election
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist, wait_period
 from millrace_operator.ingest.supervisor import supervise_watches
-from millrace_operator.ingest.write_through import WriteThrough
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_operator.scaling.tick import ScalingLoop
-from millrace_operator.server import Views, build_app
-from millrace_runtime import contract
+from millrace_operator.server import Health, Views, serve
 
 RESOURCE_RETRY_SECONDS = 2.0
 LEASE = "millrace-operator"
@@ -44,6 +39,8 @@ class OperatorSettings:
     scaling: ScalingSettings
     namespace: str
     identity: str
+    bind_address: str
+    """Of /metrics and /healthz; empty: all addresses, IPv6 and IPv4."""
     port: int
     workers: int
 
@@ -51,16 +48,16 @@ class OperatorSettings:
 class Application:
     """One replica of the operator. All replicas watch; only the Lease's holder writes."""
 
-    def __init__(self, settings: OperatorSettings, cluster: ApiServer, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: OperatorSettings, cluster: Cluster, view: LeaseView, metrics: Metrics
+    ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
         self.cache = Cache()
         self.queue = WorkQueue()
         self.ingest = Ingest(self.cache, self.queue)
-        view = LeaseView(settings.identity, settings.namespace, LEASE)
         self.election = Election(cluster, view)
-        cluster.may_write = self.election.is_leader
         metrics.follow(
             self.queue, lambda: time.monotonic() - self.ingest.last_event_at, LEASE, self.election.is_leader
         )
@@ -71,23 +68,19 @@ class Application:
             self.election.is_leader,
         )
         self._reconciler = Reconciler(
-            cluster, WriteThrough(self.cache, self.ingest), settings.render, self.scaling.advice
+            cluster, self.cache, self.ingest.put_written, settings.render, self.scaling.advice
         )
 
     async def run(self) -> None:
         """Run until cancelled."""
-        runner = web.AppRunner(build_app(self._views()), access_log=None)
-        await runner.setup()
-        host = os.environ.get(contract.ENV_BIND_ADDRESS, contract.DEFAULT_BIND_ADDRESS)
-        await web.TCPSite(runner, host, self._settings.port).start()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
-                group.create_task(self.election.run())
-                group.create_task(self._lead())
-                group.create_task(self.scaling.run())
-        finally:
-            await runner.cleanup()
+        async with (
+            serve(self._views(), self._settings.bind_address, self._settings.port),
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
+            group.create_task(self.election.run())
+            group.create_task(self._lead())
+            group.create_task(self.scaling.run())
 
     async def _wait_for_resource(self) -> None:
         """Wait until the API server knows InferenceServices: the CRD may come after the operator."""
@@ -101,7 +94,7 @@ class Application:
                 return
 
     async def _lead(self) -> None:
-        """Work while leading: first a complete view, so that nothing is pruned or made on half of one."""
+        """Reconcile while leading. First list everything, so that no plan is made of half the objects."""
         while True:
             await self.election.wait_for(leading=True)
             LOG.info("leading as %s", self._settings.identity)
@@ -139,18 +132,14 @@ class Application:
 
     async def _run_worker(self) -> None:
         while True:
-            key = await self.queue.get()
-            started = time.monotonic()
-            self._metrics.active_workers.inc()
-            try:
-                result = await self._reconcile(key)
+            async with self.queue.work() as key:
+                started = time.monotonic()
+                with self._metrics.active_workers.track_inprogress():
+                    result = await self._reconcile(key)
                 self._metrics.count_reconcile(result, time.monotonic() - started)
-            finally:
-                self._metrics.active_workers.dec()
-                self.queue.done(key)
 
-    async def _reconcile(self, key: Key) -> str:
-        """Reconcile one service and say how it went, in controller-runtime's words."""
+    async def _reconcile(self, key: ServiceKey) -> str:
+        """Reconcile one service and return the result in controller-runtime's words."""
         try:
             again = await self._reconciler.reconcile(key)
         except NotLeaderError:
@@ -161,19 +150,19 @@ class Application:
             return "requeue"
         except TransientError as error:
             wait = self.queue.retry(key, error.retry_after_seconds or 0.0)
-            LOG.warning("%s/%s: %s; again in %.1f s", *key, error, wait)
+            LOG.warning("%s: %s; again in %.1f s", key, error, wait)
             return "error"
         except Exception:
             wait = self.queue.retry(key)
-            LOG.exception("%s/%s: not reconciled; again in %.1f s", *key, wait)
+            LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
             return "error"
         self.queue.forget_failures(key)
         if again is not None:
             self.queue.add_after(key, again)
         return "success" if again is None else "requeue_after"
 
-    async def _refresh(self, key: Key) -> None:
-        """Read a service anew after a conflict: the watch may be behind."""
+    async def _refresh(self, key: ServiceKey) -> None:
+        """Fetch a service after a conflict, because the watch may be late."""
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:
@@ -186,14 +175,19 @@ class Application:
     def _views(self) -> Views:
         return Views(
             metrics=self._metrics,
-            overdue_seconds=self.ingest.overdue_seconds,
-            queue_age_seconds=self.queue.age_seconds,
-            is_leader=self.election.is_leader,
-            leader=lambda: self.election.holder,
-            decision=self._show_decision,
+            read_health=self._read_health,
+            read_decision=self._read_decision,
         )
 
-    def _show_decision(self, key: Key) -> dict[str, Any] | None:
+    def _read_health(self) -> Health:
+        return Health(
+            overdue_seconds=self.ingest.overdue_seconds(),
+            queue_age_seconds=self.queue.age_seconds(),
+            is_leader=self.election.is_leader(),
+            leader=self.election.holder,
+        )
+
+    def _read_decision(self, key: ServiceKey) -> dict[str, Any] | None:
         considered = self.scaling.considered.get(key)
         if considered is None:
             return None
@@ -206,7 +200,9 @@ class Application:
 async def run_operator(settings: OperatorSettings) -> None:
     """Connect and run until cancelled. Raises BadStartError when there is no API server to talk to."""
     metrics = Metrics()
-    async with AsyncExitStack() as stack:
-        access = await load_access()
-        cluster = await stack.enter_async_context(ApiServer(access, on_request=metrics.count_request))
-        await Application(settings, cluster, metrics).run()
+    view = LeaseView(settings.identity, settings.namespace, LEASE)
+    access = await load_access()
+    async with ApiServer(
+        access, may_write=lambda: view.is_held(time.monotonic()), on_request=metrics.count_request
+    ) as cluster:
+        await Application(settings, cluster, view, metrics).run()

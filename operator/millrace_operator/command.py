@@ -13,8 +13,10 @@ from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_runtime import contract
+from millrace_runtime.listener import read_bind_address
 
-_DEFAULTS = RenderSettings()
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,40 +24,53 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millrace operator", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    add = parser.add_argument
-    add(
+    _add_scaling_flags(parser)
+    _add_render_flags(parser)
+    _add_process_flags(parser)
+    return parser
+
+
+def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--prometheus-url",
         default="http://prometheus.monitoring.svc:9090",
         help="Prometheus to read signals from",
     )
-    add("--gateway-service", default=_DEFAULTS.gateway_service, help="DNS name of the gateway's Service")
-    add("--gateway-port", type=int, default=_DEFAULTS.gateway_port, help="port of the gateway's Service")
-    add("--cluster-domain", default=_DEFAULTS.cluster_domain, help="DNS domain of the cluster")
-    add("--runtime-image", default=_DEFAULTS.runtime_image, help="image of the replicas of new revisions")
-    add(
-        "--image-pull-policy",
-        default=_DEFAULTS.image_pull_policy,
-        choices=("Always", "IfNotPresent", "Never"),
-        help="when nodes pull that image",
+    parser.add_argument(
+        "--tick-seconds",
+        type=float,
+        default=ScalingSettings.tick_seconds,
+        help="seconds between two scaling decisions",
     )
-    add("--tick-seconds", type=float, default=2.0, help="seconds between two scaling decisions")
-    add(
+    parser.add_argument(
         "--scale-down-window-seconds",
         type=float,
-        default=180.0,
+        default=ScalingSettings.scale_down_window_seconds,
         help="scale down only to what every moment of this long would have allowed",
     )
+
+
+def _add_render_flags(parser: argparse.ArgumentParser) -> None:
+    add, defaults = parser.add_argument, RenderSettings
+    add("--gateway-service", default=defaults.gateway_service, help="DNS name of the gateway's Service")
+    add("--gateway-port", type=int, default=defaults.gateway_port, help="port of the gateway's Service")
+    add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
+    add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
+    add(
+        "--image-pull-policy",
+        default=defaults.image_pull_policy,
+        choices=PULL_POLICIES,
+        help="when nodes pull that image",
+    )
+
+
+def _add_process_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
     add("--identity", default=os.environ.get("POD_NAME", socket.gethostname()), help="name in the Lease")
     add("--port", type=int, default=contract.PORT_OPERATOR_METRICS, help="port of /metrics and /healthz")
     add("--workers", type=int, default=4, help="services reconciled at the same time")
-    add(
-        "--log-level",
-        default="INFO",
-        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-        help="least that is logged",
-    )
-    return parser
+    add("--log-level", default="INFO", choices=LOG_LEVELS, help="least that is logged")
 
 
 def main(argv: list[str]) -> int:
@@ -91,6 +106,7 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
         ),
         namespace=arguments.namespace,
         identity=arguments.identity,
+        bind_address=read_bind_address(os.environ),
         port=arguments.port,
         workers=arguments.workers,
     )

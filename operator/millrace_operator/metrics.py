@@ -1,6 +1,7 @@
 """The operator's own metrics, under controller-runtime's names so that its dashboards carry over."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,10 +10,11 @@ from prometheus_client.registry import Collector
 from millrace_operator.ingest.queue import WorkQueue
 
 _CONTROLLER = "inferenceservice"
+_PREFIX = "controller_runtime"
 
 
 class _QueueCollector(Collector):
-    """The queue's own counts, read when somebody scrapes."""
+    """The queue's own counts, read at each scrape."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
@@ -30,36 +32,21 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._reconciles = Counter(
-            "controller_runtime_reconcile_total",
-            "Reconciles.",
-            ["controller", "result"],
-            registry=self.registry,
-        )
-        self._errors = Counter(
-            "controller_runtime_reconcile_errors_total",
-            "Failed ones.",
-            ["controller"],
-            registry=self.registry,
-        )
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        per_controller = f"{_PREFIX}_reconcile"
+        self._reconciles = counter(f"{per_controller}_total", "Reconciles.", ["controller", "result"])
+        self._errors = counter(f"{per_controller}_errors_total", "Failed reconciles.", ["controller"])
         self._seconds = Histogram(
-            "controller_runtime_reconcile_time_seconds", "Duration.", ["controller"], registry=self.registry
+            f"{per_controller}_time_seconds", "Duration.", ["controller"], registry=self.registry
         )
-        self.active_workers = Gauge(
-            "controller_runtime_active_workers", "Workers at work.", registry=self.registry
+        self.active_workers = gauge(f"{_PREFIX}_active_workers", "Workers at work.")
+        self._watch_age = gauge("watch_last_event_age_seconds", "Since the last watch event.")
+        self._leader = gauge("leader_election_master_status", "1 while leading.", ["name"])
+        self.relists = counter("relist_total", "Complete lists.")
+        self.ghosts = counter("cache_ghosts_swept_total", "Missed deletes.")
+        self._requests = counter(
+            "rest_client_requests_total", "API requests; code 0: no answer came.", ["method", "code"]
         )
-        self._watch_age = Gauge(
-            "watch_last_event_age_seconds", "Since the last watch event.", registry=self.registry
-        )
-        self._leader = Gauge(
-            "leader_election_master_status", "1 while leading.", ["name"], registry=self.registry
-        )
-        self.relists = Counter("relist_total", "Complete lists.", registry=self.registry)
-        self.ghosts = Counter("cache_ghosts_swept_total", "Missed deletes.", registry=self.registry)
-        self._requests = Counter(
-            "rest_client_requests_total", "API requests; code 0: none came.", ["method", "code"],
-            registry=self.registry,
-        )  # fmt: skip
 
     def follow(
         self,
@@ -68,7 +55,7 @@ class Metrics:
         lease: str,
         is_leader: Callable[[], bool],
     ) -> None:
-        """Read these whenever somebody scrapes."""
+        """Read the queue, the watch's age and the leadership at each scrape."""
         self.registry.register(_QueueCollector(queue))
         self._watch_age.set_function(watch_age_seconds)
         self._leader.labels(lease).set_function(is_leader)

@@ -1,29 +1,61 @@
 """The operator's own HTTP: /metrics, /healthz and /decisions/NAMESPACE/NAME."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from millrace_operator.ingest.cache import Key
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.metrics import Metrics
+from millrace_runtime.listener import open_listener
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
+class Health:
+    """How this replica of the operator does."""
+
+    overdue_seconds: float
+    """How long the event after a write of ours has not come."""
+    queue_age_seconds: float
+    """How long the oldest key has waited."""
+    is_leader: bool
+    leader: str
+    """Who holds the Lease; empty while that is unknown."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether events come back in time and, on the leader, no key waits for ever."""
+        is_moving = self.queue_age_seconds < QUEUE_AGE_LIMIT_SECONDS or not self.is_leader
+        return self.overdue_seconds < OVERDUE_LIMIT_SECONDS and is_moving
+
+
+@dataclasses.dataclass(frozen=True)
 class Views:
-    """What the server shows, asked for at each request."""
+    """What the server shows, read at each request."""
 
     metrics: Metrics
-    overdue_seconds: Callable[[], float]
-    queue_age_seconds: Callable[[], float]
-    is_leader: Callable[[], bool]
-    leader: Callable[[], str]
-    decision: Callable[[Key], dict[str, Any] | None]
+    read_health: Callable[[], Health]
+    read_decision: Callable[[ServiceKey], dict[str, Any] | None]
+    """Returns the last decision for a service and its inputs."""
+
+
+@asynccontextmanager
+async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.BaseSite]:
+    """Serve while entered. Raises OSError when the address can't be bound."""
+    runner = web.AppRunner(build_app(views), access_log=None)
+    await runner.setup()
+    try:
+        site = web.SockSite(runner, open_listener(address, port))
+        await site.start()
+        yield site
+    finally:
+        await runner.cleanup()
 
 
 def build_app(views: Views) -> web.Application:
@@ -47,23 +79,21 @@ class Pages:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def render_health(self, _request: web.Request) -> web.Response:
-        """Return 200 while our writes come back as events and no key waits for ever; else 503."""
-        views = self._views
-        overdue, queue = views.overdue_seconds(), views.queue_age_seconds()
-        is_moving = queue < QUEUE_AGE_LIMIT_SECONDS or not views.is_leader()
-        is_well = overdue < OVERDUE_LIMIT_SECONDS and is_moving
-        facts = {"overdue_seconds": overdue, "queue_age_seconds": queue, "is_leader": views.is_leader()}
-        return web.json_response(facts, status=200 if is_well else 503)
+        """Return the facts, with 200 while this replica is well, else 503."""
+        health = self._views.read_health()
+        fields = ("overdue_seconds", "queue_age_seconds", "is_leader")
+        facts = {field: getattr(health, field) for field in fields}
+        return web.json_response(facts, status=200 if health.is_well else 503)
 
     async def render_decision(self, request: web.Request) -> web.Response:
         """Return the last decision for a service and its inputs; 503 from a replica that does not lead."""
-        views = self._views
-        namespace, name = request.match_info["namespace"], request.match_info["name"]
-        if not views.is_leader():
-            text = f"this replica does not lead; ask {views.leader() or 'the leader, once there is one'}"
+        health = self._views.read_health()
+        key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
+        if not health.is_leader:
+            text = f"this replica does not lead; ask {health.leader or 'the leader, once there is one'}"
             return web.json_response({"error": text}, status=503)
-        decision = views.decision((namespace, name))
+        decision = self._views.read_decision(key)
         if decision is None:
-            text = f"no decision for {namespace}/{name}: it does not exist, is in mode External, or is new"
+            text = f"no decision for {key}: it does not exist, is in mode External, or is new"
             return web.json_response({"error": text}, status=404)
         return web.json_response(decision)

@@ -22,7 +22,7 @@ SUB_COMMANDS = {
 
 
 def main() -> None:
-    """Run the sub-command named by the first argument. Exits with its status, 2 for a usage error."""
+    """Run the sub-command that the first argument names. Exits with its status; 1 for an unknown name."""
     name, argv = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
     if name in ("--help", "-h", "help"):
         print(usage())  # noqa: T201  the answer to --help

@@ -18,7 +18,7 @@ from millrace_runtime.contract import PATH_LIVE, PATH_METRICS, PATH_READY
 
 
 class Surface:
-    """The handlers beside the proxy's."""
+    """The handlers of all paths that the gateway answers itself."""
 
     def __init__(self, catalogue: Catalogue, proxy: Proxy, metrics: Metrics, lifecycle: Lifecycle) -> None:
         self._catalogue = catalogue
@@ -27,7 +27,7 @@ class Surface:
         self._lifecycle = lifecycle
 
     async def report_live(self, _request: web.Request) -> web.Response:
-        """Answer that the event loop turns."""
+        """Answer 200: the event loop is alive."""
         return web.Response(text="ok\n")
 
     async def report_ready(self, _request: web.Request) -> web.Response:
@@ -70,7 +70,7 @@ class Surface:
 
 
 def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Application:
-    """Return the application; the caller runs it with handlers cancelled when their client leaves."""
+    """Return the application. Run it so that a handler is cancelled when its client leaves."""
     app = web.Application(client_max_size=settings.max_body_bytes)
     app.router.add_get(PATH_LIVE, surface.report_live)
     app.router.add_get(PATH_READY, surface.report_ready)
@@ -82,7 +82,7 @@ def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Applic
 
 
 def describe_model(name: str, route: Route) -> dict[str, Any]:
-    """Return a model as OpenAI's API lists it; its owner is the namespace."""
+    """Return a model as OpenAI's API lists it, with its namespace as owner."""
     oldest = route.services[0]
     return {
         "id": name,

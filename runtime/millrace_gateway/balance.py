@@ -4,13 +4,14 @@ Counts are this gateway's own; with several gateways each balances its own share
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from millrace_gateway.objects import Replica
 
 
 class Balancer:
-    """Owner of the in-flight counts and of who has refused lately."""
+    """Owner of the counts in flight, and of which replicas have refused lately."""
 
     def __init__(self, suspect_seconds: float) -> None:
         self._suspect_seconds = suspect_seconds
@@ -21,8 +22,8 @@ class Balancer:
     def pick(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        One that refused in the last `suspect_seconds` comes after all others: having none in flight
-        it would otherwise be first in line until its readiness probe notices.
+        A replica that refused in the last `suspect_seconds` is picked only where there is no other. It has
+        nothing in flight, so without this rule it would be picked first until its readiness probe fails.
         """
         candidates = [replica for replica in replicas if replica.uid not in tried]
         if len(candidates) > 1:
@@ -32,15 +33,16 @@ class Balancer:
         self._turn += 1
         return candidates[self._turn % len(candidates)]
 
-    def begin(self, replica: Replica) -> None:
-        """Count a request that is sent to the replica."""
+    @contextmanager
+    def count_request(self, replica: Replica) -> Iterator[None]:
+        """Count one request in flight at the replica while entered."""
         self._in_flight[replica.uid] += 1
-
-    def end(self, replica: Replica) -> None:
-        """Count it off, however it ended."""
-        self._in_flight[replica.uid] -= 1
-        if self._in_flight[replica.uid] <= 0:
-            del self._in_flight[replica.uid]
+        try:
+            yield
+        finally:
+            self._in_flight[replica.uid] -= 1
+            if not self._in_flight[replica.uid]:
+                del self._in_flight[replica.uid]
 
     def suspect(self, replica: Replica, now: float) -> None:
         """Note that the replica refused a request."""

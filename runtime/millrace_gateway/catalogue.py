@@ -1,8 +1,8 @@
 """Which services and replicas there are, and which of them a request means. Pure: events in, lookups out.
 
-A service answers to its Host, to `<namespace>/<name>`, and to its served name if it holds that: across
-namespaces the oldest service of a name holds it, so that a newcomer can't capture another tenant's
-prompts. Services of one namespace that share a served name answer to it together.
+A service answers to its Host, to `<namespace>/<name>`, and to its served name if it holds that name. Of
+several namespaces the one with the oldest such service holds it, so that a newcomer can't capture another
+tenant's prompts. Services of one namespace that share a served name answer to it together.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class Route:
 
 
 class Catalogue:
-    """The services and replicas last heard of. Owner of both; lookups never wait and never raise."""
+    """Owner of the services and replicas as last seen. Lookups never wait and never raise."""
 
     def __init__(self) -> None:
         self._services: dict[Key, Service] = {}
@@ -35,23 +35,23 @@ class Catalogue:
     # Events in.
 
     def replace_services(self, items: Iterable[Object]) -> None:
-        """Take a whole list of InferenceServices for the truth."""
+        """Replace all services with this complete list."""
         self._services = {service.key: service for service in map(read_service, items)}
         self._short = _grant_short_names(self._services.values())
 
     def apply_service(self, item: Object) -> None:
-        """Take an added or modified InferenceService."""
+        """Add or replace one service."""
         service = read_service(item)
         self._services[service.key] = service
         self._short = _grant_short_names(self._services.values())
 
     def delete_service(self, item: Object) -> None:
-        """Forget a deleted InferenceService."""
+        """Remove one service, if it is there."""
         self._services.pop(read_key(item), None)
         self._short = _grant_short_names(self._services.values())
 
     def replace_replicas(self, items: Iterable[Object]) -> None:
-        """Take a whole list of replica Pods for the truth."""
+        """Replace all replicas with this complete list of Pods."""
         found = [replica for replica in map(read_replica, items) if replica]
         self._replicas = {replica.uid: replica for replica in found}
         self._ready = {}
@@ -59,7 +59,7 @@ class Catalogue:
             self._index(key)
 
     def apply_replica(self, item: Object) -> None:
-        """Take an added or modified replica Pod."""
+        """Add or replace one replica."""
         self.delete_replica(item)
         replica = read_replica(item)
         if replica:
@@ -67,7 +67,7 @@ class Catalogue:
             self._index(replica.key)
 
     def delete_replica(self, item: Object) -> None:
-        """Forget a deleted replica Pod."""
+        """Remove one replica, if it is there."""
         former = self._replicas.pop(item["metadata"]["uid"], None)
         if former:
             self._index(former.key)
@@ -82,8 +82,8 @@ class Catalogue:
     def find_model(self, model: str) -> Route | None:
         """Return the route of a request's `model`: `<namespace>/<name>`, else a short name.
 
-        Where services live in the namespace, `<namespace>/…` never means a served name of another
-        namespace that happens to be spelt so: its owner's clients would be captured.
+        A served name may look like `<namespace>/…`. Where that namespace has services, only they can hold
+        it: a service of another namespace would capture their clients.
         """
         namespace, slash, name = model.partition("/")
         exact = self.find(Key(namespace, name)) if slash else None
@@ -110,7 +110,7 @@ class Catalogue:
         return frozenset(self._services)
 
     def list_models(self) -> dict[str, Route]:
-        """Return every name to put in `model`: short names, and `<namespace>/<name>` of those without."""
+        """Return routes by name: the short names, and `<namespace>/<name>` of services that hold none."""
         names = dict(self._short)
         for key, service in sorted(self._services.items()):
             if service not in self._short[service.served_name].services:
@@ -129,7 +129,7 @@ class Catalogue:
             self._ready.pop(key, None)
 
     def check_integrity(self) -> None:
-        """Assert that every index agrees with the objects it was made of."""
+        """Assert that every index agrees with the objects."""
         indexed = {replica.uid for replicas in self._ready.values() for replica in replicas}
         assert indexed == {uid for uid, replica in self._replicas.items() if replica.is_ready}
         assert set(self._short) == {s.served_name for s in self._services.values()}

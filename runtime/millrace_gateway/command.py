@@ -15,7 +15,8 @@ from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
-from millrace_runtime.contract import DEFAULT_BIND_ADDRESS, ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
+from millrace_runtime.contract import ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
+from millrace_runtime.listener import read_bind_address, show_address
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,9 @@ def main(argv: list[str]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_gateway(settings, access))
     except OSError as error:
-        return _fail(f"can't listen on {settings.bind_address}:{settings.port}: {error}", EXIT_BROKEN)
+        return _fail(
+            f"can't listen on {show_address(settings.bind_address, settings.port)}: {error}", EXIT_BROKEN
+        )
 
 
 def read_settings(argv: list[str]) -> Settings:
@@ -44,18 +47,17 @@ def read_settings(argv: list[str]) -> Settings:
         prog="millrace gateway",
         description="The front door of all InferenceServices: finds replicas, streams requests through.",
     )
-    defaults = Settings(os.environ.get(ENV_BIND_ADDRESS) or DEFAULT_BIND_ADDRESS, PORT_GATEWAY)
     parser.add_argument(
         "--host",
-        default=defaults.bind_address,
-        help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else {DEFAULT_BIND_ADDRESS})",
+        default=read_bind_address(os.environ),
+        help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else all addresses, IPv6 and IPv4)",
     )
     parser.add_argument(
         "--port", type=_read_port, default=PORT_GATEWAY, help="the port to listen on (default: %(default)s)"
     )
     parser.add_argument(
         "--cluster-domain",
-        default=defaults.cluster_domain,
+        default=Settings.cluster_domain,
         help="the cluster's DNS domain, which may follow .svc in a Host (default: %(default)s)",
     )
     flags = parser.parse_args(argv)
@@ -66,12 +68,13 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
     """Serve until a signal, then drain; a second signal ends the drain. Returns the exit status."""
     gateway, signals = Gateway(settings), _Signals()
     async with gateway.serve() as site:
-        logger.info("listening on %s:%d, cluster %s", settings.bind_address, settings.port, access.server)
+        address = show_address(settings.bind_address, settings.port)
+        logger.info("listening on %s, cluster %s", address, access.server)
         follow = asyncio.create_task(gateway.follow(access))
-        if not await signals.come_before(follow):
+        if not await signals.precede(follow):
             follow.result()  # it ends only by a fault of ours, which this raises
         drain = asyncio.create_task(gateway.drain(site))
-        is_drained = not await signals.come_before(drain)
+        is_drained = not await signals.precede(drain)
         for task in (follow, drain):
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -81,7 +84,7 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
 
 
 class _Signals:
-    """SIGTERM and SIGINT as something to wait for, one after the other."""
+    """Waits for SIGTERM and SIGINT, one after the other."""
 
     def __init__(self) -> None:
         self._arrivals: asyncio.Queue[int] = asyncio.Queue()
@@ -92,13 +95,13 @@ class _Signals:
     async def wait(self) -> None:
         await self._arrivals.get()
 
-    async def come_before(self, task: asyncio.Task[None]) -> bool:
-        """Return whether a signal arrives before the task ends."""
+    async def precede(self, task: asyncio.Task[None]) -> bool:
+        """Wait for a signal or the task's end. Return whether the signal was first."""
         arrival = asyncio.create_task(self.wait())
         await asyncio.wait({arrival, task}, return_when=asyncio.FIRST_COMPLETED)
-        has_come = arrival.done()
+        is_first = arrival.done()
         arrival.cancel()
-        return has_come
+        return is_first
 
 
 def _read_port(text: str) -> int:

@@ -18,7 +18,7 @@ class GatewayError(Exception):
 
 
 class ReplicaRefusedError(GatewayError):
-    """A replica refused the connection or is draining: it has begun nothing, another may have the request."""
+    """A replica refused the connection or is draining. It has begun nothing of the request."""
 
 
 class StaleConnectionError(GatewayError):

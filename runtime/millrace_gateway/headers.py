@@ -21,12 +21,12 @@ _OF_THE_REQUEST = _HOP_BY_HOP | {"host", "content-length", "expect"}
 
 
 def request_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return what a replica gets: the Host and the length are set anew, and `Expect` has been met."""
+    """Return the headers for a replica. Host and length are set later, and `Expect` is answered already."""
     return _without(headers, _OF_THE_REQUEST)
 
 
 def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return what the client gets: all but what concerns the connection to the replica alone."""
+    """Return the headers for the client: all but those of the connection to the replica."""
     return _without(headers, _HOP_BY_HOP)
 
 

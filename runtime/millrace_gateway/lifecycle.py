@@ -1,7 +1,8 @@
-"""Where the gateway stands between its start and its exit."""
+"""The phase of the gateway: starting, serving or draining."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 
@@ -21,38 +22,39 @@ class Lifecycle:
         self._unsynced = set(awaited)
         self._is_draining = False
         self.num_in_flight = 0
-        """Requests received and not answered to their end."""
+        """Requests whose answer has not ended."""
         self.idle = asyncio.Event()
-        """Set while there is none."""
+        """Set while no request is in flight."""
         self.idle.set()
 
-    def begin_request(self) -> None:
-        """Count a request that was received."""
+    @contextmanager
+    def count_request(self) -> Iterator[None]:
+        """Count one request in flight while entered."""
         self.num_in_flight += 1
         self.idle.clear()
-
-    def end_request(self) -> None:
-        """Count it off, however it ended."""
-        self.num_in_flight -= 1
-        if not self.num_in_flight:
-            self.idle.set()
+        try:
+            yield
+        finally:
+            self.num_in_flight -= 1
+            if not self.num_in_flight:
+                self.idle.set()
 
     def note_sync(self, name: str) -> None:
-        """Note that its first list arrived."""
+        """Note that the awaited collection of this name has been listed."""
         self._unsynced.discard(name)
 
     def begin_drain(self) -> None:
-        """Leave: not ready any more, and connections close after their answer."""
+        """Turn unready; from now on each connection closes after its answer."""
         self._is_draining = True
 
     @property
     def is_synced(self) -> bool:
-        """Whether an unknown name is truly unknown."""
+        """Whether every awaited collection has been listed once."""
         return not self._unsynced
 
     @property
     def phase(self) -> Phase:
-        """Where the gateway stands now."""
+        """The phase now."""
         if self._is_draining:
             return Phase.DRAINING
         return Phase.SERVING if self.is_synced else Phase.STARTING

@@ -1,10 +1,12 @@
 """What the gateway counts, a series for each service, under the names in `contract`.
 
-Every known service has its series from the start: an absent series and no arrivals are different things
-to whoever scales by them.
+Every known service has its series from the start: an autoscaler takes an absent series for unknown, and a
+series of zeros for no arrivals.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 
 from prometheus_client import (
@@ -40,6 +42,23 @@ class Outcome(StrEnum):
     """No replica was ready to take it."""
 
 
+@dataclass
+class Ending:
+    """The outcome of a request, set by who serves it."""
+
+    outcome: Outcome = Outcome.CLIENT_LEFT
+    """What it is where the handler is cancelled, which means that the client has left."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The series of one service."""
+
+    arrivals: Counter
+    in_flight: Gauge
+    finished: Mapping[Outcome, Counter]
+
+
 class Metrics:
     """The gateway's metrics, in a registry of their own."""
 
@@ -58,36 +77,43 @@ class Metrics:
         self._in_flight = Gauge(
             METRIC_GATEWAY_IN_FLIGHT, "Requests received and not ended.", _LABELS, registry=self.registry
         )
-        self._known: set[Key] = set()
+        self._series: dict[Key, Series] = {}
 
     def track(self, keys: Collection[Key]) -> None:
-        """Begin the series of new services, and drop those of deleted ones."""
-        for key in self._known.difference(keys):
-            self._forget(key)
-        for key in set(keys) - self._known:
-            self._arrivals.labels(*key)
-            self._in_flight.labels(*key)
-            for outcome in Outcome:
-                self._finished.labels(*key, outcome)
-        self._known = set(keys)
+        """Begin the series of each new service, and drop those of deleted services."""
+        for key in self._series.keys() - set(keys):
+            self._remove(key)
+        for key in set(keys) - self._series.keys():
+            self._series[key] = Series(
+                self._arrivals.labels(*key),
+                self._in_flight.labels(*key),
+                {outcome: self._finished.labels(*key, outcome) for outcome in Outcome},
+            )
 
-    def begin(self, key: Key) -> None:
-        """Count an arrival. A service deleted meanwhile has no series left to count in."""
-        if key in self._known:
-            self._arrivals.labels(*key).inc()
-            self._in_flight.labels(*key).inc()
+    @contextmanager
+    def count_request(self, key: Key) -> Iterator[Ending]:
+        """Count a request's arrival, and at the exit its end, with the outcome that the caller has set.
 
-    def end(self, key: Key, outcome: Outcome) -> None:
-        """Count its end."""
-        if key in self._known:
-            self._in_flight.labels(*key).dec()
-            self._finished.labels(*key, outcome).inc()
+        A request of a service that is not tracked is in no series. If its service is deleted meanwhile and
+        made anew, the new series do not count its end.
+        """
+        ending, series = Ending(), self._series.get(key)
+        if series:
+            series.arrivals.inc()
+            series.in_flight.inc()
+        try:
+            yield ending
+        finally:
+            if series:
+                series.in_flight.dec()
+                series.finished[ending.outcome].inc()
 
     def render(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _forget(self, key: Key) -> None:
+    def _remove(self, key: Key) -> None:
+        del self._series[key]
         self._arrivals.remove(*key)
         self._in_flight.remove(*key)
         for outcome in Outcome:

@@ -1,13 +1,14 @@
 """Serves one request under `/v1/`: which service, which replica, stream, count.
 
-A request body is held (it is bounded) so that it can go to a second replica; an answer never is. A second
-replica is asked only where the first has begun nothing: it refused the connection, or answered 503 with the
-draining header. One more case looks like a failure and is none: an idle connection that the replica closed
-as we reused it. That is asked again, but only once: a request that kills its replica must not kill them all.
+A request's body is held, within a bound, so that it can be sent to a second replica. An answer is never
+held. A second replica is asked only where the first has begun nothing: it refused the connection, or
+answered 503 with the draining header. An idle connection that a replica closed just as we reused it is no
+failure of the replica, so the request is sent again, once. More than once could carry a request that kills
+its replica to all of them.
 """
 
 import time
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -37,8 +38,15 @@ from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
 Response = TypeVar("Response", bound=web.StreamResponse)
 
 
+class Served(NamedTuple):
+    """The response as it was sent to the client, and how the request ended."""
+
+    response: web.StreamResponse
+    outcome: Outcome
+
+
 class Proxy:
-    """The data path. Composes what decides (routing, balance) with the two connections."""
+    """The data path: joins routing and balance to the connections of client and replica."""
 
     def __init__(
         self,
@@ -59,18 +67,16 @@ class Proxy:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        self._lifecycle.begin_request()
-        try:
-            return await self._serve(request)
-        except RequestRefusedError as refusal:
-            return self.refuse(refusal)
-        except ConnectionError:  # the client left before its request was read
-            return web.Response()
-        finally:
-            self._lifecycle.end_request()
+        with self._lifecycle.count_request():
+            try:
+                return await self._serve(request)
+            except RequestRefusedError as refusal:
+                return self.refuse(refusal)
+            except ConnectionError:  # the client left before its request was read
+                return web.Response()
 
     def route_host(self, request: web.Request) -> Route | None:
-        """Return the route that the Host decides, if it does. Raises ModelNotFoundError, NotSyncedError."""
+        """Return the route that the Host decides, or None. Raises ModelNotFoundError and NotSyncedError."""
         if not self._lifecycle.is_synced:
             raise NotSyncedError(
                 "The gateway has just started. Send the request again.", retry_after_seconds=1
@@ -113,31 +119,29 @@ class Proxy:
     async def _serve_and_count(self, request: web.Request, addressed: Addressed) -> web.StreamResponse:
         replica = self._pick(addressed.route, set())
         key = replica.key if replica else addressed.route.services[0].key
-        outcome = Outcome.CLIENT_LEFT  # what a cancelled handler means
-        self._metrics.begin(key)
-        try:
-            upstream_request = _readdress(request, addressed.body)
-            answer, outcome = await self._exchange(request, upstream_request, addressed.route, replica)
-        except NoReplicaError:
-            outcome = Outcome.NO_REPLICA
-            raise
-        except UpstreamFailedError:
-            outcome = Outcome.UPSTREAM_ERROR
-            raise
-        finally:
-            self._metrics.end(key, outcome)
-        return answer
+        with self._metrics.count_request(key) as ending:
+            try:
+                upstream_request = _readdress(request, addressed.body)
+                served = await self._exchange(request, upstream_request, addressed.route, replica)
+            except NoReplicaError:
+                ending.outcome = Outcome.NO_REPLICA
+                raise
+            except UpstreamFailedError:
+                ending.outcome = Outcome.UPSTREAM_ERROR
+                raise
+            ending.outcome = served.outcome
+            return served.response
 
     async def _exchange(
         self, request: web.Request, upstream_request: UpstreamRequest, route: Route, first: Replica | None
-    ) -> tuple[web.StreamResponse, Outcome]:
+    ) -> Served:
         tried: set[str] = set()
         can_repeat, replica = True, first
         while replica:
-            self._balancer.begin(replica)
             try:
-                upstream = await ask(self._session, upstream_request, replica)
-                return await self._answer(request, upstream)
+                with self._balancer.count_request(replica):
+                    upstream = await ask(self._session, upstream_request, replica)
+                    return await self._answer(request, upstream)
             except ReplicaRefusedError:
                 tried.add(replica.uid)
                 self._balancer.suspect(replica, time.monotonic())
@@ -145,23 +149,19 @@ class Proxy:
                 if not can_repeat:
                     raise describe_failure(replica) from error
                 can_repeat = False
-            finally:
-                self._balancer.end(replica)
             replica = self._pick(route, tried)
-        raise self._describe_absence(route, len(tried))
+        raise NoReplicaError(describe_absence(route, len(tried)), self._settings.retry_after_seconds)
 
-    async def _answer(
-        self, request: web.Request, upstream: aiohttp.ClientResponse
-    ) -> tuple[web.StreamResponse, Outcome]:
+    async def _answer(self, request: web.Request, upstream: aiohttp.ClientResponse) -> Served:
         answer = self._close_when_draining(begin_answer(upstream))
         try:
             is_whole = await relay(request, upstream, answer)
         except ConnectionError:
-            return answer, Outcome.CLIENT_LEFT
+            return Served(answer, Outcome.CLIENT_LEFT)
         finally:
             upstream.close()  # unless at its end, this is what cancels the generation
         is_good = is_whole and upstream.status < 500
-        return answer, Outcome.COMPLETED if is_good else Outcome.UPSTREAM_ERROR
+        return Served(answer, Outcome.COMPLETED if is_good else Outcome.UPSTREAM_ERROR)
 
     def _pick(self, route: Route, tried: set[str]) -> Replica | None:
         return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.monotonic())
@@ -171,12 +171,9 @@ class Proxy:
             response.force_close()
         return response
 
-    def _describe_absence(self, route: Route, num_refused: int) -> NoReplicaError:
-        return NoReplicaError(describe_absence(route, num_refused), self._settings.retry_after_seconds)
-
 
 def describe_absence(route: Route, num_refused: int) -> str:
-    """Return what to tell a client whose service has no replica that took its request."""
+    """Return the message for a client whose request no replica has taken."""
     keys = ", ".join(str(service.key) for service in route.services)
     state = "; ".join(service.state for service in route.services if service.state)
     cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state

@@ -23,8 +23,8 @@ def begin_answer(upstream: aiohttp.ClientResponse) -> web.StreamResponse:
 async def relay(request: web.Request, upstream: aiohttp.ClientResponse, answer: web.StreamResponse) -> bool:
     """Stream the body through; false when the replica broke off. Raises ConnectionError if the client left.
 
-    A broken answer ends without its end mark (the last chunk, or the length promised), so that no client
-    takes it for whole; an event stream tells why in a last event.
+    A broken answer ends without its end mark, which is the last chunk or the promised length, so that no
+    client takes it for whole. An event stream gets a last event that says why.
     """
     await answer.prepare(request)
     last = b"\n\n"

@@ -20,16 +20,16 @@ class Addressed(NamedTuple):
 
     route: Route
     body: bytes
-    """What to send: as received, unless the model had to be named as the replicas know it."""
+    """The body to send: as received, or with the model's name as the replicas know it."""
 
 
 def route_host(
     catalogue: Catalogue, host: str, cluster_domain: str, own_namespace: str | None
 ) -> Route | None:
-    """Return the route that a Host decides, None when it leaves that to the model.
+    """Return the route that a Host decides, or None where the model has to decide.
 
-    Raises ModelNotFoundError where the Host names a service that is not there: were the model asked then, a
-    deleted service's clients, whose DNS entry lives on, would reach whoever serves that name elsewhere.
+    Raises ModelNotFoundError where the Host names a service that is not there. The model is not asked then:
+    clients of a deleted service may still find its DNS entry, and must not reach another service by it.
     """
     address = parse_host(host, cluster_domain)
     if address is None:
@@ -47,8 +47,8 @@ def route_host(
 def route_model(catalogue: Catalogue, body: bytes) -> Addressed:
     """Read `model` from a JSON body and find its route. Raises BadRequestError or ModelNotFoundError.
 
-    Replicas know only their served name, so a body that says `<namespace>/<name>` is written anew with
-    that; any other goes on as it came.
+    Replicas know only their served name. A body with `<namespace>/<name>` is written again with the served
+    name; any other stays as it is.
     """
     document = _parse_body(body)
     model = document["model"]
@@ -61,7 +61,7 @@ def route_model(catalogue: Catalogue, body: bytes) -> Addressed:
 
 
 def describe_unknown(catalogue: Catalogue, model: str) -> str:
-    """Return what to tell a client that asked for a model that is not there."""
+    """Return the message for a client that asked for a model that is not there."""
     namespace, slash, _ = model.partition("/")
     names = catalogue.list_namespace(namespace) if slash else []
     scope = f"In namespace {namespace} there are" if names else "There are"

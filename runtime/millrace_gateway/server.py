@@ -20,6 +20,7 @@ from millrace_gateway.upstream import open_session
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
+from millrace_runtime.listener import open_listener
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Gateway:
         self.replica_sink = ReplicaSink(self.catalogue, self.lifecycle)
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[web.TCPSite]:
+    async def serve(self) -> AsyncIterator[web.BaseSite]:
         """Serve while entered. Raises OSError where the address can't be bound."""
         async with open_session(self.settings) as session:
             runner = web.AppRunner(
@@ -48,8 +49,9 @@ class Gateway:
                 shutdown_timeout=1.0,
             )
             await runner.setup()
-            site = web.TCPSite(runner, self.settings.bind_address, self.settings.port)
             try:
+                listener = open_listener(self.settings.bind_address, self.settings.port)
+                site = web.SockSite(runner, listener)
                 await site.start()
                 yield site
             finally:
@@ -63,7 +65,7 @@ class Gateway:
             group.create_task(Watch(connection, SERVICES, self.service_sink).run())
             group.create_task(Watch(connection, REPLICAS, self.replica_sink).run())
 
-    async def drain(self, site: web.TCPSite) -> None:
+    async def drain(self, site: web.BaseSite) -> None:
         """Turn unready, take what is still routed here for a while, then finish what is in flight."""
         self.lifecycle.begin_drain()
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)

@@ -1,4 +1,4 @@
-"""What the gateway is told once, at its start."""
+"""The gateway's settings, read once at its start."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ class Settings:
     """The gateway's settings; parsed from flags and environment in `command`."""
 
     bind_address: str
-    """The address to listen on."""
+    """The address to listen on; empty: all addresses, IPv6 and IPv4."""
     port: int
     """The port to listen on; 0 takes a free one."""
     cluster_domain: str = "cluster.local"
     """The cluster's DNS domain: what may follow `.svc` in a Host."""
     max_body_bytes: int = 8 * MEBIBYTE
-    """A longer request body is refused with 413: it is held until a replica has answered."""
+    """A longer request body is refused with 413, because bodies are held until a replica has answered."""
     own_namespace: str | None = None
     """Where the gateway's own Service lives: a Host that names it says nothing of a model."""
     connect_seconds: float = 3.0

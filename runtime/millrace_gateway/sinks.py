@@ -6,7 +6,7 @@ from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.metrics import Metrics
 from millrace_gateway.objects import Object
-from millrace_kubernetes.watch import Source
+from millrace_kubernetes.collection import Source
 from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
 
 SERVICES = Source(f"/apis/{GROUP}/{VERSION}/{PLURAL}")

@@ -1,4 +1,4 @@
-"""The connections to replicas: sends one request to one replica and says how that went."""
+"""The connections to replicas: sends one request to one replica and returns its answer, or raises why not."""
 
 import io
 import logging
@@ -33,16 +33,16 @@ class UpstreamRequest:
 
 @dataclass
 class Attempt:
-    """What aiohttp's trace tells of one exchange."""
+    """What aiohttp's trace says of one exchange."""
 
     was_reused: bool = False
     """The connection had served another request before."""
 
 
 def open_session(settings: Settings) -> aiohttp.ClientSession:
-    """Return a session that changes nothing of what it carries: no cookies, headers or decoding of its own.
+    """Return a session that adds no cookies and no headers, and decodes nothing.
 
-    Only the time to connect is limited: how long a generation takes is its client's business.
+    Only the time to connect is limited: a generation may take as long as its client waits.
     """
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_reuse)
@@ -81,7 +81,7 @@ async def ask(
 
 
 def describe_failure(replica: Replica) -> UpstreamFailedError:
-    """Return what to tell a client whose replica broke before it answered."""
+    """Return the error for a client whose replica broke before it answered."""
     return UpstreamFailedError(
         f"The replica {replica.pod} of {replica.key} closed the connection before it answered. "
         "Send the request again; the pod's log says why."

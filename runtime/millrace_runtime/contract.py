@@ -16,9 +16,9 @@ LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
 LABEL_COMPONENT: Final = "millrace.dev/component"  # "replica" on the pods that serve
 
-# One replica. It binds MILLRACE_BIND_ADDRESS, all interfaces when unset.
+# Every command binds MILLRACE_BIND_ADDRESS; listener.py says what the default means.
 ENV_BIND_ADDRESS: Final = "MILLRACE_BIND_ADDRESS"
-DEFAULT_BIND_ADDRESS: Final = "0.0.0.0"  # noqa: S104  a pod serves its network, not its loopback
+DEFAULT_BIND_ADDRESS: Final = ""  # all addresses, IPv6 and IPv4
 PORT_HTTP: Final = 8000  # the OpenAI dialect, /readyz and /metrics
 PORT_LIVE: Final = 8001  # the supervisor's /livez, answered without the HTTP process
 PORT_NAME_HTTP: Final = "http"

@@ -67,7 +67,7 @@ class Bench:
     def __init__(self, gateway: Gateway, client: aiohttp.ClientSession, stack: AsyncExitStack) -> None:
         self.gateway = gateway
         self.client = client
-        self.site: web.TCPSite
+        self.site: web.BaseSite
         self.url = ""
         self._stack = stack
 
@@ -81,16 +81,23 @@ class Bench:
     def add_pod(self, namespace: str, service: str, uid: str, address: str) -> None:
         self.gateway.catalogue.apply_replica(make_pod(namespace, service, uid, address=address))
 
-    async def add_upstream(self, namespace: str, service: str, handler: Handler) -> str:
-        """Start a replica, and return its pod's uid."""
+    async def add_upstream(
+        self,
+        namespace: str,
+        service: str,
+        handler: Handler,
+        address: str | None = None,
+        port: int = PORT_HTTP,
+    ) -> str:
+        """Start a replica, at an address of its own unless one is given, and return its pod's uid."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", handler)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         uid = f"{service}-{next(NUMBERS)}"
-        address = next_address()
-        await web.TCPSite(runner, address, PORT_HTTP).start()
+        address = address or next_address()
+        await web.TCPSite(runner, address, port).start()
         self.add_pod(namespace, service, uid, address)
         return uid
 

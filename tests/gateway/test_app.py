@@ -2,11 +2,16 @@
 
 import asyncio
 
+import aiohttp
+import pytest
 from aiohttp import web
 
 from millrace_gateway.objects import Key
+from millrace_gateway.server import Gateway
+from millrace_gateway.settings import Settings
+from tests.addresses import needs_ipv6, url_of
 from tests.gateway.conftest import Bench
-from tests.gateway.test_proxy import BODY, COMPLETIONS
+from tests.gateway.test_proxy import BODY, CHAT, COMPLETIONS, FINISHED, IN_FLIGHT
 
 
 async def get(bench: Bench, path: str, host: str | None = None) -> tuple[int, str]:
@@ -19,6 +24,16 @@ async def list_ids(bench: Bench, host: str | None = None) -> list[str]:
     headers = {"Host": host} if host else {}
     async with bench.client.get(f"{bench.url}/v1/models", headers=headers) as response:
         return [model["id"] for model in (await response.json())["data"]]
+
+
+@needs_ipv6
+@pytest.mark.parametrize(
+    ("address", "asked"), [("", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("127.0.0.1", ["127.0.0.1"])]
+)
+async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> None:
+    async with Gateway(Settings(address, 0)).serve() as site, aiohttp.ClientSession() as http:
+        for host in asked:
+            assert (await http.get(f"{url_of(site, host)}/livez")).status == 200
 
 
 async def test_probes_tell_the_phase(bench: Bench) -> None:
@@ -71,11 +86,30 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
     call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
     bench.gateway.service_sink.replace([])
-    bench.gateway.metrics.begin(Key("team", "chat"))
-    release.set()
-    async with await call as response:
-        assert response.status == 200
+    with bench.gateway.metrics.count_request(Key("team", "chat")):
+        release.set()
+        async with await call as response:
+            assert response.status == 200
     assert 'service="chat"' not in (await get(bench, "/metrics"))[1]
+
+
+async def test_a_service_made_anew_begins_at_zero_whatever_still_runs(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def hold(_request: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", hold)
+    call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
+    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
+    bench.gateway.service_sink.replace([])
+    bench.add_service("team", "chat")
+    release.set()
+    async with await call:
+        assert bench.value(IN_FLIGHT, **CHAT) == 0
+        assert bench.value(FINISHED, **CHAT, outcome="completed") == 0
 
 
 async def test_a_drain_takes_late_requests_and_ends_with_the_last_stream(bench: Bench) -> None:

@@ -1,3 +1,6 @@
+from contextlib import ExitStack
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,13 +12,18 @@ REPLICAS = tuple(Replica(f"p{i}", Key("a", "chat"), f"p{i}", f"127.9.8.{i}", is_
 
 def test_the_least_loaded_is_picked() -> None:
     balancer = Balancer(2.0)
-    balancer.begin(REPLICAS[0])
-    balancer.begin(REPLICAS[2])
-    assert balancer.pick(REPLICAS, (), 0.0) == REPLICAS[1]
-    balancer.begin(REPLICAS[1])
-    balancer.begin(REPLICAS[1])
-    balancer.end(REPLICAS[2])
-    assert balancer.pick(REPLICAS, (), 0.0) == REPLICAS[2]
+    with balancer.count_request(REPLICAS[0]):
+        with balancer.count_request(REPLICAS[2]):
+            assert balancer.pick(REPLICAS, (), 0.0) == REPLICAS[1]
+        with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[1]):
+            assert balancer.pick(REPLICAS, (), 0.0) == REPLICAS[2]
+
+
+def test_a_request_that_fails_is_counted_off() -> None:
+    balancer = Balancer(2.0)
+    with pytest.raises(ConnectionError), balancer.count_request(REPLICAS[0]):
+        raise ConnectionError
+    assert balancer.in_flight(REPLICAS[0]) == 0
 
 
 def test_ties_go_round() -> None:
@@ -35,11 +43,10 @@ def test_none_is_left_when_all_were_tried_or_none_is_there() -> None:
 def test_one_that_refused_comes_last_until_its_time_is_over() -> None:
     balancer = Balancer(2.0)
     balancer.suspect(REPLICAS[0], 10.0)
-    for replica in REPLICAS[1:]:
-        balancer.begin(replica)
-    assert balancer.pick(REPLICAS, (), 11.9) != REPLICAS[0]
-    assert balancer.pick(REPLICAS, {"p1", "p2"}, 11.9) == REPLICAS[0]
-    assert balancer.pick(REPLICAS, (), 12.0) == REPLICAS[0]
+    with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[2]):
+        assert balancer.pick(REPLICAS, (), 11.9) != REPLICAS[0]
+        assert balancer.pick(REPLICAS, {"p1", "p2"}, 11.9) == REPLICAS[0]
+        assert balancer.pick(REPLICAS, (), 12.0) == REPLICAS[0]
 
 
 def test_when_all_are_suspect_each_is_asked_all_the_same() -> None:
@@ -51,15 +58,16 @@ def test_when_all_are_suspect_each_is_asked_all_the_same() -> None:
 
 @given(st.lists(st.booleans()))
 def test_counts_stay_level_and_end_at_nothing(moves: list[bool]) -> None:
-    balancer, held = Balancer(2.0), []
+    balancer = Balancer(2.0)
+    held: list[ExitStack] = []
     for is_arrival in moves:
         if is_arrival:
             picked = balancer.pick(REPLICAS, (), 0.0)
             assert balancer.in_flight(picked) == min(map(balancer.in_flight, REPLICAS))
-            balancer.begin(picked)
-            held.append(picked)
+            held.append(ExitStack())
+            held[-1].enter_context(balancer.count_request(picked))
         elif held:
-            balancer.end(held.pop(0))
-    for replica in held:
-        balancer.end(replica)
+            held.pop(0).close()
+    for request in held:
+        request.close()
     assert [balancer.in_flight(replica) for replica in REPLICAS] == [0, 0, 0]

@@ -25,7 +25,7 @@ COMMAND = "import sys; from millrace_gateway.command import main; sys.exit(main(
 
 def test_settings_come_from_flags_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_BIND_ADDRESS", raising=False)
-    assert (read_settings([]).bind_address, read_settings([]).port) == ("0.0.0.0", 8080)
+    assert (read_settings([]).bind_address, read_settings([]).port) == ("", 8080)
     monkeypatch.setenv("MILLRACE_BIND_ADDRESS", "127.1.2.3")
     settings = read_settings(["--port", "9", "--cluster-domain", "corp"])
     assert (settings.bind_address, settings.port, settings.cluster_domain) == ("127.1.2.3", 9, "corp")

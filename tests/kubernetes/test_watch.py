@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from e2e.polling import wait_until_async
 from millrace_kubernetes.access import ClusterAccess
+from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
-from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, Object, Source, Watch, backoff_seconds
+from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, Watch, backoff_seconds
 from tests.kubernetes.api_server import FakeApiServer
 
 PODS = Source("/api/v1/pods", "app=web")

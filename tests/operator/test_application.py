@@ -9,14 +9,19 @@ from e2e.polling import wait_until_async
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.cluster.errors import ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from tests.operator.world import KEY, make_service
 
 SETTINGS = OperatorSettings(
-    RenderSettings(), ScalingSettings("http://127.0.0.1:9"), "millrace-system", "test", 0, 2
+    RenderSettings(), ScalingSettings("http://127.0.0.1:9"), "millrace-system", "test", "127.0.0.1", 0, 2
 )
+
+
+def make_view() -> LeaseView:
+    return LeaseView(SETTINGS.identity, SETTINGS.namespace, "millrace-operator")
 
 
 @pytest.fixture
@@ -26,7 +31,7 @@ def cluster() -> FakeCluster:
 
 @pytest.fixture
 async def application(cluster: FakeCluster) -> AsyncIterator[Application]:
-    application = Application(SETTINGS, cluster, Metrics())  # type: ignore[arg-type]
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
     cluster.put(make_service())
     tasks = [asyncio.create_task(application.election.run()), asyncio.create_task(application._lead())]
     yield application
@@ -61,11 +66,11 @@ async def test_failures_of_every_sort_are_tried_again(application: Application, 
 
 
 async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) -> None:
-    application = Application(SETTINGS, cluster, Metrics())  # type: ignore[arg-type]
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
     await application._wait_for_resource()
     await application.election.campaign()
     await application._relist()
-    assert application._show_decision(KEY) is None
+    assert application._read_decision(KEY) is None
 
 
 async def test_stopping_lets_the_lease_go(application: Application, cluster: FakeCluster) -> None:

@@ -1,15 +1,25 @@
+import aiohttp
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
-from millrace_operator.server import OVERDUE_LIMIT_SECONDS, QUEUE_AGE_LIMIT_SECONDS, Views, build_app
+from millrace_operator.server import (
+    OVERDUE_LIMIT_SECONDS,
+    QUEUE_AGE_LIMIT_SECONDS,
+    Health,
+    Views,
+    build_app,
+    serve,
+)
+from tests.addresses import needs_ipv6, url_of
 
 
 class State:
     watch, queue, leads = 0.0, 0.0, True
 
 
-def client(state: State) -> TestClient:
+def make_views(state: State) -> Views:
     metrics = Metrics()
     metrics.count_reconcile("success", 0.01)
     metrics.count_reconcile("error", 0.01)
@@ -18,15 +28,25 @@ def client(state: State) -> TestClient:
     for name in "abc":
         queue.add(("shop", name))
     metrics.follow(queue, lambda: 1.5, "lease", lambda: state.leads)
-    views = Views(
+    return Views(
         metrics=metrics,
-        overdue_seconds=lambda: state.watch,
-        queue_age_seconds=lambda: state.queue,
-        is_leader=lambda: state.leads,
-        leader=lambda: "pod-b",
-        decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
+        read_health=lambda: Health(state.watch, state.queue, state.leads, "pod-b"),
+        read_decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
     )
-    return TestClient(TestServer(build_app(views)))
+
+
+def client(state: State) -> TestClient:
+    return TestClient(TestServer(build_app(make_views(state))))
+
+
+@needs_ipv6
+@pytest.mark.parametrize(
+    ("address", "asked"), [("", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("127.0.0.1", ["127.0.0.1"])]
+)
+async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> None:
+    async with serve(make_views(State()), address, 0) as site, aiohttp.ClientSession() as http:
+        for host in asked:
+            assert (await http.get(f"{url_of(site, host)}/healthz")).status == 200
 
 
 async def test_metrics_have_controller_runtimes_names() -> None:

@@ -5,22 +5,32 @@ from typing import Any
 
 from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import CHILDREN, DEPLOYMENT, INFERENCE_SERVICE, POD, WATCHED, Obj
+from millrace_operator.cluster.kinds import (
+    CHILDREN,
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    POD,
+    WATCHED,
+    Obj,
+    ServiceKey,
+)
 from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.handlers import Ingest
+from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.pods import DELETION_COST
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_runtime import contract
 
-KEY = ("shop", "chat")
+KEY = ServiceKey("shop", "chat")
 
 
 def make_service(**spec: Any) -> Obj:
     return {
         "apiVersion": INFERENCE_SERVICE.api_version,
         "kind": INFERENCE_SERVICE.kind,
-        "metadata": {"namespace": KEY[0], "name": KEY[1], "generation": 1},
+        "metadata": {"namespace": KEY.namespace, "name": KEY.name, "generation": 1},
         "spec": {"model": {"uri": "file:///models/stories"}, **spec},
     }
 
@@ -30,11 +40,11 @@ def make_pod(name: str = "chat-1", revision: str = "r1", **status: Any) -> Obj:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "namespace": KEY[0],
+            "namespace": KEY.namespace,
             "name": name,
             "uid": f"uid-{name}",
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {contract.LABEL_SERVICE: KEY[1], contract.LABEL_REVISION: revision},
+            "labels": {contract.LABEL_SERVICE: KEY.name, contract.LABEL_REVISION: revision},
         },
         "status": status,
     }
@@ -85,7 +95,12 @@ class World:
     def restart_operator(self) -> None:
         self.cache = Cache()
         self.reconciler = Reconciler(
-            self.cluster, self.cache, RenderSettings(), lambda _: self.advice, lambda: self.now
+            self.cluster,
+            self.cache,
+            Ingest(self.cache, WorkQueue()).put_written,
+            RenderSettings(),
+            lambda _: self.advice,
+            clock=lambda: self.now,
         )
 
     @property
@@ -155,7 +170,7 @@ class World:
             revision = deployment["metadata"]["labels"][contract.LABEL_REVISION]
             pods = self.pods(revision)
             for pod in sorted(pods, key=_departure)[: max(0, len(pods) - deployment["spec"]["replicas"])]:
-                self.cluster.remove(POD, KEY[0], pod["metadata"]["name"])
+                self.cluster.remove(POD, KEY.namespace, pod["metadata"]["name"])
                 moved = True
             for _ in range(deployment["spec"]["replicas"] - len(pods)):
                 self._create_pod(revision, deployment)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import aiohttp
 
+from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
-from millrace_kubernetes.watch import Object, Source, Watch
+from millrace_kubernetes.watch import Watch
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"

@@ -1,4 +1,4 @@
 """How many replicas keep the objectives: signals in, a decision and its reasons out.
 
-Pure but for signals.py, which reads Prometheus. Must not know Kubernetes or the resource's types.
+Pure: `scaling` brings the signals and acts. Must not know Kubernetes or the resource's types.
 """

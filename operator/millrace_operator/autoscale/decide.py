@@ -54,7 +54,7 @@ def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Sit
 
 
 def _note_knowledge(tick: Situation) -> Memory:
-    """After a gap, what was known before it says nothing of the load since."""
+    """Return the memory without what was recommended before a gap: it says nothing of the load since."""
     memory = tick.memory
     if not tick.is_informed:
         return replace(memory, informed_since=None, recommendations=())

@@ -15,6 +15,7 @@ import aiohttp
 from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
+from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
 
 FIELD_MANAGER = "millrace-operator"
@@ -25,21 +26,21 @@ CREATE_ONLY_VERSION = "1"
 """A resourceVersion that no live object has: an apply with it creates, or is a 409."""
 
 
-class ApiServer:
-    """A Cluster over HTTP. Every write but the Lease's own first asks `may_write`."""
+class ApiServer(Cluster):
+    """The API server over HTTP. Every write but the Lease's own first asks `may_write`."""
 
     def __init__(
         self,
         access: Access,
         *,
+        may_write: Callable[[], bool],
         writes_per_second: float = 50,
         burst: int = 100,
         timeout_seconds: float = 15,
-        may_write: Callable[[], bool] = lambda: True,
         on_request: Callable[[str, int], None] = lambda _method, _code: None,
     ) -> None:
-        self.may_write = may_write
         self._access = access
+        self._may_write = may_write
         self._on_request = on_request
         self._bucket = TokenBucket(writes_per_second, burst, time.monotonic())
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
@@ -57,11 +58,10 @@ class ApiServer:
             await self._session.close()
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        """See Cluster."""
-        return await self._send("GET", kind.path(namespace, name), is_absent_fine=True)
+        return await self._send("GET", kind.path(namespace, name), may_be_absent=True)
 
     async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
-        """See Cluster. Reads in chunks of LIST_CHUNK."""
+        """List in chunks of LIST_CHUNK."""
         found: list[Obj] = []
         query = {"limit": str(LIST_CHUNK)}
         if label_selector:
@@ -77,21 +77,17 @@ class ApiServer:
             query["continue"] = token
 
     async def apply_new(self, obj: Obj) -> Obj:
-        """See Cluster."""
         return await self._apply(obj, {"resourceVersion": CREATE_ONLY_VERSION})
 
     async def apply_owned(self, obj: Obj, uid: str) -> Obj:
-        """See Cluster."""
         return await self._apply(obj, {"uid": uid})
 
     async def apply_status(self, obj: Obj) -> Obj:
-        """See Cluster."""
         return await self._apply(obj, {}, "status")
 
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
     ) -> Obj:
-        """See Cluster."""
         body = {"metadata": {"uid": uid, "annotations": annotations}}
         return await self._write(
             "PATCH",
@@ -102,22 +98,19 @@ class ApiServer:
         )
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """See Cluster. Dependents go in the background."""
+        """Delete the object, and its dependents in the background."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         body["propagationPolicy"] = "Background"
-        await self._write("DELETE", kind.path(namespace, name), body, is_absent_fine=True)
+        await self._write("DELETE", kind.path(namespace, name), body, may_be_absent=True)
 
     async def create_event(self, event: Obj) -> None:
-        """See Cluster."""
         await self._write("POST", EVENT.path(event["metadata"]["namespace"]), event)
 
     async def create_lease(self, lease: Obj) -> Obj:
-        """See Cluster."""
         path = LEASE.path(lease["metadata"]["namespace"])
         return await self._send("POST", path, body=lease) or {}
 
     async def replace_lease(self, lease: Obj) -> Obj:
-        """See Cluster."""
         metadata = lease["metadata"]
         return await self._send("PUT", LEASE.path(metadata["namespace"], metadata["name"]), body=lease) or {}
 
@@ -135,14 +128,14 @@ class ApiServer:
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
         *,
-        is_absent_fine: bool = False,
+        may_be_absent: bool = False,
     ) -> Obj:
         wait = self._bucket.reserve(time.monotonic())
         if wait > 0:
             await asyncio.sleep(wait)
-        if not self.may_write():
+        if not self._may_write():
             raise NotLeaderError("the Lease ran out before this write; it was not sent")
-        return await self._send(method, path, body, content_type, query, is_absent_fine=is_absent_fine) or {}
+        return await self._send(method, path, body, content_type, query, may_be_absent=may_be_absent) or {}
 
     async def _send(
         self,
@@ -152,7 +145,7 @@ class ApiServer:
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
         *,
-        is_absent_fine: bool = False,
+        may_be_absent: bool = False,
     ) -> Obj | None:
         if self._session is None:
             raise TransientError("not connected")
@@ -165,7 +158,7 @@ class ApiServer:
             ) as response:
                 text = await response.text()
                 self._on_request(method, response.status)
-                if response.status == 404 and is_absent_fine:
+                if response.status == 404 and may_be_absent:
                     return None
                 _raise_for_status(response.status, text, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

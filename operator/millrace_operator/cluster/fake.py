@@ -10,16 +10,15 @@ from collections import deque
 from typing import Any
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, ObjectKey, kind_of
+from millrace_operator.cluster.protocol import Cluster
 
-Key = tuple[str, str, str]
 
-
-class FakeCluster:
-    """A Cluster whose next calls can be made to fail: `faults` holds what each write meets, None for none."""
+class FakeCluster(Cluster):
+    """An API server whose writes can fail: each removes the first of `faults`, and raises it if not None."""
 
     def __init__(self) -> None:
-        self.objects: dict[Key, Obj] = {}
+        self.objects: dict[ObjectKey, Obj] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.events: list[Obj] = []
         self.faults: deque[ClusterError | None] = deque()
@@ -28,7 +27,7 @@ class FakeCluster:
     def put(self, obj: Obj) -> Obj:
         """Store `obj` as if somebody else had written it, and return it with its new resourceVersion."""
         metadata = obj["metadata"]
-        key = (obj["kind"], metadata.get("namespace", ""), metadata["name"])
+        key = ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
         stored = copy.deepcopy(obj)
         version = next(self._versions)
         stored["metadata"].setdefault("uid", f"uid-{version}")
@@ -37,15 +36,14 @@ class FakeCluster:
         return copy.deepcopy(stored)
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Take an object away as if somebody else had deleted it."""
-        self.objects.pop((kind.kind, namespace, name), None)
+        """Remove an object as if somebody else had deleted it."""
+        self.objects.pop(ObjectKey(kind.kind, namespace, name), None)
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        """See Cluster."""
-        return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+        return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
     async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
-        """See Cluster. A selector is the mere presence of a label."""
+        """List; a selector names a label that must be there."""
         return [
             copy.deepcopy(obj)
             for obj in self.objects.values()
@@ -54,21 +52,18 @@ class FakeCluster:
         ]
 
     async def apply_new(self, obj: Obj) -> Obj:
-        """See Cluster."""
         self._record("create", obj)
         metadata = obj["metadata"]
-        if (obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
+        if ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
             raise ConflictError(f"{metadata['name']} exists")
         return self.put(obj)
 
     async def apply_owned(self, obj: Obj, uid: str) -> Obj:
-        """See Cluster."""
         self._record("apply", obj)
         old = self._require(obj, uid)
         return self._store_if_changed(old, _merge(old, obj))
 
     async def apply_status(self, obj: Obj) -> Obj:
-        """See Cluster."""
         self._record("status", obj)
         old = self._require(obj, None)
         if old["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
@@ -78,7 +73,6 @@ class FakeCluster:
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
     ) -> Obj:
-        """See Cluster."""
         pod: Obj = {"kind": POD.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("annotate", pod)
         old = self._require(pod, uid)
@@ -87,23 +81,19 @@ class FakeCluster:
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """See Cluster."""
         obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("delete", obj)
-        if (kind.kind, namespace, name) in self.objects:
+        if ObjectKey(kind.kind, namespace, name) in self.objects:
             self._require(obj, uid)
             self.remove(kind, namespace, name)
 
     async def create_event(self, event: Obj) -> None:
-        """See Cluster."""
         self.events.append(copy.deepcopy({**event, "kind": EVENT.kind}))
 
     async def create_lease(self, lease: Obj) -> Obj:
-        """See Cluster."""
         return await self.apply_new({**lease, "kind": LEASE.kind})
 
     async def replace_lease(self, lease: Obj) -> Obj:
-        """See Cluster."""
         self._record("replace", lease)
         old = self._require(lease, None)
         if old["metadata"]["resourceVersion"] != lease["metadata"].get("resourceVersion"):
@@ -118,7 +108,7 @@ class FakeCluster:
 
     def _require(self, obj: Obj, uid: str | None) -> Obj:
         metadata = obj["metadata"]
-        old = self.objects.get((obj["kind"], metadata["namespace"], metadata["name"]))
+        old = self.objects.get(ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]))
         if old is None or (uid is not None and old["metadata"]["uid"] != uid):
             raise ConflictError(f"{metadata['name']} is gone or another object")
         return old

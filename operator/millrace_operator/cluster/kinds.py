@@ -1,11 +1,30 @@
 """The kinds of objects that the operator reads and writes, and where the API server has them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace_runtime import contract
 
 Obj = dict[str, Any]
+"""A Kubernetes object as JSON has it."""
+
+
+class ServiceKey(NamedTuple):
+    """Names one InferenceService in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ObjectKey(NamedTuple):
+    """Names one object in the cluster."""
+
+    kind: str
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ RETRY_SECONDS = 2
 
 @dataclass
 class LeaseView:
-    """What one candidate knows of the Lease; times are of its monotonic clock."""
+    """What one candidate knows of the Lease. Its times are of the monotonic clock."""
 
     identity: str
     namespace: str
@@ -30,8 +30,11 @@ class LeaseView:
         """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
         return self.renewed_at is not None and now < self.renewed_at + DEADLINE_SECONDS
 
-    def can_take(self, lease: Obj, now: float) -> bool:
-        """Whether the Lease is ours, free, or has stood still for its whole duration."""
+    def examine(self, lease: Obj, now: float) -> bool:
+        """Note the Lease's version as it is now, and return whether we may take the Lease.
+
+        We may when it is ours, when nobody holds it, or when it has not changed for its whole duration.
+        """
         version = lease["metadata"].get("resourceVersion", "")
         if version != self.seen_version:
             self.seen_version, self.seen_at = version, now
@@ -40,7 +43,7 @@ class LeaseView:
         return holder in ("", self.identity) or now >= self.seen_at + duration
 
     def render(self, old: Obj | None, wall_time: float, holder: str) -> Obj:
-        """Return the Lease to write, on top of `old` when there is one."""
+        """Return the Lease to write. It keeps the metadata of `old`, which is the Lease there is, if any."""
         before: dict[str, Any] = (old or {}).get("spec", {})
         stamp = datetime.fromtimestamp(wall_time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         is_change = (before.get("holderIdentity") or "") != holder

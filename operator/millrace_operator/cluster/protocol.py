@@ -1,4 +1,4 @@
-"""What the rest of the operator asks of the API server; `connection` and `fake` both provide it."""
+"""The API server as the rest of the operator uses it. `connection` and `fake` implement this."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from millrace_operator.cluster.kinds import Kind, Obj
 
 
 class Cluster(Protocol):
-    """Reads and writes of raw objects. Every method raises ClusterError's subclasses and nothing else."""
+    """Reads and writes of raw objects. The methods raise only subclasses of ClusterError."""
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """Return the object as it is now, or None."""
@@ -21,7 +21,7 @@ class Cluster(Protocol):
         """Apply on the object of that uid. Raises ConflictError when it is another one by now."""
 
     async def apply_status(self, obj: Obj) -> Obj:
-        """Apply `status` at metadata.resourceVersion. Raises ConflictError when the object has moved on."""
+        """Apply `status` at metadata.resourceVersion. Raises ConflictError when it has changed."""
 
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
@@ -29,7 +29,7 @@ class Cluster(Protocol):
         """Set annotations of a pod, None removing one. Raises ConflictError when it is another pod."""
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object of that uid; one that is gone already is success."""
+        """Delete the object of that uid. That it is gone already is no error."""
 
     async def create_event(self, event: Obj) -> None:
         """Record an Event."""

@@ -1,1 +1,1 @@
-"""Watches to cache to queue, the Lease, and the supervisor of the watch layer. Decides nothing."""
+"""Watches, the cache and the queue that they fill, and the Lease. Decides nothing."""

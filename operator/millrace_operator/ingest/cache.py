@@ -1,12 +1,9 @@
-"""The objects as last seen, with our own writes put in at once, so that a plan never redoes a write."""
+"""The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
 from collections import defaultdict
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, Kind, Obj
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey, ServiceKey
 from millrace_runtime import contract
-
-Key = tuple[str, str]
-ObjectKey = tuple[str, str, str]
 
 
 class Cache:
@@ -14,13 +11,13 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, Obj] = {}
-        self._by_service: dict[Key, set[ObjectKey]] = defaultdict(set)
+        self._by_service: dict[ServiceKey, set[ObjectKey]] = defaultdict(set)
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def put(self, obj: Obj) -> bool:
-        """Take in an object, unless the one held is newer; return whether it is another version."""
+        """Store an object unless the one held is newer. Return whether its version is new to us."""
         key = _key_of(obj)
         held = self._objects.get(key)
         if held is not None and _version(held) > _version(obj) and _uid(held) == _uid(obj):
@@ -36,7 +33,7 @@ class Cache:
         return held is None or _version(held) != _version(obj)
 
     def forget(self, obj: Obj) -> None:
-        """Forget an object that was deleted, unless another one of its name is held by now."""
+        """Forget an object that was deleted. Another object that has its name by now stays."""
         held = self._objects.get(_key_of(obj))
         if held is not None and _uid(held) == _uid(obj):
             del self._objects[_key_of(obj)]
@@ -44,33 +41,32 @@ class Cache:
 
     def drop(self, kind: Kind, namespace: str, name: str) -> None:
         """Forget an object."""
-        key = (kind.kind, namespace, name)
+        key = ObjectKey(kind.kind, namespace, name)
         obj = self._objects.pop(key, None)
         if obj is not None:
             self._unlink(key, obj)
 
-    def service(self, key: Key) -> Obj | None:
+    def service(self, key: ServiceKey) -> Obj | None:
         """Return the service, or None."""
-        return self._objects.get((INFERENCE_SERVICE.kind, *key))
+        return self._objects.get(ObjectKey(INFERENCE_SERVICE.kind, *key))
 
-    def children(self, key: Key) -> tuple[Obj, ...]:
+    def children(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the objects that carry the service's label, pods left out, by kind and name."""
         return tuple(obj for obj in self._labelled(key) if obj["kind"] != POD.kind)
 
-    def pods(self, key: Key) -> tuple[Obj, ...]:
+    def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the pods that carry the service's label, by name."""
         return tuple(obj for obj in self._labelled(key) if obj["kind"] == POD.kind)
 
-    def service_keys(self) -> list[Key]:
+    def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
-        return [
-            (namespace, name) for kind, namespace, name in self._objects if kind == INFERENCE_SERVICE.kind
-        ]
+        found = (key for key in self._objects if key.kind == INFERENCE_SERVICE.kind)
+        return [ServiceKey(key.namespace, key.name) for key in found]
 
     def sweep(self, kind: Kind, listed: list[Obj]) -> list[Obj]:
-        """Take in a complete list of a kind, forget what is not in it, and return what was forgotten."""
+        """Replace all objects of a kind with this complete list. Return those that are not in it."""
         alive = {_key_of(obj) for obj in listed}
-        ghosts = [obj for key, obj in self._objects.items() if key[0] == kind.kind and key not in alive]
+        ghosts = [obj for key, obj in self._objects.items() if key.kind == kind.kind and key not in alive]
         for ghost in ghosts:
             self.drop(kind, ghost["metadata"]["namespace"], ghost["metadata"]["name"])
         for obj in listed:
@@ -84,21 +80,22 @@ class Cache:
             if not self._by_service[owner]:
                 del self._by_service[owner]
 
-    def _labelled(self, key: Key) -> list[Obj]:
+    def _labelled(self, key: ServiceKey) -> list[Obj]:
         return [self._objects[object_key] for object_key in sorted(self._by_service.get(key, ()))]
 
 
-def owner_of(obj: Obj) -> Key | None:
-    """Return the key of the service that an object is or belongs to by its label; None for none."""
+def owner_of(obj: Obj) -> ServiceKey | None:
+    """Return the key of the service that an object is, or that its label names; None for none."""
     metadata = obj["metadata"]
     if obj["kind"] == INFERENCE_SERVICE.kind:
-        return metadata["namespace"], metadata["name"]
+        return ServiceKey(metadata["namespace"], metadata["name"])
     name = metadata.get("labels", {}).get(contract.LABEL_SERVICE)
-    return None if name is None else (metadata["namespace"], name)
+    return None if name is None else ServiceKey(metadata["namespace"], name)
 
 
 def _key_of(obj: Obj) -> ObjectKey:
-    return obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+    metadata = obj["metadata"]
+    return ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
 def _version(obj: Obj) -> int:

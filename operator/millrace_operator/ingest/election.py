@@ -1,4 +1,4 @@
-"""Who acts: holds the Lease, renews it, lets it go. Writes ask `is_leader` right before they are sent."""
+"""Takes, renews and releases the Lease. Only its holder writes."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Election:
-    """One candidate. An API server that is away costs the leadership when the Lease's deadline passes."""
+    """One candidate. It stops leading when it could not renew the Lease within the deadline."""
 
     def __init__(self, cluster: Cluster, view: LeaseView) -> None:
         self._cluster = cluster
@@ -26,12 +26,12 @@ class Election:
         return self._view.is_held(time.monotonic())
 
     async def wait_for(self, *, leading: bool) -> None:
-        """Wait until this replica leads, or leads no longer; a lost Lease is noticed by the clock alone."""
+        """Wait until this replica leads, or until it does not. A lost Lease is noticed by the clock."""
         while self.is_leader() is not leading:  # noqa: ASYNC110  time passes without any event
             await asyncio.sleep(0.1)
 
     async def run(self) -> None:
-        """Try for the Lease, or renew it, until cancelled; then let it go, before anything else ends."""
+        """Take or renew the Lease again and again. Release it when cancelled."""
         try:
             while True:
                 try:
@@ -43,13 +43,13 @@ class Election:
             await self.release()
 
     async def campaign(self) -> None:
-        """Take or renew the Lease once, if it may be taken."""
+        """Take or renew the Lease once, if we may."""
         view = self._view
         started = time.monotonic()
         lease = await self._cluster.fetch(LEASE, view.namespace, view.name)
         if lease is None:
             await self._cluster.create_lease(view.render(None, time.time(), view.identity))
-        elif view.can_take(lease, started):
+        elif view.examine(lease, started):
             lease = {**lease, "apiVersion": LEASE.api_version, "kind": LEASE.kind}
             await self._cluster.replace_lease(view.render(lease, time.time(), view.identity))
         else:
@@ -60,7 +60,7 @@ class Election:
         view.renewed_at, self.holder = started, view.identity
 
     async def release(self) -> None:
-        """Let the Lease go, so that another replica leads at once."""
+        """Release the Lease, so that another replica can lead at once."""
         if not self.is_leader():
             return
         self._view.renewed_at = None

@@ -1,6 +1,6 @@
-"""Kopf's handlers: an event's object goes into the cache, its owner's key into the queue, nothing else.
+"""Kopf's handlers: each puts an event's object into the cache and its owner's key into the queue.
 
-Kopf never retries a failed event handler, so these do no I/O and cannot fail on an odd object.
+Kopf never calls a failed event handler again. So these do no I/O, and no odd object makes them fail.
 """
 
 import copy
@@ -19,11 +19,12 @@ from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_runtime import contract
 
-Take = Callable[[Kind, str | None, Obj], None]
+RecordEvent = Callable[[Kind, str | None, Obj], None]
+"""Called with the kind, the event's type (None: a first listing) and the object."""
 
 
 class Ingest:
-    """Takes in what the watches bring; times are of the monotonic clock."""
+    """Puts watched objects into the cache and their owners' keys into the queue."""
 
     def __init__(self, cache: Cache, queue: WorkQueue, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -32,17 +33,17 @@ class Ingest:
         self._expected_since: float | None = None
         self.last_event_at = clock()
 
-    def expect(self) -> None:
-        """Say that an event must come, because something watched was just written."""
-        if self._expected_since is None:
+    def put_written(self, obj: Obj) -> None:
+        """Put what a write of ours returned into the cache. From a real change on, an event is due."""
+        if self._cache.put(obj) and self._expected_since is None:
             self._expected_since = self._clock()
 
     def overdue_seconds(self) -> float:
-        """Return how long an event has been due: a quiet cluster is healthy, a deaf watch is not."""
+        """Return how long the event after a write of ours has not come; 0 when none is due."""
         return 0.0 if self._expected_since is None else self._clock() - self._expected_since
 
-    def take(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
-        """Take in one event; a type of None is an initial listing."""
+    def record_event(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
+        """Record one event of a watch. Its type is None for an object of the first listing."""
         self.last_event_at = self._clock()
         self._expected_since = None
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
@@ -55,8 +56,8 @@ class Ingest:
             self._queue.add(owner, is_urgent=event_type is not None)
 
 
-def build_registry(take: Take) -> kopf.OperatorRegistry:
-    """Return handlers for every watched kind, and the login."""
+def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:
+    """Return a registry with the login and a handler for each watched kind."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]
@@ -65,40 +66,40 @@ def build_registry(take: Take) -> kopf.OperatorRegistry:
         return kopf.login_with_kubeconfig(**kwargs) if found is None else _at_service_address(found)
 
     for kind in WATCHED:
-        _watch(registry, take, kind)
+        _register_watch(registry, record_event, kind)
     return registry
 
 
 def _at_service_address(found: Any) -> Any:
-    """Aim at the address that Kubernetes gives each pod, as our other client does: Kopf takes a DNS name."""
+    """Return the login with the API server's address, as our other client uses it, instead of a DNS name."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         return found
     return dataclasses.replace(found, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def _watch(registry: kopf.OperatorRegistry, take: Take, kind: Kind) -> None:
+def _register_watch(registry: kopf.OperatorRegistry, record_event: RecordEvent, kind: Kind) -> None:
     async def handle(event: Any, **_: Any) -> None:
-        take(kind, event["type"], copy.deepcopy(dict(event["object"])))
+        record_event(kind, event["type"], copy.deepcopy(dict(event["object"])))
 
     kopf.on.event(kind.group, kind.version, kind.plural, id=kind.plural, registry=registry)(handle)
 
 
-def _forever() -> Iterator[float]:
-    """Waits between tries against an API server that is away: up to half a minute, for ever."""
+def _draw_waits() -> Iterator[float]:
+    """Yield, without end, the seconds between two tries of an API server that is away: at most 36."""
     first = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
     return (wait * random.uniform(0.8, 1.2) for wait in itertools.chain(first, itertools.repeat(30.0)))  # noqa: S311
 
 
 class Backoffs:
-    """An endless series that can be begun anew, as Kopf does for each request."""
+    """The waits as Kopf needs them: it begins them anew for each request."""
 
     def __iter__(self) -> Iterator[float]:
-        return _forever()
+        return _draw_waits()
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Return Kopf as a watch layer: no scanning, no posting, pods and children narrowed by label."""
+    """Return settings that let Kopf only watch: no scanning, no posting, children and pods by label."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False

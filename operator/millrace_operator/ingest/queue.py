@@ -1,28 +1,30 @@
-"""The dedup queue between watches and workers: two lanes, delays, and never one key in two hands."""
+"""The queue between watches and workers: each key once, urgent keys first, one worker a key."""
 
 import asyncio
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-Key = tuple[str, str]
+from millrace_operator.cluster.kinds import ServiceKey
+
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
 
 
 class WorkQueue:
-    """Keys to look at. Adding one that waits does nothing; one that is in work is looked at once more."""
+    """Keys of services to reconcile. A key added while a worker has it waits until that worker is done."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._urgent: dict[Key, float] = {}
-        self._later: dict[Key, float] = {}
-        self._in_work: set[Key] = set()
-        self._dirty: set[Key] = set()
-        self._failures: dict[Key, int] = {}
-        self._due: dict[Key, float] = {}
-        self._delayed: list[tuple[float, Key]] = []
+        self._urgent: dict[ServiceKey, float] = {}
+        self._later: dict[ServiceKey, float] = {}
+        self._in_work: set[ServiceKey] = set()
+        self._dirty: set[ServiceKey] = set()
+        self._failures: dict[ServiceKey, int] = {}
+        self._due: dict[ServiceKey, float] = {}
+        self._delayed: list[tuple[float, ServiceKey]] = []
         self._wake = asyncio.Event()
         self.num_added = 0
         self.num_retries = 0
@@ -30,8 +32,8 @@ class WorkQueue:
     def __len__(self) -> int:
         return len(self._urgent) + len(self._later)
 
-    def add(self, key: Key, *, is_urgent: bool = True) -> None:
-        """Ask for a look at `key`. Resyncs are not urgent: they wait behind what really happened."""
+    def add(self, key: ServiceKey, *, is_urgent: bool = True) -> None:
+        """Add `key`, if it does not wait yet. A listing is not urgent: events come before it."""
         if key in self._in_work:
             self._dirty.add(key)
             return
@@ -43,8 +45,8 @@ class WorkQueue:
             self._later.setdefault(key, self._clock())
         self._wake.set()
 
-    def add_after(self, key: Key, seconds: float) -> None:
-        """Ask for a look at `key` in some seconds; the earliest of several counts."""
+    def add_after(self, key: ServiceKey, seconds: float) -> None:
+        """Add `key` in some seconds. Of several such calls the earliest time counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -54,8 +56,8 @@ class WorkQueue:
             heapq.heappush(self._delayed, (due, key))
             self._wake.set()
 
-    def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
-        """Ask for another look after a failure, twice as late each time; return the wait in seconds."""
+    def retry(self, key: ServiceKey, at_least_seconds: float = 0.0) -> float:
+        """Add `key` again after a failure, each time after twice the wait. Return the wait in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.num_retries += 1
@@ -65,12 +67,12 @@ class WorkQueue:
         self.add_after(key, wait)
         return wait
 
-    def forget_failures(self, key: Key) -> None:
-        """Let the next failure of `key` wait shortly again."""
+    def forget_failures(self, key: ServiceKey) -> None:
+        """Make the next failure of `key` wait as long as a first one."""
         self._failures.pop(key, None)
 
-    async def get(self) -> Key:
-        """Wait for a key and take it into work; `done` gives it back."""
+    async def get(self) -> ServiceKey:
+        """Wait for a key and return it. No other worker gets it before `done` is called with it."""
         while True:
             timeout = self._promote()
             for lane in (self._urgent, self._later):
@@ -85,15 +87,24 @@ class WorkQueue:
             except TimeoutError:
                 continue
 
-    def done(self, key: Key) -> None:
-        """Give a key back; if it was added meanwhile, it waits again."""
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[ServiceKey]:
+        """Wait for a key and work on it while entered."""
+        key = await self.get()
+        try:
+            yield key
+        finally:
+            self.done(key)
+
+    def done(self, key: ServiceKey) -> None:
+        """End the work on a key. If it was added meanwhile, it waits again."""
         self._in_work.discard(key)
         if key in self._dirty:
             self._dirty.discard(key)
             self.add(key)
 
     def age_seconds(self) -> float:
-        """Return how long the oldest key has waited, 0 when none does."""
+        """Return how long the oldest key has waited, or 0 when none waits."""
         waiting = [*self._urgent.values(), *self._later.values()]
         return self._clock() - min(waiting) if waiting else 0.0
 

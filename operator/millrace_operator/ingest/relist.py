@@ -1,6 +1,6 @@
-"""The complete view: at the start, when leadership begins, and every ten minutes against ghosts.
+"""Lists everything when leadership begins, and every ten minutes, to find ghosts.
 
-After a compacted watch, objects deleted meanwhile get no DELETED event and would stay for ever.
+A ghost is a cached object that is gone: a watch that was cut for long brings no DELETED event for it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ PERIOD_SECONDS = 600.0
 
 
 async def relist(cluster: Cluster, cache: Cache, queue: WorkQueue) -> int:
-    """Mark and sweep every kind, and ask for a look at every service. Returns the number of ghosts."""
+    """Replace every kind by a complete list, and queue every service. Returns the number of ghosts."""
     ghosts = []
     for kind in WATCHED:
         selector = None if kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
@@ -28,5 +28,5 @@ async def relist(cluster: Cluster, cache: Cache, queue: WorkQueue) -> int:
 
 
 async def wait_period() -> None:
-    """Wait until the next relist, spread so that replicas do not list together."""
+    """Wait until the next listing is due. The time is spread, so that replicas do not list together."""
     await asyncio.sleep(PERIOD_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311  no secret

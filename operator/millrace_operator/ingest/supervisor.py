@@ -1,7 +1,7 @@
-"""Keeps the watch layer alive: Kopf ends on watch errors that it cannot place, and is begun anew.
+"""Keeps the watch layer alive: Kopf ends on watch errors that it does not know, and is started again.
 
-Kopf has a thread and an event loop of its own: in ours it would take the signals, and cancel at its end
-every task that began after it, our workers too.
+Kopf has a thread and an event loop of its own. In our loop it would handle the signals, and at its end it
+would cancel every task that started after it, our workers among them.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ RESTART_SECONDS = 2.0
 
 
 async def supervise_watches(ingest: Ingest, wait_for_resource: Callable[[], Awaitable[None]]) -> None:
-    """Run Kopf, and again when it ends for whatever reason, until cancelled.
+    """Run Kopf until cancelled, and start it again whenever it ends.
 
-    Kopf finds the resources once, when it begins, so each time `wait_for_resource` comes first.
+    Kopf looks for the resources only when it starts. So `wait_for_resource` is awaited before each start.
     """
     while True:
         await wait_for_resource()
         try:
             await run_watches(ingest)
-            LOG.warning("the watch layer ended; it is begun anew")
+            LOG.warning("the watch layer ended; it is started again")
         except Exception:
             # Whatever ended it: without watches the operator is blind, so it always begins again.
-            LOG.exception("the watch layer failed; it is begun anew")
+            LOG.exception("the watch layer failed; it is started again")
         await asyncio.sleep(RESTART_SECONDS)
 
 
@@ -40,12 +40,12 @@ async def run_watches(ingest: Ingest) -> None:
     loop = asyncio.get_running_loop()
     stop = threading.Event()
 
-    def take(kind: Kind, event_type: str | None, raw: Obj) -> None:
-        loop.call_soon_threadsafe(ingest.take, kind, event_type, raw)
+    def record_event(kind: Kind, event_type: str | None, raw: Obj) -> None:
+        loop.call_soon_threadsafe(ingest.record_event, kind, event_type, raw)
 
     def run() -> None:
         operator = kopf.operator(
-            registry=build_registry(take),
+            registry=build_registry(record_event),
             settings=build_settings(),
             standalone=True,
             clusterwide=True,

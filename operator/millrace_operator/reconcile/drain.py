@@ -1,6 +1,6 @@
-"""Which replicas go when there are too many: the idlest ones, by pod-deletion-cost, marked beforehand.
+"""Which replicas go when there are too many: the idlest ones. They are marked with pod-deletion-cost.
 
-The Deployment shrinks only after the marks are seen, because the ReplicaSet controller reads them from a
+The Deployment shrinks only once we have seen the marks, because the ReplicaSet controller reads them from a
 cache of its own.
 """
 
@@ -14,11 +14,13 @@ LOWEST_COST = "-100"
 
 @dataclass(frozen=True)
 class Mark:
-    """An annotation to set on a pod; None removes it."""
+    """A deletion cost to set on a pod, or to remove."""
 
     pod: str
     uid: str
     cost: str | None
+    """None removes the annotation."""
+    why: str
 
     @property
     def annotations(self) -> dict[str, str | None]:
@@ -43,7 +45,7 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], running: Mapping[
     marked = [pod for pod in pods if pod.is_marked]
     if count >= current:
         is_settled = len(pods) <= count
-        return Shrink(count, tuple(Mark(pod.name, pod.uid, None) for pod in marked) if is_settled else ())
+        return Shrink(count, tuple(_unmark(pod) for pod in marked) if is_settled else ())
     ready = [pod for pod in pods if pod.is_ready]
     num_to_mark = max(0, len(ready) - count)
     missing = num_to_mark - sum(pod.is_ready for pod in marked)
@@ -53,4 +55,13 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], running: Mapping[
     # Two stable sorts: the idlest first, and the youngest of equally idle ones.
     candidates.sort(key=lambda pod: (pod.created, pod.name), reverse=True)
     candidates.sort(key=lambda pod: running.get(pod.name, 0.0))
-    return Shrink(current, tuple(Mark(pod.name, pod.uid, LOWEST_COST) for pod in candidates[:missing]))
+    return Shrink(current, tuple(_mark(pod, running) for pod in candidates[:missing]))
+
+
+def _mark(pod: Pod, running: Mapping[str, float]) -> Mark:
+    load = f"{running[pod.name]:g} requests in flight" if pod.name in running else "its load is not known"
+    return Mark(pod.name, pod.uid, LOWEST_COST, f"it goes first ({load})")
+
+
+def _unmark(pod: Pod) -> Mark:
+    return Mark(pod.name, pod.uid, None, "no replica has to go any more")

@@ -1,4 +1,4 @@
-"""Whether an object still is what we want: our own fields compared, other people's left alone."""
+"""Whether an object is as we want it. Only our own fields are compared."""
 
 import hashlib
 import json
@@ -53,7 +53,7 @@ def _has_list_drifted(desired: list[Any], observed: Any) -> bool:
 
 
 def _are_equal_quantities(desired: Any, observed: Any) -> bool:
-    """Whether two texts are one amount: the API server writes `1000m` as `1`."""
+    """Whether both are the same amount. The API server writes `1000m` as `1`."""
     try:
         return _parse_quantity(str(desired)) == _parse_quantity(str(observed))
     except (InvalidOperation, KeyError):

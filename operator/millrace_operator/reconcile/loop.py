@@ -3,96 +3,82 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, Kind, Obj, kind_of
+from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, Obj, ServiceKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
-from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, object_id, plan
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.drain import Mark
+from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned
+from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.resources.conditions import render_time
 
 LOG = logging.getLogger(__name__)
-Key = tuple[str, str]
-"""Namespace and name of a service."""
-
 AGAIN_NOW = 0.0
 
 
-class Store(Protocol):
-    """The cache as this loop needs it."""
-
-    def service(self, key: Key) -> Obj | None:
-        """Return the service, or None."""
-
-    def children(self, key: Key) -> tuple[Obj, ...]:
-        """Return the objects that carry the service's label, pods left out."""
-
-    def pods(self, key: Key) -> tuple[Obj, ...]:
-        """Return the pods that carry the service's label."""
-
-    def put(self, obj: Obj) -> None:
-        """Take in an object that is at least as new as the one held."""
-
-    def drop(self, kind: Kind, namespace: str, name: str) -> None:
-        """Forget an object."""
-
-
 class Reconciler:
-    """Brings one service at a time nearer to what it wants."""
+    """Reconciles one service at a time.
+
+    `put_written` puts into the cache what a write returned; `advice` is the autoscaler's last word.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
-        store: Store,
+        cache: Cache,
+        put_written: Callable[[Obj], None],
         settings: RenderSettings,
-        advice: Callable[[Key], Advice | None],
+        advice: Callable[[ServiceKey], Advice | None],
+        *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
-        self._store = store
+        self._cache = cache
+        self._put_written = put_written
         self._settings = settings
         self._advice = advice
         self._clock = clock
-        self._conflicts: dict[Key, frozenset[ObjectId]] = {}
-        self._refusals: dict[Key, dict[ObjectId, str]] = {}
+        self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
+        self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
 
-    async def reconcile(self, key: Key) -> float | None:
+    async def reconcile(self, key: ServiceKey) -> float | None:
         """Plan and act once. Returns the seconds after which to look again, None to wait for an event.
 
         Raises ClusterError when a write failed in a way worth another try; what was written stands.
         """
-        service = self._store.service(key)
+        service = self._cache.service(key)
         conflicts, refusals = self._conflicts.pop(key, frozenset()), self._refusals.pop(key, {})
         if service is None:
             return None
         conflicts = await self._confirm(key, service, conflicts)
         snapshot = Snapshot(
-            service, self._store.children(key), self._store.pods(key), self._advice(key), conflicts, refusals
+            service, self._cache.children(key), self._cache.pods(key), self._advice(key), conflicts, refusals
         )
         chosen = plan(self._settings, snapshot, self._clock())
         if conflicts:
             self._conflicts[key] = conflicts
         return await self._act(key, service, chosen)
 
-    async def _confirm(self, key: Key, service: Obj, conflicts: frozenset[ObjectId]) -> frozenset[ObjectId]:
-        """Return the conflicts that still stand: foreign objects carry no label, so no watch sees them."""
+    async def _confirm(
+        self, key: ServiceKey, service: Obj, conflicts: frozenset[ObjectId]
+    ) -> frozenset[ObjectId]:
+        """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""
         standing = set()
-        for kind_name, name in conflicts:
-            kind = BY_NAME[kind_name]
-            found = await self._cluster.fetch(kind, key[0], name)
+        for conflict in conflicts:
+            found = await self._cluster.fetch(BY_NAME[conflict.kind], key.namespace, conflict.name)
             if found is not None and not is_owned(found, service["metadata"]["uid"]):
-                standing.add((kind_name, name))
+                standing.add(conflict)
         return frozenset(standing)
 
-    async def _act(self, key: Key, service: Obj, chosen: Plan) -> float | None:
+    async def _act(self, key: ServiceKey, service: Obj, chosen: Plan) -> float | None:
         if chosen.status is not None:
             await self._write_status(service, chosen)
         for note in chosen.events:
             await self._record(service, note)
         for mark in chosen.marks:
-            self._store.put(await self._cluster.annotate_pod(key[0], mark.pod, mark.uid, mark.annotations))
+            await self._mark(key, mark)
         is_blocked = False
         for apply in chosen.applies:
             is_blocked |= not await self._apply(key, service, apply)
@@ -101,45 +87,53 @@ class Reconciler:
         return AGAIN_NOW if chosen.marks or is_blocked else chosen.requeue_after
 
     async def _write_status(self, service: Obj, chosen: Plan) -> None:
-        """Write the decision before anything follows it; a leader with an old view stops here with a 409."""
+        """Write the decision first. A leader with an old view gets a 409 and writes nothing else."""
         metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
         head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
-        self._store.put(
+        self._put_written(
             await self._cluster.apply_status({**head, "metadata": metadata, "status": chosen.status})
         )
 
-    async def _apply(self, key: Key, service: Obj, apply: Apply) -> bool:
-        """Apply one child; return False when something new stands in its way, which the next plan reports."""
+    async def _mark(self, key: ServiceKey, mark: Mark) -> None:
+        LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
+        pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
+        self._put_written(pod)
+
+    async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
+        """Apply one child. Return False when something new is in its way, which the next plan reports."""
         identity = object_id(apply.obj)
+        LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         try:
             if apply.uid is None:
-                self._store.put(await self._cluster.apply_new(apply.obj))
+                self._put_written(await self._cluster.apply_new(apply.obj))
             else:
-                self._store.put(await self._cluster.apply_owned(apply.obj, apply.uid))
+                self._put_written(await self._cluster.apply_owned(apply.obj, apply.uid))
         except ConflictError:
-            return await self._settle_conflict(key, service, identity)
+            await self._settle_conflict(key, service, identity)
+            return False
         except RefusedError as error:
             known = self._refusals.setdefault(key, {})
             known[identity] = str(error)
             return _has_reported(service, str(error))
         return True
 
-    async def _settle_conflict(self, key: Key, service: Obj, identity: ObjectId) -> bool:
-        kind = BY_NAME[identity[0]]
-        found = await self._cluster.fetch(kind, key[0], identity[1])
+    async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
+        """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""
+        kind = BY_NAME[identity.kind]
+        found = await self._cluster.fetch(kind, key.namespace, identity.name)
         if found is None:
-            self._store.drop(kind, key[0], identity[1])
+            self._cache.drop(kind, key.namespace, identity.name)
         elif is_owned(found, service["metadata"]["uid"]):
-            self._store.put(found)
+            self._put_written(found)
         else:
-            self._store.drop(kind, key[0], identity[1])
+            self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
-        return False
 
-    async def _delete(self, key: Key, delete: Delete) -> None:
+    async def _delete(self, key: ServiceKey, delete: Delete) -> None:
         metadata, kind = delete.obj["metadata"], kind_of(delete.obj)
-        await self._cluster.delete(kind, key[0], metadata["name"], metadata["uid"])
-        self._store.drop(kind, key[0], metadata["name"])
+        LOG.info("%s: delete %s %s: %s", key, *object_id(delete.obj), delete.why)
+        await self._cluster.delete(kind, key.namespace, metadata["name"], metadata["uid"])
+        self._cache.drop(kind, key.namespace, metadata["name"])
 
     async def _record(self, service: Obj, note: Note) -> None:
         try:
@@ -149,7 +143,7 @@ class Reconciler:
 
 
 def _has_reported(service: Obj, message: str) -> bool:
-    """Whether the conditions already say this refusal, so that there is nothing to plan again for now."""
+    """Whether the conditions already tell this refusal. If so, planning again at once changes nothing."""
     conditions = service.get("status", {}).get("conditions", [])
     return any(message in condition.get("message", "") for condition in conditions)
 

@@ -20,7 +20,7 @@ class Observed:
     refusals: tuple[Cause, ...] = ()
 
     def state(self, revision: str) -> RevisionState:
-        """Return a revision's state, which is all zero when nothing of it runs."""
+        """Return a revision's state. It is all zero when nothing of the revision runs."""
         return self.states.get(revision) or RevisionState(revision)
 
     def pods_of(self, revision: str) -> list[Pod]:
@@ -38,16 +38,16 @@ def observe(snapshot: Snapshot) -> Observed:
     pods = [read_pod(pod) for pod in snapshot.pods]
     deployments = {
         obj["metadata"]["labels"].get(contract.LABEL_REVISION, ""): obj
-        for (kind, _), obj in snapshot.owned().items()
-        if kind == "Deployment"
+        for key, obj in snapshot.owned().items()
+        if key.kind == "Deployment"
     }
     hashes = {*deployments, *(pod.revision for pod in pods)}
-    states = {digest: _state(digest, deployments.get(digest), pods) for digest in hashes}
+    states = {digest: _read_state(digest, deployments.get(digest), pods) for digest in hashes}
     alive = tuple(pod for pod in pods if not pod.is_terminating)
-    return Observed(alive, states, tuple(c for d in deployments.values() if (c := _refusal(d))))
+    return Observed(alive, states, tuple(c for d in deployments.values() if (c := _find_refusal(d))))
 
 
-def _state(digest: str, deployment: Obj | None, pods: Sequence[Pod]) -> RevisionState:
+def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod]) -> RevisionState:
     own = [pod for pod in pods if pod.revision == digest]
     alive = [pod for pod in own if not pod.is_terminating]
     reasons = {pod.cause.reason for pod in alive if pod.cause}
@@ -63,7 +63,7 @@ def _state(digest: str, deployment: Obj | None, pods: Sequence[Pod]) -> Revision
     )
 
 
-def _refusal(deployment: Obj) -> Cause | None:
+def _find_refusal(deployment: Obj) -> Cause | None:
     """Return why the API server refuses a Deployment's pods: a quota, a policy."""
     for condition in deployment.get("status", {}).get("conditions", []):
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace_operator.cluster.kinds import Obj, kind_of
+from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.observed import Observed, observe
@@ -24,8 +24,9 @@ from millrace_operator.reconcile.render.workload import (
     render_disruption_budget,
 )
 from millrace_operator.reconcile.revision import (
+    HISTORY_LIMIT,
     Revision,
-    forgotten,
+    find_expired,
     hash_inputs,
     next_number,
     read_revisions,
@@ -33,7 +34,7 @@ from millrace_operator.reconcile.revision import (
 )
 from millrace_operator.reconcile.rollout import Method, Step, plan_rollout
 from millrace_operator.reconcile.scale import Count, choose_count
-from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
 from millrace_operator.resources.conditions import find_condition, parse_time
 from millrace_operator.resources.types import Spec
@@ -43,10 +44,12 @@ CONFLICT_RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Apply:
-    """An object to create (`uid` is None) or to bring back to what we want."""
+    """An object to create, or to bring back to what we want."""
 
     obj: Obj
     uid: str | None
+    """Of the object that is there; None where none is."""
+    why: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Delete:
     """An object of ours that nothing needs any more."""
 
     obj: Obj
+    why: str
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,13 @@ class Note:
 
 @dataclass(frozen=True)
 class Plan:
-    """Writes in the order of acting: status, marks, applies, deletes, events."""
+    """What to write, in this order: status, events, marks, applies, deletes."""
 
     status: dict[str, Any] | None = None
+    events: tuple[Note, ...] = ()
     marks: tuple[Mark, ...] = ()
     applies: tuple[Apply, ...] = ()
     deletes: tuple[Delete, ...] = ()
-    events: tuple[Note, ...] = ()
     requeue_after: float | None = None
 
     @property
@@ -84,7 +88,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Targets:
-    """The revisions that are to exist, with the counts of those that have Deployments."""
+    """The revisions of a service, and which of them are to have how many replicas."""
 
     target: Revision
     revisions: dict[str, Revision]
@@ -92,8 +96,16 @@ class Targets:
     stable: str
 
 
+class Counts(NamedTuple):
+    """How far the Deployments may go now."""
+
+    by_revision: dict[str, int]
+    marks: tuple[Mark, ...]
+    """Pods to mark before a count may fall further."""
+
+
 def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
-    """Return the writes that bring what is observed nearer to what is wanted; `now` is in epoch seconds."""
+    """Return the writes that bring what is observed nearer to what is wanted. `now` is seconds since 1970."""
     metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
     if "deletionTimestamp" in metadata:
         return Plan()  # garbage collection takes the children, whether we run or not
@@ -106,18 +118,20 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     count = choose_count(spec, old.get("scaling", {}), snapshot.advice)
     observed = observe(snapshot)
     targets = _choose_targets(settings, snapshot, spec, observed, count)
-    counts, marks = _shrink(snapshot, observed, targets.step)
+    counts = _plan_counts(snapshot, observed, targets.step)
     inputs = StatusInputs(
         settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now
     )
     status = render_status(inputs)
-    wanted = [seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts, count)]
+    wanted = [
+        seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
+    ]
     return Plan(
         status=status if status != old else None,
-        marks=marks,
+        events=tuple(_notes(old, status)),
+        marks=counts.marks,
         applies=tuple(_diff(wanted, snapshot)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
-        events=tuple(_notes(old, status)),
         requeue_after=_requeue_after(snapshot, status, deadline, now),
     )
 
@@ -143,8 +157,7 @@ def _choose_targets(
     return Targets(revisions[digest], revisions, step, digest if step.is_done else stable)
 
 
-def _shrink(snapshot: Snapshot, observed: Observed, step: Step) -> tuple[dict[str, int], tuple[Mark, ...]]:
-    """Return the counts that may be written now, and the pods to mark before they may fall further."""
+def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step) -> Counts:
     running = snapshot.advice.in_flight if snapshot.advice else {}
     counts: dict[str, int] = {}
     marks: list[Mark] = []
@@ -152,13 +165,13 @@ def _shrink(snapshot: Snapshot, observed: Observed, step: Step) -> tuple[dict[st
         shrink = plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), running)
         counts[digest] = shrink.count
         marks += shrink.marks
-    return counts, tuple(marks)
+    return Counts(counts, tuple(marks))
 
 
 def _render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
 ) -> list[Obj]:
-    """Return the children in the order in which they depend on each other."""
+    """Return the children that are to exist. Each comes after those that it needs."""
     revisions = [targets.revisions[digest] for digest in counts]
     return [
         render_service_account(service),
@@ -173,13 +186,13 @@ def _render_children(
 def _diff(wanted: Iterable[Obj], snapshot: Snapshot) -> Iterable[Apply]:
     owned, foreign = snapshot.owned(), snapshot.foreign()
     for obj in wanted:
-        key = (obj["kind"], obj["metadata"]["name"])
+        key = object_id(obj)
         observed = owned.get(key)
         if observed is None:
             if key not in foreign:
-                yield Apply(obj, None)
+                yield Apply(obj, None, "it does not exist")
         elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
-            yield Apply(obj, observed["metadata"]["uid"])
+            yield Apply(obj, observed["metadata"]["uid"], _explain_drift(obj, observed))
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:
@@ -187,18 +200,31 @@ def _needs_apply(obj: Obj, observed: Obj) -> bool:
     return obj["kind"] != "ControllerRevision" and has_drifted(obj, observed)
 
 
+def _explain_drift(obj: Obj, observed: Obj) -> str:
+    before, after = (found.get("spec", {}).get("replicas") for found in (observed, obj))
+    return "it differs from what is wanted" if before == after else f"replicas {before} -> {after}"
+
+
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
-    kept = {(obj["kind"], obj["metadata"]["name"]) for obj in wanted}
+    kept = {object_id(obj) for obj in wanted}
     in_use = frozenset(targets.step.counts) | {targets.stable}
-    old = {revision_name(snapshot.service, d) for d in forgotten(targets.revisions.values(), in_use)}
+    old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
     for key, obj in snapshot.owned().items():
-        is_history = obj["kind"] == "ControllerRevision" and obj["metadata"]["name"] not in old
+        is_history = key.kind == "ControllerRevision" and key.name not in old
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
-            yield Delete(obj)
+            yield Delete(obj, _explain_delete(key))
+
+
+def _explain_delete(key: ObjectId) -> str:
+    if key.kind == "ControllerRevision":
+        return f"the {HISTORY_LIMIT} newest unused revisions are kept, and it is older"
+    return (
+        "its revision has no replicas any more" if key.kind == "Deployment" else "no plan wants it any more"
+    )
 
 
 def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
-    """Record what people look for afterwards: trouble that begins, and counts that change."""
+    """Yield an Event for trouble that begins, for a service that gets ready, and for a count that changes."""
     for name, bad in (("Degraded", "True"), ("Ready", None)):
         before, after = find_condition(old, name), find_condition(new, name)
         if after and (before or {}).get("status") != after["status"]:
@@ -219,8 +245,3 @@ def _requeue_after(snapshot: Snapshot, status: dict[str, Any], deadline: float, 
     if snapshot.foreign() or snapshot.refusals:
         waits.append(CONFLICT_RETRY_SECONDS)
     return min(waits, default=None)
-
-
-def object_id(obj: Obj) -> ObjectId:
-    """Return kind and name of a raw object."""
-    return kind_of(obj).kind, obj["metadata"]["name"]

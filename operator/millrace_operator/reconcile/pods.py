@@ -1,4 +1,4 @@
-"""What a replica's pod says of itself: does it serve, and if not, why."""
+"""Whether a replica's pod serves, and if not, why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,15 +37,15 @@ class Pod:
 
     @property
     def is_serving(self) -> bool:
-        """Ready, or alive after having been ready once: such a replica is not given up lightly."""
+        """Whether it is Ready, or has been and still runs. Such a replica is kept while a new one starts."""
         return not self.is_terminating and (self.is_ready or (self.has_started and self.cause is None))
 
 
 def read_pod(obj: Obj) -> Pod:
     """Return the facts of a raw pod."""
     metadata, status = obj["metadata"], obj.get("status", {})
-    is_ready = _find(status, "Ready").get("status") == "True"
-    container = _container(status)
+    is_ready = _find_condition(status, "Ready").get("status") == "True"
+    container = _find_container(status)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -64,7 +64,7 @@ def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> C
 
 
 def _causes(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
-    scheduled = _find(status, "PodScheduled")
+    scheduled = _find_condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
     waiting = container.get("state", {}).get("waiting", {})
@@ -95,7 +95,7 @@ def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
 
 
 def _restarts(count: int) -> str:
-    """Say roughly how often; an exact count would write the status at every restart for ever."""
+    """Return roughly how often. An exact count would write the status at every restart."""
     return "first time" if count < 2 else "again and again"
 
 
@@ -104,10 +104,10 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def _find(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
+def _find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
     return next((c for c in status.get("conditions", []) if c.get("type") == condition_type), {})
 
 
-def _container(status: dict[str, Any]) -> dict[str, Any]:
+def _find_container(status: dict[str, Any]) -> dict[str, Any]:
     statuses = status.get("containerStatuses", [])
     return next((c for c in statuses if c.get("name") == contract.CONTAINER_REPLICA), {})

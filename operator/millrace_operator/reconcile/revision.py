@@ -1,7 +1,7 @@
 """Revisions of a service: which inputs make a new one, and how an old one is found again.
 
-Inputs are compared, never renders: an operator that renders pods differently restarts none of them. Fields
-at their defaults are left out, so a new version's new field makes no new revision either.
+Inputs are compared, and never rendered manifests, so that an operator that renders pods differently restarts
+none of them. Fields at their defaults are left out, so that a new field makes no new revision either.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ Inputs = dict[str, Any]
 
 @dataclass(frozen=True)
 class Revision:
-    """One revision: its hash, its number in the order of creation, and the pod template it froze."""
+    """One revision, with the pod template that was rendered when it was made."""
 
     hash: str
     number: int
@@ -75,7 +75,7 @@ def next_number(revisions: Iterable[Revision]) -> int:
     return max((revision.number for revision in revisions), default=0) + 1
 
 
-def forgotten(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
+def find_expired(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
     """Return the hashes of revisions beyond the newest HISTORY_LIMIT that nothing uses."""
     unused = sorted((r for r in revisions if r.hash not in in_use), key=lambda r: r.number, reverse=True)
     return frozenset(revision.hash for revision in unused[HISTORY_LIMIT:])

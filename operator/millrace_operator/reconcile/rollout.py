@@ -1,8 +1,8 @@
 """How a new revision takes over: pure, level-triggered, one Deployment a revision.
 
-One replica more than desired at first (Surge). Where the scheduler has no room for it and there are at
-least two replicas, one old replica at a time makes room (Replace), and this stands until the rollout ends,
-or it would flip back each time room appears. Old replicas go only as new ones become Ready.
+At first there is one replica more than desired (Surge). Where the scheduler has no room for it, and at least
+two replicas are desired, one old replica at a time makes room (Replace). That stays so until the rollout
+ends, or the method would change back each time there is room. Old replicas go only as new ones become Ready.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class RevisionState:
 
     @property
     def is_live(self) -> bool:
-        """Whether it still has, or is to have, replicas."""
+        """Whether it has replicas or is to have some."""
         return self.num_wanted > 0 or self.num_pods > 0
 
 
@@ -73,7 +73,7 @@ def _choose_method(
 
 
 def _share(kept: int, live: Sequence[RevisionState]) -> dict[str, int]:
-    """Give each old revision at most what serves; what is still missing goes to the first that serves."""
+    """Return counts that add up to `kept`: what serves, and any rest for the first that serves."""
     counts = {}
     for other in live:
         counts[other.hash] = min(kept, other.num_serving)

@@ -16,9 +16,10 @@ class Count:
 
 
 def choose_count(spec: Spec, old: dict[str, Any], advice: Advice | None) -> Count:
-    """Return the count for this mode. `old` is the `status.scaling` of before, empty at first.
+    """Return the count for this mode. `old` is `status.scaling` as it was, empty at first.
 
-    Live numbers change all the time: the text stays as it was while count, mode, reason and binding do.
+    The text holds numbers that change all the time. While counts, mode, reason and binding stay the same,
+    the old text stays too, so that such numbers alone write no status.
     """
     scaling = spec.scaling
     before = old.get("desiredReplicas", scaling.min_replicas)
@@ -35,7 +36,7 @@ def choose_count(spec: Spec, old: dict[str, Any], advice: Advice | None) -> Coun
     new["desiredReplicas"] = desired
     if recommended is not None:
         new["recommendedReplicas"] = recommended
-    new |= _explain(desired != wanted, old, advice)
+    new |= _explain(old, advice, is_clamped=desired != wanted)
     same = all(
         new.get(key) == old.get(key)
         for key in ("desiredReplicas", "recommendedReplicas", "mode", "reason", "binding")
@@ -43,7 +44,7 @@ def choose_count(spec: Spec, old: dict[str, Any], advice: Advice | None) -> Coun
     return Count(desired, old if same else new)
 
 
-def _explain(is_clamped: bool, old: dict[str, Any], advice: Advice | None) -> dict[str, str]:  # noqa: FBT001
+def _explain(old: dict[str, Any], advice: Advice | None, *, is_clamped: bool) -> dict[str, str]:
     if advice is not None:
         return {"reason": advice.reason, "message": advice.message, "binding": advice.binding}
     if old and not is_clamped and old.get("reason") != "External":

@@ -1,17 +1,27 @@
-"""What a plan is made from: one service and everything of its own that was seen at one moment."""
+"""What a plan is made from: one service and its own objects, as they were seen at one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
 
-ObjectId = tuple[str, str]
-"""Kind and name, inside the service's namespace."""
+
+class ObjectId(NamedTuple):
+    """Names one object in the service's namespace."""
+
+    kind: str
+    name: str
+
+
+def object_id(obj: Obj) -> ObjectId:
+    """Return kind and name of a raw object."""
+    return ObjectId(obj["kind"], obj["metadata"]["name"])
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the autoscaler last said; None where it does not know."""
+    """The autoscaler's last decision, as the planner reads it. None means unknown."""
 
     desired: int
     reason: str
@@ -26,7 +36,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One service as the cache has it. `conflicts` and `refusals` are what earlier writes met."""
+    """One service as the cache has it, with the conflicts and refusals that earlier writes met."""
 
     service: Obj
     children: tuple[Obj, ...] = ()
@@ -42,16 +52,11 @@ class Snapshot:
 
     def owned(self) -> dict[ObjectId, Obj]:
         """Return the children that are this service's own."""
-        return {
-            (child["kind"], child["metadata"]["name"]): child
-            for child in self.children
-            if is_owned(child, self.uid)
-        }
+        return {object_id(child): child for child in self.children if is_owned(child, self.uid)}
 
     def foreign(self) -> frozenset[ObjectId]:
-        """Return what stands in the way of our children: seen here, or met by earlier writes."""
-        seen = {(c["kind"], c["metadata"]["name"]) for c in self.children if not is_owned(c, self.uid)}
-        return self.conflicts | seen
+        """Return the objects of others under our children's names: seen here, or met by earlier writes."""
+        return self.conflicts | {object_id(c) for c in self.children if not is_owned(c, self.uid)}
 
 
 def is_owned(obj: Obj, uid: str) -> bool:

@@ -1,4 +1,4 @@
-"""The whole status of a service, from what is observed. Pure; no text in it changes by time alone."""
+"""The whole status of a service, from what is observed. Pure. No text in it changes by time alone."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count
-from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import (
     Reason,
     Truth,
@@ -24,7 +24,7 @@ from millrace_operator.resources.types import ScalingMode, Spec
 
 @dataclass(frozen=True)
 class StatusInputs:
-    """Everything a status speaks of."""
+    """All that a status is rendered from."""
 
     settings: RenderSettings
     snapshot: Snapshot
@@ -38,7 +38,7 @@ class StatusInputs:
 
     @property
     def old(self) -> dict[str, Any]:
-        """The status of before."""
+        """The status as it was."""
         status: dict[str, Any] = self.snapshot.service.get("status", {})
         return status
 
@@ -83,7 +83,7 @@ def _explain_conflict(kind: str, name: str) -> str:
 
 
 def render_status(inputs: StatusInputs) -> dict[str, Any]:
-    """Return the status to be."""
+    """Return the status to write."""
     metadata, spec = inputs.snapshot.service["metadata"], inputs.spec
     generation = int(metadata.get("generation", 0))
     num_pods = len(inputs.observed.pods)
@@ -109,7 +109,7 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
 
 
 def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:
-    """Return the status of a service whose spec this version cannot read; its replicas are left alone."""
+    """Return the status of a service whose spec this version cannot read. Its replicas stay as they are."""
     message = f"this version of the operator cannot read the spec: {error}"
     kept = [
         Truth(c["type"], {"True": True, "False": False}.get(c["status"]), Reason(c["reason"]), c["message"])
@@ -136,7 +136,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
 
 def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     desired, num_ready = inputs.count.desired, inputs.observed.num_ready
-    own_name = ("Service", inputs.snapshot.service["metadata"]["name"])
+    own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
     if own_name in inputs.snapshot.foreign():
         return Truth("Ready", False, Reason.CONFLICT, _explain_conflict(*own_name))
     if num_ready:
@@ -192,7 +192,7 @@ def _scaling_active(inputs: StatusInputs) -> Truth:
     if mode is ScalingMode.EXTERNAL:
         return Truth("ScalingActive", True, Reason.EXTERNAL, "spec.replicas counts, written from outside")
     if advice is None:
-        return _keep(inputs, "ScalingActive") or Truth(
+        return _former_truth(inputs, "ScalingActive") or Truth(
             "ScalingActive", None, Reason.STARTING, "no decision has been made yet"
         )
     if advice.is_held:
@@ -214,13 +214,13 @@ def _objectives_met(inputs: StatusInputs) -> Truth | None:
     if not inputs.spec.scaling.objectives:
         return None
     if advice is None or advice.are_objectives_met is None:
-        return _keep(inputs, "ObjectivesMet")
+        return _former_truth(inputs, "ObjectivesMet")
     reason = Reason.OBJECTIVES_KEPT if advice.are_objectives_met else Reason.OBJECTIVES_MISSED
     return Truth("ObjectivesMet", advice.are_objectives_met, reason, advice.objectives_message)
 
 
-def _keep(inputs: StatusInputs, condition: str) -> Truth | None:
-    """Return the condition of before: a new leader that has no decision yet has nothing to write."""
+def _former_truth(inputs: StatusInputs, condition: str) -> Truth | None:
+    """Return the condition as it was, for a new leader that has no decision yet; None if it was not."""
     old = find_condition(inputs.old, condition)
     if old is None or old["reason"] == Reason.EXTERNAL or old["reason"] not in set(Reason):
         return None

@@ -1,4 +1,4 @@
-"""From a service and its pods to the autoscaler's terms, and from its decision to the planner's. Pure."""
+"""Translates a spec into the autoscaler's policy, and its decision into the planner's advice. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from millrace_operator.scaling.settings import ScalingSettings
 
 
 def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
-    """Return what the autoscaler is asked to keep. Raises ValueError for a target that is no duration."""
+    """Return the autoscaler's policy for a service. Raises ValueError for a target that is no duration."""
     return Policy(
         min_replicas=spec.scaling.min_replicas,
         max_replicas=spec.scaling.max_replicas,
@@ -26,7 +26,7 @@ def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
 
 
 def render_advice(decision: Decision, signals: Signals) -> Advice:
-    """Return the decision as the planner takes it."""
+    """Return the decision as the planner reads it."""
     known = [latency for latency in signals.latencies if latency.is_known]
     missed = sorted(latency.objective.name for latency in known if latency.is_missed)
     return Advice(
@@ -36,12 +36,12 @@ def render_advice(decision: Decision, signals: Signals) -> Advice:
         binding=decision.binding,
         is_held=decision.is_held and str(decision.reason) == "SignalsMissing",
         are_objectives_met=not missed if known else None,
-        objectives_message=_say(known, missed),
+        objectives_message=_describe_objectives(known, missed),
         in_flight=signals.in_flight,
     )
 
 
-def _say(known: Sequence[Latency], missed: Sequence[str]) -> str:
+def _describe_objectives(known: Sequence[Latency], missed: Sequence[str]) -> str:
     if missed:
         return f"missed at present: {', '.join(missed)}"
     return f"kept at present: {', '.join(sorted(latency.objective.name for latency in known))}"

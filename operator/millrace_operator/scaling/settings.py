@@ -1,6 +1,8 @@
-"""What the scaling loop is told on the command line."""
+"""The scaling loop's settings, from the command line."""
 
 from dataclasses import dataclass
+
+from millrace_operator.autoscale.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -8,7 +10,7 @@ class ScalingSettings:
     """The same for every service."""
 
     prometheus_url: str
-    tick_seconds: float = 2.0
+    tick_seconds: float = Policy.tick_seconds
     """Between two decisions."""
-    scale_down_window_seconds: float = 180.0
+    scale_down_window_seconds: float = Policy.scale_down_window_seconds
     """Scale down only to what every moment of this long would have allowed."""

@@ -16,20 +16,21 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.reading import Reading, read_signals
-from millrace_operator.autoscale.signals import fetch_reading
-from millrace_operator.ingest.cache import Cache, Key
+from millrace_operator.cluster.kinds import ServiceKey
+from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import ScalingMode, Spec
 from millrace_operator.scaling.advisor import read_policy, render_advice
 from millrace_operator.scaling.settings import ScalingSettings
+from millrace_operator.scaling.signals import fetch_reading
 
 LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Considered:
-    """What was decided for a service, from what, and when (seconds since 1970)."""
+    """A decision for a service, what it rests on, and when it was made, in seconds since 1970."""
 
     decision: Decision
     signals: Signals
@@ -40,23 +41,23 @@ class Considered:
 
 
 class ScalingLoop:
-    """Keeps each service's memory and its last decision, and says when the planner should look."""
+    """Owner of each service's memory and last decision. Calls `on_change` when a decision is another."""
 
     def __init__(
         self,
         cache: Cache,
         settings: ScalingSettings,
-        on_change: Callable[[Key], None],
+        on_change: Callable[[ServiceKey], None],
         is_leader: Callable[[], bool],
     ) -> None:
         self._cache = cache
         self._settings = settings
         self._on_change = on_change
         self._is_leader = is_leader
-        self._memories: dict[Key, Memory] = {}
-        self.considered: dict[Key, Considered] = {}
+        self._memories: dict[ServiceKey, Memory] = {}
+        self.considered: dict[ServiceKey, Considered] = {}
 
-    def advice(self, key: Key) -> Advice | None:
+    def advice(self, key: ServiceKey) -> Advice | None:
         """Return the last decision for a service; None before the first of this leadership."""
         considered = self.considered.get(key)
         return considered.advice if considered else None
@@ -69,13 +70,13 @@ class ScalingLoop:
                 if self._is_leader():
                     await self.tick(session)
                 else:
-                    self._keep(frozenset())
+                    self._forget_all_but(frozenset())
                 await asyncio.sleep(max(0.1, self._settings.tick_seconds - (time.monotonic() - started)))
 
     async def tick(self, session: aiohttp.ClientSession) -> None:
-        """Decide for every service but those in mode External and those whose spec nobody can read."""
+        """Decide for every service, except in mode External and where the spec can't be read."""
         policies = dict(self._read_policies())
-        self._keep(policies.keys())
+        self._forget_all_but(policies.keys())
         if not policies:
             return
         objectives = [objective for policy in policies.values() for objective in policy.objectives]
@@ -84,9 +85,9 @@ class ScalingLoop:
             try:
                 self._consider(key, policy, reading)
             except Exception:  # one service's trouble is not the others'
-                LOG.exception("no decision for %s/%s", *key)
+                LOG.exception("no decision for %s", key)
 
-    def _read_policies(self) -> Iterator[tuple[Key, Policy]]:
+    def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
         for key in self._cache.service_keys():
             try:
                 spec = Spec.model_validate((self._cache.service(key) or {}).get("spec"))
@@ -95,33 +96,33 @@ class ScalingLoop:
             except ValueError:
                 continue  # the planner says in status what is wrong with it
 
-    def _keep(self, keys: AbstractSet[Key]) -> None:
-        """Forget every other service."""
+    def _forget_all_but(self, keys: AbstractSet[ServiceKey]) -> None:
+        """Forget the memories and decisions of all services but these."""
         for gone in self._memories.keys() - keys:
             del self._memories[gone]
             self.considered.pop(gone, None)
 
-    def _consider(self, key: Key, policy: Policy, reading: Reading) -> None:
-        memory = self._memories.get(key) or Memory(desired=_desired_of(self._cache.service(key)))
+    def _consider(self, key: ServiceKey, policy: Policy, reading: Reading) -> None:
+        memory = self._memories.get(key) or Memory(desired=_read_desired(self._cache.service(key)))
         signals = self._observe(key, policy, reading)
         decision, self._memories[key] = decide(policy, signals, memory, time.monotonic())
         advice, before = render_advice(decision, signals), self.advice(key)
         self.considered[key] = Considered(decision, signals, self._memories[key], advice, reading.at)
-        if before is None or _differs(before, advice):
+        if before is None or _has_changed(before, advice):
             self._on_change(key)
 
-    def _observe(self, key: Key, policy: Policy, reading: Reading) -> Signals:
+    def _observe(self, key: ServiceKey, policy: Policy, reading: Reading) -> Signals:
         pods = [pod for pod in map(read_pod, self._cache.pods(key)) if not pod.is_terminating]
         signals = read_signals(reading, key, frozenset(pod.name for pod in pods), policy.objectives)
         ready = sum(pod.is_ready for pod in pods)
         return dataclasses.replace(signals, replicas=len(pods), ready_replicas=ready)
 
 
-def _desired_of(service: dict[str, Any] | None) -> int | None:
+def _read_desired(service: dict[str, Any] | None) -> int | None:
     desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
     return None if desired is None else int(desired)
 
 
-def _differs(before: Advice, after: Advice) -> bool:
+def _has_changed(before: Advice, after: Advice) -> bool:
     fields = ("desired", "reason", "binding", "is_held", "are_objectives_met", "objectives_message")
     return any(getattr(before, field) != getattr(after, field) for field in fields)

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from millrace_runtime import contract
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.listener import read_bind_address
 from millrace_runtime.replica.errors import SettingError
 from millrace_runtime.replica.flag_types import parse_bytes, parse_name, seconds, whole_number
 
@@ -33,7 +34,7 @@ class ReplicaSettings:
     served_name: str
     """What clients write as `model`."""
     host: str
-    """The address to bind."""
+    """The address to bind; empty: all addresses, IPv6 and IPv4."""
     port: int
     """Of the API, /readyz and /metrics; 0 takes a free one."""
     live_port: int
@@ -171,8 +172,8 @@ def _add_address_flags(parser: argparse.ArgumentParser) -> None:
     port = whole_number(0, 65535)
     parser.add_argument(
         "--host",
-        default=os.environ.get(contract.ENV_BIND_ADDRESS) or contract.DEFAULT_BIND_ADDRESS,
-        help=f"address to bind (default: ${contract.ENV_BIND_ADDRESS}, else all interfaces)",
+        default=read_bind_address(os.environ),
+        help=f"address to bind (default: ${contract.ENV_BIND_ADDRESS}, else all addresses, IPv6 and IPv4)",
     )
     parser.add_argument(
         "--port",

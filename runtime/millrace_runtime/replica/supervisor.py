@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from millrace_runtime import contract
+from millrace_runtime.listener import local_url, open_listener
 from millrace_runtime.replica.children import Children
 from millrace_runtime.replica.console import say
 from millrace_runtime.replica.errors import PortTaken
@@ -20,7 +21,6 @@ from millrace_runtime.replica.lifecycle import Action, Lifecycle, Stage
 from millrace_runtime.replica.live_server import LiveServer
 from millrace_runtime.replica.settings import ReplicaSettings
 
-_BACKLOG = 2048
 _START_POLL_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -36,7 +36,7 @@ def supervise(settings: ReplicaSettings) -> int:
         LiveServer(live_listener, lambda: heartbeat.find_stall(deadlines, time.monotonic())),
         _signals() as next_signals,
     ):
-        say(f"liveness at {_show_address(*live_listener.getsockname()[:2])}{contract.PATH_LIVE}")
+        say(f"liveness at {local_url(live_listener)}{contract.PATH_LIVE}")
         supervisor = _Supervisor(settings, heartbeat, listener, next_signals)
         status = supervisor.run()
     supervisor.say_ending(status)
@@ -57,7 +57,7 @@ class _Supervisor:
         self._heartbeat = heartbeat
         self._next_signals = next_signals
         self._started = time.monotonic()
-        self._address = _show_address(*listener.getsockname()[:2])
+        self._address = local_url(listener)
         self._is_announced = False
         self._lifecycle = Lifecycle(settings.drain_seconds)
         self._last_words: str | None = None
@@ -127,26 +127,15 @@ def _render_example(address: str, model: str) -> str:
     return f"curl -N {address}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
 
 
-def _show_address(host: str, port: int) -> str:
-    """Return a URL that works on this machine."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  shown, not bound
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-
-
 def _bind(host: str, port: int, flag: str) -> socket.socket:
     """Return a listening socket. Raises PortTaken with what to do."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        return open_listener(host, port)
     except OSError as error:
-        listener.close()
         raise PortTaken(
-            f"can't listen on {host} port {port}: {error.strerror or error}; end what listens there, or give"
-            f" another address with {flag} or --host"
+            f"can't listen on {host or 'all addresses,'} port {port}: {error.strerror or error}; end what"
+            f" listens there, or give another address with {flag} or --host"
         ) from error
-    return listener
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import json
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from millrace_operator.cluster.errors import (
     TransientError,
 )
 from millrace_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, LEASE, POD, SERVICE
+from tests.addresses import needs_ipv6
 
 OBJ = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "shop", "name": "chat-1"}}
 
@@ -54,15 +56,30 @@ async def recorder() -> Recorder:
     return Recorder()
 
 
-@pytest.fixture
-async def api(recorder: Recorder) -> AsyncIterator[ApiServer]:
+@asynccontextmanager
+async def connect(
+    recorder: Recorder, *, host: str = "127.0.0.1", may_write: bool = True
+) -> AsyncIterator[ApiServer]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", recorder.handle)
-    server = TestServer(app)
+    server = TestServer(app, host=host)
     await server.start_server()
     access = FakeAccess(str(server.make_url("")).rstrip("/"))
-    async with server, ApiServer(access) as api:  # type: ignore[arg-type]
+    async with server, ApiServer(access, may_write=lambda: may_write) as api:  # type: ignore[arg-type]
         yield api
+
+
+@pytest.fixture
+async def api(recorder: Recorder) -> AsyncIterator[ApiServer]:
+    async with connect(recorder) as api:
+        yield api
+
+
+@needs_ipv6
+async def test_an_api_server_may_have_an_ipv6_address(recorder: Recorder) -> None:
+    async with connect(recorder, host="::1") as api:
+        await api.apply_new(OBJ)
+    assert recorder.headers["Host"].startswith("[::1]:")
 
 
 async def test_creating_is_an_apply_that_no_live_object_accepts(api: ApiServer, recorder: Recorder) -> None:
@@ -135,19 +152,19 @@ async def test_a_servers_wish_for_a_pause_is_passed_on(api: ApiServer, recorder:
     assert caught.value.retry_after_seconds == 7
 
 
-async def test_no_write_leaves_without_the_lease(api: ApiServer, recorder: Recorder) -> None:
-    api.may_write = lambda: False
-    with pytest.raises(NotLeaderError):
-        await api.apply_new(OBJ)
-    with pytest.raises(NotLeaderError):
-        await api.annotate_pod("shop", "p", "u", {})
-    assert recorder.requests == []
-    await api.replace_lease({"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}})
+async def test_no_write_leaves_without_the_lease(recorder: Recorder) -> None:
+    async with connect(recorder, may_write=False) as api:
+        with pytest.raises(NotLeaderError):
+            await api.apply_new(OBJ)
+        with pytest.raises(NotLeaderError):
+            await api.annotate_pod("shop", "p", "u", {})
+        assert recorder.requests == []
+        await api.replace_lease({"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}})
     assert recorder.requests[0][1] == LEASE.path("m", "l")
 
 
 async def test_a_server_that_is_away_is_worth_another_try() -> None:
-    async with ApiServer(FakeAccess("http://127.0.0.1:9")) as api:  # type: ignore[arg-type]
+    async with ApiServer(FakeAccess("http://127.0.0.1:9"), may_write=lambda: True) as api:  # type: ignore[arg-type]
         with pytest.raises(TransientError):
             await api.fetch(INFERENCE_SERVICE, "a", "b")
 

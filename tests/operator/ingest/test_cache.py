@@ -1,10 +1,12 @@
+import kopf
+import pytest
+
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, WATCHED, Obj
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.ingest.handlers import Ingest, build_registry, build_settings
+from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
-from millrace_operator.ingest.write_through import WriteThrough
 from tests.operator.world import KEY, make_pod, make_service
 
 
@@ -32,7 +34,7 @@ def test_children_and_pods_are_found_by_label() -> None:
     cache.put(versioned({**make_pod("svc"), "kind": "Service"}, 1))
     assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["chat-1"]
     assert [child["kind"] for child in cache.children(KEY)] == ["Service"]
-    cache.drop(POD, KEY[0], "chat-1")
+    cache.drop(POD, KEY.namespace, "chat-1")
     assert cache.pods(KEY) == ()
 
 
@@ -49,11 +51,11 @@ async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> 
 def test_events_reach_the_cache_and_their_owner_the_queue() -> None:
     cache, queue = Cache(), WorkQueue()
     ingest = Ingest(cache, queue)
-    ingest.take(INFERENCE_SERVICE, None, versioned(make_service(), 1))
-    ingest.take(POD, "ADDED", versioned(make_pod(), 2))
+    ingest.record_event(INFERENCE_SERVICE, None, versioned(make_service(), 1))
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 2))
     assert len(cache) == 2
     assert len(queue) == 1
-    ingest.take(POD, "DELETED", versioned(make_pod(), 3))
+    ingest.record_event(POD, "DELETED", versioned(make_pod(), 3))
     assert len(cache) == 1
 
 
@@ -61,7 +63,7 @@ def test_a_late_delete_of_an_old_object_spares_its_successor() -> None:
     cache = Cache()
     ingest = Ingest(cache, WorkQueue())
     cache.put(versioned(make_pod(), 5, uid="new"))
-    ingest.take(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
+    ingest.record_event(POD, "DELETED", versioned(make_pod(), 6, uid="old"))
     assert len(cache.pods(KEY)) == 1
 
 
@@ -69,16 +71,23 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     now = [0.0]
     cache = Cache()
     ingest = Ingest(cache, WorkQueue(), lambda: now[0])
-    store = WriteThrough(cache, ingest)
     now[0] = 1000
     assert ingest.overdue_seconds() == 0
-    store.put(versioned(make_pod(), 5))
+    ingest.put_written(versioned(make_pod(), 5))
     now[0] = 1030
     assert ingest.overdue_seconds() == 30
-    ingest.take(POD, "ADDED", versioned(make_pod(), 5))
-    store.put(versioned(make_pod(), 5))
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
+    ingest.put_written(versioned(make_pod(), 5))
     now[0] = 2000
     assert ingest.overdue_seconds() == 0
+
+
+def test_watches_go_to_the_address_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kopf.ConnectionInfo(server="https://kubernetes.default.svc")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    for host, server in (("10.96.0.1", "https://10.96.0.1:6443"), ("fd00::1", "https://[fd00::1]:6443")):
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        assert _at_service_address(found).server == server
 
 
 def test_kopf_only_watches() -> None:
@@ -87,6 +96,6 @@ def test_kopf_only_watches() -> None:
     assert not settings.posting.enabled
     waits = iter(settings.networking.error_backoffs)
     assert max(next(waits) for _ in range(1000)) < 40
-    registry = build_registry(Ingest(Cache(), WorkQueue()).take)
+    registry = build_registry(Ingest(Cache(), WorkQueue()).record_event)
     assert len(list(registry._watching.get_all_handlers())) == len(WATCHED)
     assert not list(registry._changing.get_all_handlers())

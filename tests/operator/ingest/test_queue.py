@@ -39,6 +39,21 @@ async def test_what_is_added_during_work_is_looked_at_once_more(clock: Clock) ->
     assert len(queue) == 1
 
 
+async def test_a_worker_that_fails_gives_its_key_back(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A)
+
+    async def fail() -> None:
+        async with queue.work() as key:
+            queue.add(key)
+            assert len(queue) == 0
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    assert await queue.get() == A
+
+
 async def test_events_go_before_resyncs(clock: Clock) -> None:
     queue = WorkQueue(clock)
     queue.add(A, is_urgent=False)

@@ -1,7 +1,7 @@
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
     Revision,
-    forgotten,
+    find_expired,
     hash_inputs,
     next_number,
     revision_inputs,
@@ -46,6 +46,6 @@ def test_the_hash_is_the_same_in_every_version_of_ours() -> None:
 
 def test_the_oldest_unused_revisions_are_forgotten() -> None:
     revisions = [Revision(f"r{n}", n, {}, {}) for n in range(HISTORY_LIMIT + 3)]
-    assert forgotten(revisions, frozenset({"r0"})) == {"r1", "r2"}
+    assert find_expired(revisions, frozenset({"r0"})) == {"r1", "r2"}
     assert next_number(revisions) == HISTORY_LIMIT + 3
     assert next_number([]) == 1

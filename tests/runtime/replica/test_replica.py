@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from e2e.polling import wait_until
 from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
+from tests.addresses import needs_ipv6
 from tests.runtime.replica.conftest import children_of
 
 pytestmark = pytest.mark.slow
@@ -67,6 +68,28 @@ def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx
     assert any(json.loads(line)["choices"][0]["finish_reason"] == "length" for line in rest[:-1])
     assert replica.wait() == 0
     assert replica.lines[-1] == "millrace: stopped"
+
+
+@needs_ipv6
+def test_without_an_address_it_answers_on_ipv6_and_ipv4(
+    start: Start, model_path: Path, client: httpx.Client
+) -> None:
+    replica = start("--model", str(model_path), "--host", "")
+    for url in (replica.address, replica.live_address):
+        assert url.startswith("http://127.0.0.1:")
+    for address in ("127.0.0.1", "[::1]"):
+        ready = replica.address.replace("127.0.0.1", address) + contract.PATH_READY
+        assert client.get(ready).status_code == 200
+        assert client.get(replica.live_address.replace("127.0.0.1", address)).status_code == 200
+
+
+@needs_ipv6
+def test_an_ipv6_address_is_bound_and_shown_in_brackets(
+    start: Start, model_path: Path, client: httpx.Client
+) -> None:
+    replica = start("--model", str(model_path), "--host", "::1")
+    assert replica.live_address.startswith("http://[::1]:")
+    assert client.get(f"{replica.address}/v1/models").status_code == 200
 
 
 def test_a_stopped_engine_fails_livez_and_a_second_signal_forces_exit(

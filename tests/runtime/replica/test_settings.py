@@ -13,7 +13,7 @@ def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv(contract.ENV_BIND_ADDRESS, raising=False)
     settings = parse_settings(["--model", "/models/fox", "--device", "cpu"])
     assert (settings.model_path, settings.served_name) == (Path("/models/fox"), "fox")
-    assert (settings.host, settings.port, settings.live_port) == ("0.0.0.0", 8000, 8001)
+    assert (settings.host, settings.port, settings.live_port) == ("", 8000, 8001)
     assert (settings.max_sequences, settings.max_batched_tokens) == (32, 512)
     assert settings.kv_cache_bytes is None
     assert settings.max_model_length is None

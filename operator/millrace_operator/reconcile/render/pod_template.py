@@ -14,7 +14,7 @@ GRACE_SECONDS = 630
 """What a draining replica takes at most (`millrace serve --drain-seconds`, 600), and some time to end."""
 
 START_SECONDS = 1800
-"""How long a replica may load before the kubelet restarts it; its supervisor has closer deadlines."""
+"""How long a replica may load before the kubelet restarts it. Its supervisor has shorter deadlines."""
 
 
 def render_pod_template(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:

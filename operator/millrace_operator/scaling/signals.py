@@ -1,4 +1,4 @@
-"""Asks Prometheus. The only module here with I/O: a question that fails leaves every signal unknown."""
+"""Asks Prometheus. A question that fails leaves every signal unknown."""
 
 from collections.abc import Iterable
 from typing import Any

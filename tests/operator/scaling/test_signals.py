@@ -13,7 +13,8 @@ from aiohttp.test_utils import TestServer
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import Windows
 from millrace_operator.autoscale.reading import Reading
-from millrace_operator.autoscale.signals import fetch_reading
+from millrace_operator.scaling.signals import fetch_reading
+from tests.addresses import needs_ipv6
 
 NOW = 1_700_000_000.0
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
@@ -21,7 +22,9 @@ SERIES = [{"metric": {"namespace": "team", "service": "chat", "signal": "running
 
 
 @asynccontextmanager
-async def prometheus(body: Any, asked: list[str], delay_seconds: float = 0.0) -> AsyncIterator[str]:
+async def prometheus(
+    body: Any, asked: list[str], delay_seconds: float = 0.0, host: str = "127.0.0.1"
+) -> AsyncIterator[str]:
     async def query(request: web.Request) -> web.Response:
         asked.append(str((await request.post())["query"]))
         await asyncio.sleep(delay_seconds)
@@ -29,7 +32,7 @@ async def prometheus(body: Any, asked: list[str], delay_seconds: float = 0.0) ->
 
     app = web.Application()
     app.router.add_post("/api/v1/query", query)
-    async with TestServer(app) as server:
+    async with TestServer(app, host=host) as server:
         yield str(server.make_url(""))
 
 
@@ -46,6 +49,15 @@ async def test_one_query_asks_for_everything_and_once_for_each_percentile() -> N
     assert [sample.value for sample in reading.series["team", "chat"]["running"]] == [2.0]
     assert len(asked) == 1
     assert asked[0].count("histogram_quantile(0.95") == asked[0].count("histogram_quantile(0.99") == 1
+
+
+@needs_ipv6
+async def test_prometheus_may_have_an_ipv6_address() -> None:
+    async with prometheus({"status": "success", "data": {"result": SERIES}}, [], host="::1") as url:
+        assert "[::1]" in url
+        reading = await ask(url)
+    assert reading.failure is None
+    assert len(reading.series) == 1
 
 
 async def test_a_silent_prometheus_is_a_reason() -> None:

@@ -1,0 +1,31 @@
+"""Which objects are followed, and who keeps them. No I/O here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON gives it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What to follow."""
+
+    path: str
+    """The collection's path, as `/api/v1/pods`."""
+    label_selector: str = ""
+    """Which of its objects; empty for all."""
+
+
+class Sink(Protocol):
+    """Keeps what a watch reports."""
+
+    def replace(self, items: Sequence[Object], /) -> None:
+        """Replace all objects with this complete list."""
+
+    def apply(self, item: Object, /) -> None:
+        """Add an object, or replace it with this newer version."""
+
+    def delete(self, item: Object, /) -> None:
+        """Remove an object, given as it last was."""

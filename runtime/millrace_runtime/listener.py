@@ -1,0 +1,77 @@
+"""Where the three commands listen. Here alone is decided what a missing address means.
+
+Standard library only: operator, gateway and supervisor use it.
+"""
+
+import errno
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from millrace_runtime import contract
+
+BACKLOG = 2048
+_NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT})
+"""What a kernel without IPv6 answers, or one where it is switched off."""
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104  shown, not bound
+
+SocketMaker = Callable[[socket.AddressFamily, socket.SocketKind], socket.socket]
+
+
+class _Place(NamedTuple):
+    family: socket.AddressFamily
+    address: tuple[Any, ...]
+    """As the family's sockets take it."""
+
+
+def read_bind_address(environment: Mapping[str, str]) -> str:
+    """Return the address that the environment says, else the default."""
+    return environment.get(contract.ENV_BIND_ADDRESS) or contract.DEFAULT_BIND_ADDRESS
+
+
+def open_listener(address: str, port: int, make_socket: SocketMaker = socket.socket) -> socket.socket:
+    """Return a listening socket. Raises OSError.
+
+    An empty address means all addresses of the machine, IPv6 and IPv4. Any other is taken as it is.
+    """
+    if address:
+        return _listen(_resolve(address, port), make_socket)
+    try:
+        return _listen(_Place(socket.AF_INET6, ("::", port)), make_socket)
+    except OSError as error:
+        if error.errno not in _NO_IPV6:
+            raise
+        return _listen(_Place(socket.AF_INET, ("0.0.0.0", port)), make_socket)  # noqa: S104  all are asked for
+
+
+def show_address(address: str, port: int) -> str:
+    """Return address and port as a log shows them; `*` stands for all addresses."""
+    return f"[{address}]:{port}" if ":" in address else f"{address or '*'}:{port}"
+
+
+def local_url(listener: socket.socket) -> str:
+    """Return a URL that reaches the listener from this machine."""
+    address, port = listener.getsockname()[:2]
+    return f"http://{show_address(_LOOPBACK.get(address, address), port)}"
+
+
+def _resolve(address: str, port: int) -> _Place:
+    """Return where an address or a name is. A name's IPv4 address comes before its IPv6 address."""
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, place = min(found, key=lambda info: info[0] != socket.AF_INET)
+    return _Place(family, place)
+
+
+def _listen(place: _Place, make_socket: SocketMaker) -> socket.socket:
+    listener = make_socket(place.family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if place.family == socket.AF_INET6:
+            # Whatever net.ipv6.bindv6only says: "::" is all addresses of both families.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(place.address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
