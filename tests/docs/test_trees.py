@@ -1,4 +1,4 @@
-"""What a docstring draws is what the code has: exception trees."""
+"""What a docstring draws is what the code has: exception trees, and the life of a replica."""
 
 import importlib
 import re
@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import pytest
 
+from millrace_runtime.replica import lifecycle
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = [ROOT / "operator", ROOT / "runtime", ROOT / "kernels", ROOT]
 PACKAGES = ["operator", "runtime", "kernels", "benchmarks", "e2e"]
 FILES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("errors.py"))
 ROOT_LINE = re.compile(r"([A-Z]\w+)(?: {2,}.*)?")
 BRANCH_LINE = re.compile(r"((?:│   |    )*)(?:├── |└── )([A-Z]\w+(?:, [A-Z]\w+)*).*")
+ARROW_LINE = re.compile(r"([A-Z]+) +--> ([A-Z]+) .*")
 
 
 class Branch(NamedTuple):
@@ -22,6 +25,13 @@ class Branch(NamedTuple):
 
     name: str
     parent: str | None
+
+
+class Arrow(NamedTuple):
+    """A stage and one that may follow it."""
+
+    before: str
+    after: str
 
 
 def load(file: Path) -> ModuleType:
@@ -60,3 +70,10 @@ def test_the_tree_that_is_drawn_is_the_tree_of_classes(file: Path) -> None:
     real = set(real_branches(module))
     if len(real) > 1:
         assert set(drawn_branches(module.__doc__ or "")) == real
+
+
+def test_the_life_of_a_replica_is_drawn_as_its_table_has_it() -> None:
+    lines = (lifecycle.__doc__ or "").splitlines()
+    drawn = {Arrow(arrow[1], arrow[2]) for line in lines if (arrow := ARROW_LINE.fullmatch(line))}
+    table = lifecycle.TRANSITIONS
+    assert drawn == {Arrow(before.name, after.name) for before in table for after in table[before]}
