@@ -1,4 +1,4 @@
-"""What a client is told when a request fails: OpenAI's error shape, with a status.
+"""What a client gets when a request fails: OpenAI's error shape, with a status.
 
 ApiError                        any refusal or failure, with its HTTP status
 ├── BadRequestError             400: the request is at fault; `param` names the field
