@@ -23,8 +23,8 @@ _EVENT_HEADERS = [
 
 
 CHUNKS = "millrace.chunks"
-"""An ASGI extension of our server. Its `write` writes bytes as the next chunk of a begun answer and returns True;
-it returns False where `send` must write them."""
+"""An ASGI extension of our server. Its `write` writes bytes as the next chunk of a begun answer and returns
+True, or returns False where `send` must write them."""
 
 
 class Body:

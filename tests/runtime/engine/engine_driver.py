@@ -129,8 +129,8 @@ class Driver:
         return True
 
     def collect(self) -> None:
-        if num_flights := self.scheduler.num_flights:
-            self._provide(self.plans[-num_flights].step)
+        if num_in_flight := self.scheduler.num_in_flight:
+            self._provide(self.plans[-num_in_flight].step)
             committed = self.scheduler.commit(self.executor.collect())
             if committed.timing is not None:
                 self.timings.append(committed.timing)
