@@ -27,7 +27,7 @@ class Children:
         engine_end, http_end = socket.socketpair()
         environment = thread_environment(os.environ, read_num_cpus(os.environ))
         self._environment = environment
-        # Here, before either has loaded: both are told, so that their shares can't overlap.
+        # Measured before either has loaded, and handed to both, so that their shares can't overlap.
         self._text_memory_bytes = plan_text_memory(usable_memory(0).num_bytes)
         with engine_end, http_end:
             self._processes = {
@@ -50,7 +50,7 @@ class Children:
         return subprocess.Popen(command, pass_fds=fds, env=self._environment, stdin=subprocess.DEVNULL)
 
     def send(self, member: Member, signal_number: int) -> None:
-        """Signal a process that has not been reaped."""
+        """Send a signal to a process, unless it has been reaped."""
         if self._processes[member].returncode is None:
             os.kill(self._processes[member].pid, signal_number)
 
@@ -73,7 +73,7 @@ class Children:
                 yield members[pid], code
 
     def kill(self) -> None:
-        """Kill what still runs, and wait for it."""
+        """Kill every process that still runs, and wait for its end."""
         for member, process in self._processes.items():
             self.send(member, signal.SIGKILL)
             if process.returncode is None:

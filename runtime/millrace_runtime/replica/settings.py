@@ -26,7 +26,7 @@ _MAX_BATCHED_TOKENS = {"cpu": 512, "cuda": 4096}
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What one replica serves, where, and within which bounds."""
+    """What one replica serves, at which address, and within which bounds."""
 
     model_path: Path
     """A folder with config.json, safetensors and a tokenizer."""
@@ -92,7 +92,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_settings(argv: list[str]) -> ReplicaSettings:
-    """Return the settings that the flags say. Raises SettingError; exits 0 on --help."""
+    """Return the flags' settings. Raises SettingError; exits with status 0 on --help."""
     values = _build_parser().parse_args(argv)
     kind = "cuda" if values.device == "cuda" or (values.device == "auto" and has_gpu()) else "cpu"
     max_sequences = values.max_sequences or _MAX_SEQUENCES[kind]
@@ -132,7 +132,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """Whether a GPU's device file is here (WSL's included): enough to choose defaults by."""
+    """Whether there is a GPU's device file, WSL's included. That is enough to choose defaults."""
     return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
 
 

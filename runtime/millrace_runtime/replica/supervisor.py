@@ -44,7 +44,7 @@ def supervise(settings: ReplicaSettings) -> int:
 
 
 class _Supervisor:
-    """The loop: wait for a signal, an exit or a deadline, and act as the lifecycle says."""
+    """Waits for a signal, an exit or a deadline, and acts as the lifecycle decides."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Supervisor:
         try:
             while self._lifecycle.stage is not Stage.DONE:
                 for signal_number in self._next_signals(self._timeout()):
-                    self._heed(signal_number)
+                    self._handle_signal(signal_number)
                 self._act(self._lifecycle.expire(time.monotonic()))
                 self._announce_ready()
         finally:
@@ -79,11 +79,11 @@ class _Supervisor:
         return ending.status if ending is not None else 1
 
     def say_ending(self, status: int) -> None:
-        """Say why it ended, as the last line of the log: the operator shows it to the user."""
+        """Write why the replica ended as the last line of the log, which the operator shows to the user."""
         cause = self._lifecycle.ending.cause if self._lifecycle.ending is not None else None
         say("stopped" if status == 0 else self._last_words or cause or "stopped")
 
-    def _heed(self, signal_number: int) -> None:
+    def _handle_signal(self, signal_number: int) -> None:
         if signal_number in _STOP_SIGNALS:
             if self._lifecycle.stage is Stage.SERVING:
                 say("stopping: streams in flight finish, new requests are refused")
@@ -103,7 +103,7 @@ class _Supervisor:
                     self._children.send(Member.ENGINE, signal.SIGKILL)
 
     def _timeout(self) -> float | None:
-        """Seconds to the next thing due; None, and so no work at all, while a ready replica serves."""
+        """Return the seconds until the loop must act again; None while a ready replica serves."""
         if self._lifecycle.deadline is not None:
             return max(0.0, self._lifecycle.deadline - time.monotonic())
         return None if self._is_announced else _START_POLL_SECONDS
@@ -151,10 +151,10 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Callable[[float | None], list[int]]]:
-    """Catch the signals we heed; give a function that waits for the next ones, up to a timeout."""
+    """Catch our signals, and yield a function that returns the next ones after a wait, up to a timeout."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    heeded = (*_STOP_SIGNALS, signal.SIGCHLD)
-    former = {number: signal.signal(number, lambda *_: None) for number in heeded}
+    caught = (*_STOP_SIGNALS, signal.SIGCHLD)
+    former = {number: signal.signal(number, lambda *_: None) for number in caught}
     former_fd = signal.set_wakeup_fd(write_fd)
     with selectors.DefaultSelector() as selector:
         selector.register(read_fd, selectors.EVENT_READ)
