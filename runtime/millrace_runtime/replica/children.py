@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Self
 
 from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
@@ -20,7 +21,7 @@ _MODULES = {
 
 
 class Children:
-    """The engine and the HTTP process."""
+    """The engine and the HTTP process. As a context manager it kills at the end what still runs."""
 
     def __init__(self, settings: ReplicaSettings, heartbeat: Heartbeat, listener: socket.socket) -> None:
         """Start both. `listener` is the bound socket that HTTP is served on."""
@@ -36,6 +37,15 @@ class Children:
                     Member.HTTP, settings, [http_end.fileno(), heartbeat.fd, listener.fileno()]
                 ),
             }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member, process in self._processes.items():
+            self.send(member, signal.SIGKILL)
+            if process.returncode is None:
+                process.wait()
 
     def _start(self, member: Member, settings: ReplicaSettings, fds: list[int]) -> subprocess.Popen[bytes]:
         command = [
@@ -71,10 +81,3 @@ class Children:
                 code = os.waitstatus_to_exitcode(status)
                 self._processes[members[pid]].returncode = code
                 yield members[pid], code
-
-    def kill(self) -> None:
-        """Kill every process that still runs, and wait for its end."""
-        for member, process in self._processes.items():
-            self.send(member, signal.SIGKILL)
-            if process.returncode is None:
-                process.wait()
