@@ -163,7 +163,7 @@ class TensorStep:
 
 
 def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product, in float32 where the weight is rounded, or a part of it."""
+    """Return the product. It is float32 where the weight, or a part of it, is rounded."""
     if isinstance(matrix, SideBySide):
         return torch.cat([_multiply(x, part) for part in matrix.parts], dim=-1)
     if isinstance(matrix, RoundedMatrix):

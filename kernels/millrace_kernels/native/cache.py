@@ -30,7 +30,7 @@ def default_cache() -> Path:
 
 
 def open_cache(folder: Path) -> Path:
-    """Return the folder, made if need be. Raises BuildError where others could put files."""
+    """Return the folder, created if it is missing. Raises BuildError where others could write files."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_private = _is_private(folder)

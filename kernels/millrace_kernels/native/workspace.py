@@ -29,7 +29,7 @@ def row_stride(register: Register) -> int:
 def place_registers(
     operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
 ) -> tuple[dict[Register, Place], int]:
-    """Return every register's place and the bytes in all, for steps of so many rows; `kept` is not reused."""
+    """Return every register's place, and the bytes of the workspace. The place of `kept` is not reused."""
     places: dict[Register, Place] = {}
     free: list[Place] = []
     end = 0

@@ -52,7 +52,7 @@ class Choice:
         self._stop = StopMatcher(stops)
         self._end_ids = ends
         self._num_characters = 0
-        """Detokenised so far, where log-probabilities are asked for."""
+        """Characters so far, counted only where log-probabilities are asked for."""
 
     def accept(self, output: SequenceOutput) -> Delta | None:
         """Return the delta that the output makes certain; None if it makes nothing certain."""

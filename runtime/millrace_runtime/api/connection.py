@@ -90,7 +90,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks, and tell every request that its client left: uvicorn tells only the last."""
+        """Stop the clocks, and end every request as left by its client: uvicorn ends only the last."""
         self._stop_clock()
         self._stall_clock.stop()
         super().connection_lost(exc)
@@ -98,7 +98,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             disconnect(cycle)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and refuse a head that goes on for too long."""
+        """Parse the bytes, and refuse a head that is too long."""
         if self._is_over:
             return
         if not self._unanswered:

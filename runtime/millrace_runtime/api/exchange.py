@@ -96,7 +96,7 @@ class Exchange:
             await self._write(request, generation, writer)
 
     async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
-        """Return what the body asks for, unless the client leaves first."""
+        """Return the body's request and prompts. Raises ClientGoneError if the client leaves first."""
         replica = self._replica
         inline_bytes = replica.settings.inline_body_bytes
         self._reading = asyncio.ensure_future(

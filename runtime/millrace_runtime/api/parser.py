@@ -22,7 +22,7 @@ class Parser:
         self._is_in_copy = False
 
     def feed_data(self, data: bytes) -> None:
-        """Parse what came. Raises HttpParserError."""
+        """Parse the bytes. Raises HttpParserError."""
         while data:
             try:
                 self._parser.feed_data(data)

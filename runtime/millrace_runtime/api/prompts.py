@@ -83,7 +83,7 @@ async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
 
 
 def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineReady) -> int:
-    """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
+    """Return how many tokens to generate. Raises BadRequestError for a prompt that can never fit."""
     limit, length = ready.max_model_length, len(prompt)
     if not length:
         raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")

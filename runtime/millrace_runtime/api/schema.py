@@ -167,9 +167,9 @@ class ChatMessage(UnsupportedInMessage, kw_only=True):
     content: str | Annotated[list[TextPart], Meta(max_length=1024)] | None = None
     name: Name | None = None
     annotations: Any = None
-    """Ignored: what an answer of OpenAI's says of its sources."""
+    """Ignored: the sources that an answer of OpenAI's names."""
     parsed: Any = None
-    """Ignored: what OpenAI's client read from `content`."""
+    """Ignored: `content`, as OpenAI's client parsed it."""
 
 
 class ChatBody(GenerationBody, kw_only=True):

@@ -1,4 +1,4 @@
-"""Cuts a connection whose client reads nothing of what is buffered for it."""
+"""Cuts off a client that reads nothing of its buffered answer."""
 
 import struct
 import termios
@@ -42,7 +42,7 @@ class StallClock:
             self._transport.abort()
 
     def _count_bytes(self) -> int:
-        """Return what the client's side has not acknowledged; 0 where the loop has nothing to write."""
+        """Return the bytes that the client has not acknowledged; 0 while the loop has none to write."""
         num_buffered = self._transport.get_write_buffer_size()
         sock = self._transport.get_extra_info("socket")
         return num_buffered + _count_sent(sock.fileno()) if num_buffered else 0

@@ -1,4 +1,4 @@
-"""Writes one request's chunks, or its answer in one piece: what both dialects share."""
+"""The part that both dialects share of writing one request's chunks, or its answer in one piece."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar

@@ -12,7 +12,7 @@ import msgspec
 from millrace_runtime.chat.token_bytes import BYTE_PIECES, byte_of_letter
 
 _NFC_SHRINKS = 4
-"""Composing leaves more than a byte of four: the most it takes is five of seven (U+1FBE U+0308 U+0301)."""
+"""Composing makes a text less than four times smaller: at most 7 bytes become 2 (U+1FBE U+0308 U+0301)."""
 _LOSSLESS = ("ByteLevel", "Metaspace", "Digits", "Split")
 """Pre-tokenizers that drop nothing (Split: unless its behavior is Removed)."""
 

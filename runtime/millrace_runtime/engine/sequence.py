@@ -25,7 +25,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class Tenancy(NamedTuple):
-    """A sequence's hold of a slot; the epoch tells its results from those of the slot's former tenant."""
+    """A sequence's slot. The epoch separates its results from those of the slot's former tenant."""
 
     slot: int
     epoch: int

@@ -50,7 +50,7 @@ class _SubmittedStep:
 
 
 class LocalExecutor:
-    """Runs plans in order: the model, and then the draw, which waits for masks where rows have some."""
+    """Runs plans in order: first the model, then the draw, which waits for the masks of masked rows."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Computes a step's logits: what every path's runner does, and the runner that computes with tensors."""
+"""Computes a step's logits: the Protocol of every path's runner, and the runner that uses tensors."""
 
 from collections.abc import Sequence
 from typing import Protocol

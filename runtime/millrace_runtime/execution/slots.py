@@ -70,7 +70,7 @@ class AppliedPlan:
     emits: list[int]
     """Numbers of the rows that draw."""
     draws: list[Draw]
-    """By place in `emits`, as is what follows."""
+    """What each row that draws needs, in the order of `emits`."""
     masked: list[int]
     """Numbers of the masked rows."""
 
@@ -85,7 +85,7 @@ class AppliedPlan:
 
 
 class SlotTable:
-    """Owns what each slot holds."""
+    """Owns the slots and their contents."""
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         num_slots, max_length = limits.num_slots, limits.max_model_length

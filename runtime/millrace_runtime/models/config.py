@@ -225,7 +225,7 @@ def _scaling(rope: Mapping[str, Any], kind: str) -> RotaryScaling | None:
 
 
 def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
-    """Refuse what would change the angles and that we do not read."""
+    """Raise ArchitectureError for a number that would change the angles and is not read here."""
     _refuse_partial(rope)
     read = ROPE_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
     for name in sorted(rope.keys() - read):

@@ -29,10 +29,10 @@ class Weights(Protocol):
         """
 
     def skip(self, name: str) -> None:
-        """Leave a tensor out, if it is there: the model does not need it. Others must be read."""
+        """Leave a tensor out, if it is there, as the model does not need it. All others must be read."""
 
     def table(self, name: str, rows: int, inputs: int) -> Matrix:
         """Return an embedding or a head, `name.weight`: a row for each token."""
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
-        """Return a gate and what it multiplies, the same rows of each, as one matrix."""
+        """Return the same rows of a gate and of its product as one matrix."""

@@ -66,7 +66,7 @@ class EngineLoop:
             self._receive_messages(IDLE_SECONDS)
 
     def _receive_messages(self, timeout_seconds: float) -> None:
-        """Handle what has come, and send at once who waits now: a step may take long."""
+        """Handle the messages that have come, and send the new stats at once: a step may take long."""
         messages = self._channel.receive(timeout_seconds)
         for message in messages:
             self._handle(message)

@@ -60,7 +60,7 @@ class Ending:
 
 
 class Lifecycle:
-    """Is told of signals, exits and the time, in order, and returns what the supervisor does about them."""
+    """Gets signals, exits and the time, in their order, and returns what the supervisor does about them."""
 
     def __init__(self, drain_seconds: float) -> None:
         self._drain_seconds = drain_seconds

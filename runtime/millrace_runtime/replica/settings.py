@@ -35,9 +35,9 @@ class ReplicaSettings:
     host: str
     """The address to bind."""
     port: int
-    """Of the API, /readyz and /metrics; 0 takes a free one."""
+    """The port of the API, /readyz and /metrics; 0: any free one."""
     live_port: int
-    """Of /livez, which the supervisor answers; 0 takes a free one."""
+    """The port of /livez, which the supervisor answers; 0: any free one."""
     max_model_length: int | None
     """Tokens of prompt and output together; None: what the model and the memory allow."""
     max_sequences: int
