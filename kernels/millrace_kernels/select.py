@@ -1,4 +1,4 @@
-"""Which implementation of each operation a device runs: the one place that decides.
+"""Decides, for the whole project, which implementation of each operation a device runs.
 
 Triton kernels on CUDA, torch on CPUs. Triton is imported only where it is used.
 """
@@ -17,14 +17,14 @@ from millrace_kernels.rotary.reference import rotary_reference
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 
 Attend = Callable[[Tensor, Tensor, float], Tensor]
-"""(query, one layer's kv_cache, scale) to the output: a step's attention, planned once for its layers."""
+"""Takes query, a layer's kv_cache and scale. Returns the output. It is planned once for a step's layers."""
 
 
 class Kernels(NamedTuple):
     """The operations of one kind of device that torch itself lacks or that Triton does better."""
 
     plan_attention: Callable[[Sequence[int], Sequence[int], Tensor, int, int], Attend]
-    """(query_starts, context_lengths, block_tables, num_kv_heads, block_size) to an Attend."""
+    """Takes query_starts, context_lengths, block_tables, num_kv_heads and block_size. Returns an Attend."""
     kv_write: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     rotary: Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""What a model's forward is written in: the operations of one step, whoever computes them.
+"""The operations of one step, in which a model's forward is written, whatever computes them.
 
 `TensorStep` computes each at once with torch or Triton; the native path's `Recorder` writes them down once,
 and runs the record at every step. Knows tensors; not models, sequences or schedules.
@@ -52,12 +52,12 @@ class Format(enum.Enum):
 
     @property
     def of_tables(self) -> "Format":
-        """What embeddings and heads are kept in where other matrices are kept in this."""
+        """The format of embeddings and heads where other matrices have this one."""
         return Format.INT8 if self is Format.INT4 else self
 
 
 class Matrix(Protocol):
-    """A weight [outputs, inputs] with its bias, kept as one path's products want it."""
+    """A weight [outputs, inputs] with its bias, packed for the products of one path."""
 
     @property
     def inputs(self) -> int:
@@ -70,9 +70,9 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Matrices of the same inputs as one, for all products but gated ones: their outputs follow each other.
+    """Matrices of the same inputs as one matrix, whose outputs follow each other. Gated products have none.
 
-    So projections of one input stay one operation of the model where they are kept in different formats.
+    So projections of one input are one operation of the model, also where their formats differ.
     """
 
     parts: tuple[Matrix, ...]
@@ -89,27 +89,27 @@ class SideBySide:
 
 
 def parts_of(matrix: Matrix) -> tuple[Matrix, ...]:
-    """Return what a matrix is made of: itself, mostly."""
+    """Return the matrices that are side by side, or the matrix itself."""
     return matrix.parts if isinstance(matrix, SideBySide) else (matrix,)
 
 
 class Packer(Protocol):
-    """Makes matrices for one path, from the type and on the device that the model runs with."""
+    """Packs matrices for one path, in the model's type and on its device."""
 
     dtype: torch.dtype
     device: torch.device
 
     def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """Keep parts [any rows, inputs], `outputs` rows in all, one below the other.
+        """Pack parts [any rows, inputs], `outputs` rows in all, one below the other.
 
         They are read one at a time, so that no more than one is in memory beside what is packed.
         """
 
     def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """Keep a gate's rows and then as many of its product's, for `Step.linear_silu_mul`."""
+        """Pack a gate's rows, and below them as many that it multiplies, for `Step.linear_silu_mul`."""
 
     def pack_table(self, rows: Tensor) -> Matrix:
-        """Keep an embedding, a head or what is both: rows [tokens, inputs]."""
+        """Pack an embedding, a head, or one that is both: rows [tokens, inputs]."""
 
 
 class Step(Protocol):
@@ -131,13 +131,13 @@ class Step(Protocol):
         """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
-        """Turn queries and keys by their positions, store keys and values in the layer's KV cache.
+        """Rotate queries and keys by their positions, and store keys and values in the layer's KV cache.
 
         qkv [tokens, (heads + 2 kv_heads) * head_dim]. Returns the queries, [tokens, heads * head_dim].
         """
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
-        """Attend causally, each row to its own sequence, over what the layer's KV cache holds."""
+        """Attend causally over the layer's KV cache, each row to its own sequence."""
 
     def logits(self, x: Tensor, weight: Matrix) -> Tensor:
         """Return linear(x, weight) in float32 whatever the weight's type."""

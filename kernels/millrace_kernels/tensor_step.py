@@ -21,7 +21,7 @@ from millrace_kernels.step import Angles, Format, Heads, Matrix, SideBySide
 
 @dataclass(frozen=True, slots=True)
 class DenseMatrix:
-    """A weight as torch multiplies it."""
+    """A weight as one tensor."""
 
     weight: Tensor
     """[outputs, inputs]"""
@@ -40,13 +40,13 @@ class DenseMatrix:
 
 @dataclass(frozen=True, slots=True)
 class RoundedMatrix:
-    """A weight in whole numbers: exact, small and slow."""
+    """A weight in whole numbers and scales: small and slow."""
 
     weight: Rounded
     bias: Tensor | None
     inputs: int
     dtype: torch.dtype
-    """What an embedding's rows are returned in."""
+    """The type of an embedding's rows."""
 
     @property
     def outputs(self) -> int:
@@ -55,21 +55,21 @@ class RoundedMatrix:
 
 
 class TensorPacker:
-    """Keeps a matrix as one tensor, or as whole numbers and scales."""
+    """Packs a matrix as one tensor, or as whole numbers and scales."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, form: Format = Format.DENSE) -> None:
         self.dtype, self.device, self.form = dtype, device, form
 
     def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """See Packer."""
+        """Pack parts as one matrix of the packer's format."""
         return self._pack(self.form, parts, outputs, inputs, bias)
 
     def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """See Packer."""
+        """Pack gate and product as any other matrix."""
         return self.pack(parts, outputs, inputs, bias)
 
     def pack_table(self, rows: Tensor) -> Matrix:
-        """See Packer."""
+        """Pack a table in the format of tables."""
         return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
 
     def _pack(
@@ -100,7 +100,7 @@ def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class TensorStep:
-    """What the layers of one step share; its operations are those of `Step`."""
+    """A `Step` whose operations compute at once, with what its layers share."""
 
     kernels: Kernels
     tokens: Tensor
@@ -114,10 +114,10 @@ class TensorStep:
     attend: Attend
     """The step's attention, planned over its rows' block tables."""
     on_layer: Callable[[], None]
-    """Called in every layer, so that a long step is seen to come forward."""
+    """Called in every layer, so that a long step is seen to advance."""
 
     def embed(self, table: Matrix) -> Tensor:
-        """See Step."""
+        """Gather the tokens' rows of the table."""
         if isinstance(table, SideBySide):
             raise TypeError("an embedding is one matrix: pack it as a table")
         if not isinstance(table, RoundedMatrix):
@@ -126,23 +126,23 @@ class TensorStep:
         return (values * table.weight.scales[self.tokens, None]).to(table.dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """See Step."""
+        """Normalise with the device's kernel."""
         return self.kernels.rms_norm(x, weight, epsilon)
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
-        """See Step."""
+        """Multiply, and return the product in x's type."""
         return _multiply(x, weight).to(x.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
-        """See Step."""
+        """Return a new tensor; the residual stays as it is."""
         return residual + self.linear(x, weight)
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
-        """See Step."""
+        """Multiply, and then gate with the device's kernel."""
         return self.kernels.silu_mul(self.linear(x, weight))
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
-        """See Step."""
+        """Rotate queries and keys together, and write keys and values to their cache slots."""
         packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
         num_rotated = heads.num_heads + heads.num_kv_heads
         cos, sin = (table.index_select(0, self.positions) for table in (angles.cos, angles.sin))
@@ -152,18 +152,18 @@ class TensorStep:
         return rotated[:, : heads.num_heads].flatten(1)
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
-        """See Step."""
+        """Count the layer, and attend as planned for the step."""
         self.on_layer()
         rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
         return self.attend(rows, self.kv_caches[layer], scale).flatten(1)
 
     def logits(self, x: Tensor, weight: Matrix) -> Tensor:
-        """See Step."""
+        """Multiply, and return the product in float32."""
         return _multiply(x, weight).float()
 
 
 def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product, in float32 where the weight is rounded, or a part of it."""
+    """Return the product. It is float32 where the weight, or a part of it, is rounded."""
     if isinstance(matrix, SideBySide):
         return torch.cat([_multiply(x, part) for part in matrix.parts], dim=-1)
     if isinstance(matrix, RoundedMatrix):

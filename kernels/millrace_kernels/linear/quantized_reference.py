@@ -1,6 +1,6 @@
 """Products with rounded weights in plain torch: the definition that the native kernels follow bit for bit.
 
-README.md has the maths. The torch path on CPUs computes by this too, slowly.
+README.md has the maths. The torch path on CPUs computes with it too, slowly.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from torch.nn import functional
 GROUP = 32
 """Inputs with one scale: of a row of inputs always, and of weights in INT4."""
 SMALLEST = 1e-30
-"""A group of inputs without larger is zeros: the inverse of its scale may not be finite."""
+"""A group whose inputs are all smaller counts as zeros: the inverse of its scale may not be finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """Rows as whole numbers and the scales that they are to be multiplied with."""
+    """Rows as whole numbers, and the scales that multiply them."""
 
     values: Tensor
     """int8 [rows, inputs], the inputs a multiple of GROUP: zeros fill up"""

@@ -14,7 +14,7 @@ from millrace_kernels.sampling.columns import PARAMETERS
 LANES = 16
 """Floats in a vector, and outputs in a strip."""
 TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
-"""What sizes attention's memory: the rows and keys of its tasks, tiles and spans."""
+"""Rows of an attention task, keys of a tile, and keys of a span: attention's memory follows from these."""
 SUMS = 64
 """Columns whose sums a product keeps, row by row, between two blocks of inputs."""
 
@@ -128,7 +128,7 @@ class Program(Structure):
 
 
 class Sampling(Structure):
-    """What a step's draws are asked; sampling/sampling.h says more."""
+    """The arguments of a step's draws, as in sampling/sampling.h."""
 
     _fields_ = (
         ("logits", c_void_p),
@@ -166,14 +166,14 @@ class Pool(NamedTuple):
 
     handle: int
     num_threads: int
-    """Whoever calls is one of them."""
+    """The calling thread is one of them."""
 
 
 class Library:
-    """A loaded library. ctypes lets go of the interpreter's lock during each call."""
+    """A loaded library. ctypes releases the interpreter's lock during each call."""
 
     def __init__(self, path: Path) -> None:
-        """Raises NativeError for a file that can't be loaded or speaks of other structures."""
+        """Raises NativeError for a file that can't be loaded or has other structures."""
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
@@ -212,11 +212,11 @@ class Library:
         self._library.millrace_pool_free(pool.handle)
 
     def run(self, pool: Pool, program: Program, step: Step) -> None:
-        """Run a step on the pool's threads, its logits too if any are wanted; one call at a time a pool."""
+        """Run a step, with the logits that it wants, on the pool's threads. One call at a time for a pool."""
         self._library.millrace_run(pool.handle, program, step)
 
     def sample_bytes(self, vocabulary: int) -> int:
-        """Return the scratch memory that each thread needs to sample, zeros at first."""
+        """Return the bytes that each thread needs to sample, which must be zeros at first."""
         return int(self._library.millrace_sample_bytes(vocabulary))
 
     def sample(self, pool: Pool | None, asked: Sampling) -> None:

@@ -50,7 +50,7 @@ BUILD_SECONDS = 600
 
 
 def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> Path:
-    """Return the library's file, compiled now if need be. Raises BuildError."""
+    """Return the library's file, compiled now if there is none. Raises BuildError."""
     try:
         packaged = find_intact(PACKAGED, library_stem(instruction_set))
         return packaged or _find_cached(instruction_set, open_cache(cache or default_cache()))
@@ -59,12 +59,12 @@ def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> 
 
 
 def is_installed(library: Path) -> bool:
-    """Whether a library came with the package, and was not compiled on first use."""
+    """Whether a library came with the package."""
     return library.parent == PACKAGED
 
 
 def library_stem(instruction_set: InstructionSet) -> str:
-    """Return how the file name begins that belongs to the present sources; the hash of its bytes follows."""
+    """Return how the library's file name begins for the present sources; a hash of its bytes follows."""
     flags = [platform.machine(), *FLAGS, *instruction_set.compiler_flags]
     digest = hashlib.sha256(" ".join(flags).encode())
     for file in sorted([*sources(), *PACKAGE.glob("*/*.h")]):
@@ -73,7 +73,7 @@ def library_stem(instruction_set: InstructionSet) -> str:
 
 
 def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
-    """Return what this machine's compiler makes; where it can't, what any made of the same sources."""
+    """Return a library of this machine's compiler; if it fails, one of the same sources by any compiler."""
     stem, toolchain = library_stem(instruction_set), read_toolchain()
     found = find_intact(folder, f"{stem}-{toolchain}")
     try:
@@ -87,9 +87,9 @@ def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
 
 
 def _make_cached(instruction_set: InstructionSet, folder: Path, stem: str) -> Path:
-    with _made(instruction_set, folder) as made:
+    with _compiled(instruction_set, folder) as made:
         target = place(made, folder, stem)
-    drop_old(folder, f"millrace-{instruction_set.value}", kept=target)
+    drop_old(folder, f"millrace-{instruction_set.value}", used=target)
     return target
 
 
@@ -108,14 +108,16 @@ def sources() -> list[Path]:
 
 
 def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:
-    """Compile into `folder`; another process that does the same at the same time does no harm."""
-    with _made(instruction_set, folder, extra_flags) as made:
+    """Compile into `folder`. Another process may do the same at the same time."""
+    with _compiled(instruction_set, folder, extra_flags) as made:
         return place(made, folder, library_stem(instruction_set))
 
 
 @contextmanager
-def _made(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Iterator[Path]:
-    """Compile into a folder of its own inside `folder`, from where it is to be moved. Raises BuildError."""
+def _compiled(
+    instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()
+) -> Iterator[Path]:
+    """Yield a library compiled in a temporary folder inside `folder`. Raises BuildError."""
     compiler = find_compiler()
     try:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -157,7 +159,7 @@ def _run(command: list[str]) -> str:
 
 
 def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> list[str]:
-    """Build what `folder` lacks; remove what is damaged or of other sources; return what failed, and why.
+    """Build what `folder` lacks, and remove what is damaged or of other sources. Return the failures.
 
     An old compiler knows some instruction sets and not the newest.
     """

@@ -1,4 +1,4 @@
-"""Folders of libraries, above all the private cache: what this machine compiled, and marks of what passed.
+"""Folders of libraries, such as the private cache of those that this machine compiled and of their marks.
 
 The name of every library ends with a hash of its bytes, so one that was cut short is found out before it is
 mapped: a read past the end of a mapped file ends the process, and would end it at every start.
@@ -15,9 +15,9 @@ from shutil import rmtree
 from millrace_kernels.native.errors import BuildError
 
 MONTH_SECONDS = 30 * 24 * 3600
-"""What nobody used for longer, and is of other sources, is dropped at the next build."""
+"""A file that was not used for longer is removed at the next build."""
 HOUR_SECONDS = 3600
-"""A build's own folder that is older was left by one that was killed."""
+"""An older folder of a build was left by one that was killed."""
 
 
 def default_cache() -> Path:
@@ -30,7 +30,7 @@ def default_cache() -> Path:
 
 
 def open_cache(folder: Path) -> Path:
-    """Return the folder, made if need be. Raises BuildError where others could put files."""
+    """Return the folder, created if it is missing. Raises BuildError where others could write files."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_private = _is_private(folder)
@@ -42,7 +42,7 @@ def open_cache(folder: Path) -> Path:
 
 
 def find_intact(folder: Path, stem: str) -> Path | None:
-    """Return a library whose bytes are as they were written; `stem` may be a pattern."""
+    """Return a library whose bytes are as they were written, or None; `stem` may be a pattern."""
     return next((file for file in sorted(folder.glob(f"{stem}-*.so")) if is_intact(file)), None)
 
 
@@ -57,7 +57,7 @@ def digest_of(file: Path) -> str:
 
 
 def place(made: Path, folder: Path, stem: str) -> Path:
-    """Give a library its name in the folder, where a loss of power leaves either nothing or all of it."""
+    """Move a library to its name in the folder. After a loss of power all of it is there or nothing."""
     target = folder / f"{stem}-{digest_of(made)}.so"
     _flush(made)
     made.replace(target)
@@ -66,15 +66,15 @@ def place(made: Path, folder: Path, stem: str) -> Path:
 
 
 def note_use(file: Path) -> None:
-    """Let a file count as new, so that no build drops what is used; a mark is made by that."""
+    """Touch a file, so that no build drops it as unused. A mark is created so."""
     with suppress(OSError):
         file.touch()
 
 
-def drop_old(folder: Path, prefix: str, kept: Path) -> None:
-    """Remove unused libraries of this prefix, unused marks, and what killed builds left, as far as may be."""
+def drop_old(folder: Path, prefix: str, used: Path) -> None:
+    """Remove, where that is possible, unused libraries and marks, and what killed builds left."""
     for file in (*folder.glob(f"{prefix}-*.so"), *folder.glob("*.passed")):
-        if file != kept and _age_seconds(file) > MONTH_SECONDS:
+        if file != used and _age_seconds(file) > MONTH_SECONDS:
             with suppress(OSError):
                 file.unlink()
     for left in folder.glob("tmp*"):
@@ -83,7 +83,7 @@ def drop_old(folder: Path, prefix: str, kept: Path) -> None:
 
 
 def _age_seconds(path: Path) -> float:
-    """Return 0 for what another process removed meanwhile."""
+    """Return a file's age; 0 for one that another process has removed."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:

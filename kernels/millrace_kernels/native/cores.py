@@ -1,4 +1,4 @@
-"""How many threads compute: one a physical core, as two on one core share its arithmetic and caches."""
+"""How many threads compute: one for each physical core, as two on a core share its arithmetic and caches."""
 
 import os
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ def count_threads(limit: int, cpus: Iterable[int] | None = None, root: Path = Pa
 
 
 def _core(cpu: int, folder: Path) -> str:
-    """Name the core that a CPU is a thread of; the CPU itself where the kernel does not say."""
+    """Return the name of a CPU's core, or the CPU's own number where the kernel does not say."""
     try:
         return (folder / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:

@@ -20,4 +20,4 @@ class PoolError(NativeError):
 
 
 class RecordError(NativeError):
-    """The forward does what a record can't hold."""
+    """The forward can't be recorded."""

@@ -1,4 +1,4 @@
-"""Which instruction sets the native library is built for, and which of them this CPU has."""
+"""The instruction sets that the native library is built for, and those that this CPU has."""
 
 import enum
 import platform
@@ -54,7 +54,7 @@ def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def buildable_sets() -> list[InstructionSet]:
-    """Return what a compiler here can make: x86's sets on x86 alone."""
+    """Return the instruction sets that a compiler here can build for: x86's on x86 alone."""
     return list(InstructionSet) if platform.machine() in X86 else [InstructionSet.PORTABLE]
 
 

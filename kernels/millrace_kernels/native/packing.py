@@ -16,7 +16,7 @@ CHUNK_BYTES = 64 << 20
 
 
 class Arena:
-    """Memory for weights, in large mappings that ask for huge pages.
+    """Allocates memory for weights, in large mappings that ask for huge pages.
 
     Reading 256 MB in pages of 4 KB was a fifth slower than in huge ones.
     """
@@ -56,24 +56,24 @@ class PackedMatrix:
     outputs: int
     form: Format
     is_gated: bool
-    """Strips of the first half of the outputs and of the second take turns."""
+    """Whether strips of the first half of the outputs and of the second alternate."""
 
 
 class NativePacker:
-    """Keeps matrices for the native path."""
+    """Packs matrices for the native path."""
 
     def __init__(self, dtype: torch.dtype, form: Format = Format.DENSE) -> None:
         self.dtype, self.device, self.form = dtype, torch.device("cpu"), form
         self._arena = Arena()
 
     def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> PackedMatrix:
-        """See Packer. Raises RecordError for a width that no kernel takes."""
+        """Pack parts as strips that follow each other. Raises RecordError for a width that no kernel has."""
         return self._pack(self.form, parts, outputs, inputs, bias)
 
     def pack_gated(
         self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
     ) -> PackedMatrix:
-        """See Packer."""
+        """Pack strips of the gate and of its product in turns."""
         strips = self._allocate(self.form, 2 * -(-outputs // 2 // LANES), inputs)
         for number, part in enumerate(parts):
             strips.every_other(number).write(0, part)
@@ -81,7 +81,7 @@ class NativePacker:
         return PackedMatrix(strips.data, strips.scales, _widen(bias), *shape, is_gated=True)
 
     def pack_table(self, rows: Tensor) -> PackedMatrix:
-        """See Packer."""
+        """Pack a table in the format of tables."""
         return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
 
     def _pack(

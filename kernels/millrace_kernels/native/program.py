@@ -1,4 +1,4 @@
-"""A record made runnable: places in one workspace, structures for the library, and one call a step."""
+"""Makes a record runnable: a workspace, the library's structures, and one call for each step."""
 
 import ctypes
 import sys
@@ -52,7 +52,7 @@ class NativeProgram:
         self._library = library
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
         self._record = record
-        self._kept: list[object] = []
+        self._structures: list[object] = []
         self._spans = torch.zeros(_spans_bytes(record, sizes), dtype=torch.uint8)
         self._spans_done = torch.zeros(sizes.num_rows * _most_kv_heads(record), dtype=torch.int32)
         self._program = self._assemble(record, places)
@@ -64,7 +64,7 @@ class NativeProgram:
         self._caches: list[Tensor] = []
 
     def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
-        """Use these, by layer, as paged_attention/cache.h has them, and let go of the former."""
+        """Replace the caches by these, one for each layer, laid out as in paged_attention/cache.h."""
         assert not kv_caches or len(kv_caches) == len(self._heads), "a cache for each layer, or none at all"
         for layer, cache in enumerate(kv_caches):
             _check_cache(cache, self._heads[layer], self._dtype)
@@ -72,26 +72,26 @@ class NativeProgram:
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
     def poison(self) -> None:
-        """Fill a step's memory with NaN, so that an operation that reads what none wrote is found out."""
+        """Fill a step's memory with NaN, so that reading what no operation wrote shows in the result."""
         self._workspace.fill_(255)
         self._spans.fill_(255)
 
     @property
     def pool(self) -> abi.Pool:
-        """Its threads, for other work while no step runs."""
+        """The program's threads, for other work while no step runs."""
         return self._pool
 
     @property
     def progress(self) -> int:
-        """Operations run so far: it grows during a step, so whoever watches sees that one move."""
+        """How many operations have run. It grows during a step, and stays while one hangs."""
         return int(self._program.progress)
 
     def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> Tensor:
-        """Compute the rows' tokens; return float32 logits [emits, vocabulary], good until the next call.
+        """Compute the rows' tokens. Return float32 logits [emits, vocabulary], valid until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
-        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room. That the
-        token ids are the vocabulary's and the blocks the caches' is for the caller to see to.
+        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room. The
+        caller makes sure that the token ids are in the vocabulary and the blocks in the caches.
         """
         self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
@@ -99,7 +99,7 @@ class NativeProgram:
         return self._logits[: len(emits)]
 
     def _check(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> None:
-        """Refuse what would be read or written outside the program's memory and the step's tables."""
+        """Refuse a step that would read or write outside the program's memory or the step's tables."""
         if self._heads and not self._caches:
             raise NativeError("the program has no KV cache: set its caches before it runs")
         _check_rows(batch, emits)
@@ -129,7 +129,7 @@ class NativeProgram:
             len(batch.slot), len(row_of), len(drawn), *places,
             tokens.data_ptr(), blocks.data_ptr(), tokens.stride(0), blocks.stride(0),
         )  # fmt: skip
-        step.kept = memory
+        step.memory = memory  # ctypes holds addresses only: this keeps the array alive
         return step
 
     def _assemble(self, record: Record, places: dict[Register, Place]) -> abi.Program:
@@ -147,7 +147,7 @@ class NativeProgram:
             scales = None if matrix.scales is None else matrix.scales.data_ptr()
             shape = (_format(matrix), matrix.inputs, matrix.outputs, int(matrix.is_gated))
             structure = abi.Matrix(matrix.data.data_ptr(), scales, bias, *shape)
-            self._kept.append(structure)
+            self._structures.append(structure)
             op.matrix = ctypes.pointer(structure)
         if operation.weight is not None:
             op.weight, op.weight_type = operation.weight.data_ptr(), TYPES[operation.weight.dtype]
@@ -215,7 +215,7 @@ def _most_kv_heads(record: Record) -> int:
 
 
 def _spans_bytes(record: Record, sizes: Sizes) -> int:
-    """Memory for the sums of spans that threads share: of one longest sequence for each thread.
+    """Return the bytes for sums of spans that threads share: one longest sequence for each thread.
 
     More sequences at once give all threads work anyway, so the others' spans are not shared.
     """
@@ -229,7 +229,7 @@ def _spans_bytes(record: Record, sizes: Sizes) -> int:
 
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
-    """Memory that each thread needs of its own: a product's sums, or a task of attention."""
+    """Return the bytes that each thread needs for itself: a product's sums, or a task of attention."""
     needs = [sizes.num_tokens * abi.SUMS * 4]
     for operation in record.operations:
         if (heads := operation.heads) is not None:

@@ -1,4 +1,4 @@
-"""Writes down a model's forward: a Step that computes nothing, on tensors without memory."""
+"""Records a model's forward, as a Step that computes nothing, on tensors without memory."""
 
 import ctypes
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Register:
     width: int
     dtype: torch.dtype
     is_drawn: bool
-    """Rows are the tokens that draw."""
+    """Whether there is a row for each token that draws."""
     last_use: int = 0
     """The last operation that reads or writes it."""
 
@@ -51,16 +51,16 @@ class Recorded:
     heads: Heads | None = None
     length: int = 0
     column: int = 0
-    """The first of y that it writes."""
+    """The first column of y that it writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A model's forward and logits, written down."""
+    """A model's recorded forward and logits."""
 
     operations: list[Recorded]
     num_forward: int
-    """The first so many compute hidden states, the others logits."""
+    """How many operations compute hidden states; those after them compute logits."""
     logits: Register
     dtype: torch.dtype
     """The model's type."""
@@ -68,19 +68,19 @@ class Record:
 
 @dataclass
 class Recorder:
-    """Implements Step. Residuals are float32, what is multiplied is of the model's type."""
+    """A `Step` that records. Residuals are float32; inputs of products are of the model's type."""
 
     dtype: torch.dtype
     operations: list[Recorded] = field(default_factory=list)
     num_forward: int = 0
     _registers: dict[int, Register] = field(default_factory=dict)
     _tensors: list[Tensor] = field(default_factory=list)
-    """Kept, so that no id is used twice."""
+    """Held here, so that no id is used twice."""
     _rounded: dict[Register, Tensor] = field(default_factory=dict)
-    """What a register holds, as quantised products take it."""
+    """By register, its rows rounded for quantised products."""
 
     def embed(self, table: Matrix) -> Tensor:
-        """See Step."""
+        """Record a gather of the tokens' rows, which are residuals."""
         if isinstance(table, SideBySide):
             raise RecordError("an embedding is one matrix: pack it as a table")
         packed = _packed(table, is_gated=False)
@@ -89,17 +89,17 @@ class Recorder:
         return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """See Step."""
+        """Record a norm of residuals, into the model's type."""
         width = weight.shape[0]
         _require(self._find(x), torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
         return self._write(abi.Kind.RMS_NORM, x, width, self.dtype, weight=weight, number=epsilon)
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
-        """See Step."""
+        """Record a product, into the model's type."""
         return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, self.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
-        """See Step."""
+        """Record a product that is added to the residual in its place."""
         register = self._registers.pop(id(residual), None)
         if register is None:
             raise RecordError(f"a residual is used again, or {_NOT_MADE}")
@@ -109,13 +109,13 @@ class Recorder:
         return self._name(register)
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
-        """See Step."""
+        """Record a gated product."""
         if len(parts_of(weight)) > 1:
             raise RecordError("a gate and what it multiplies are kept in one format: pack them together")
         return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
-        """See Step."""
+        """Record the rotation and the writing of the KV cache as one operation."""
         head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
         advice = "rotary_kv_write: give it what linear returned for queries, keys and values"
         _require(self._find(qkv), self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
@@ -127,7 +127,7 @@ class Recorder:
         )
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
-        """See Step."""
+        """Record attention."""
         width = heads.num_heads * heads.head_dim
         _require(self._find(query), self.dtype, width, "attention: give it what rotary_kv_write returned")
         return self._write(
@@ -135,11 +135,11 @@ class Recorder:
         )
 
     def logits(self, x: Tensor, weight: Matrix) -> Tensor:
-        """See Step."""
+        """Record a product, into float32."""
         return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
 
     def select(self, hidden: Tensor) -> Tensor:
-        """End the forward: go on with the rows that draw, and with nothing else."""
+        """End the forward, and return the rows that draw. No earlier tensor can be used any more."""
         register = self._find(hidden)
         self._registers.clear()
         self.num_forward = len(self.operations)
@@ -148,7 +148,7 @@ class Recorder:
         return self._name(chosen)
 
     def output(self, tensor: Tensor) -> Register:
-        """Return where a tensor will lie."""
+        """Return the register of a tensor."""
         return self._find(tensor)
 
     def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
@@ -165,7 +165,7 @@ class Recorder:
             column += packed.outputs
 
     def _fit(self, x: Tensor, matrix: PackedMatrix) -> Tensor:
-        """Return x as a product with the matrix takes it, rounded once for all of them."""
+        """Return x as products with the matrix read it; if that is rounded, x is too, once for all."""
         register = self._find(x)
         is_dense = matrix.form is Format.DENSE
         dtype = matrix.data.dtype if is_dense else register.dtype
@@ -219,7 +219,7 @@ class Recorder:
 def record(
     forward: Callable[[Recorder], Tensor], logits: Callable[[Tensor, Recorder], Tensor], dtype: torch.dtype
 ) -> Record:
-    """Write down a model's two functions. Raises RecordError."""
+    """Return a record of a model's two functions. Raises RecordError."""
     recorder = Recorder(dtype)
     hidden = forward(recorder)
     scores = logits(recorder.select(hidden), recorder)

@@ -1,4 +1,4 @@
-"""Which path a CPU runs: the one place that decides, and says why."""
+"""Decides, for the whole project, which path a CPU runs, and why."""
 
 from dataclasses import dataclass
 
@@ -18,13 +18,13 @@ class CpuPath:
     """What computes on this CPU."""
 
     library: Library | None
-    """None: torch does."""
+    """None: torch computes."""
     reason: str
     """One line for the log."""
 
 
 def select_cpu_path(choice: str = AUTO) -> CpuPath:
-    """Return the path for one of CHOICES. Raises NativeError if a path that was asked for can't be had.
+    """Return the path for one of CHOICES. Raises NativeError if the chosen path can't be used.
 
     With "auto" it is the fastest library that this CPU has the instructions for, that can be found or built,
     and that passes a small case; torch without any.
@@ -59,7 +59,7 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
 
 
 def load_library(instruction_set: InstructionSet) -> Library:
-    """Find or build a library and try it. Raises NativeError.
+    """Return a library that was found or built, and has passed its trial. Raises NativeError.
 
     One that was compiled on first use is first tried in a process of its own. An installed one is not: a new
     pod would wait for torch's import twice, at every start.

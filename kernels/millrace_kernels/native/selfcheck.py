@@ -27,9 +27,12 @@ BOUNDS = {
     (torch.bfloat16, Format.INT8): 0.12,
     (torch.bfloat16, Format.INT4): 0.12,
 }
-"""Of the logits' spread. In float32, rounded weights agree to 1e-6 until a number is rounded another way. In
-bfloat16, where the torch path alone keeps residuals in it, they differed by 0.075 on every instruction set. A
-wrong lane or block is off by all of the spread."""
+"""The largest error, as a part of the logits' spread.
+
+In float32, rounded weights agree to 1e-6 until a number is rounded another way. In bfloat16, where the torch
+path alone keeps residuals in it, they differed by 0.075 on every instruction set. A wrong lane or block is
+off by all of the spread.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Layer:
     angles: Angles
 
     def forward(self, step: Step) -> Tensor:
-        """Every operation once."""
+        """Return hidden states, by every operation of a step."""
         x = step.embed(self.table)
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
         query = step.rotary_kv_write(qkv, 0, self.heads, self.angles)
@@ -70,7 +73,7 @@ class Layer:
         return step.linear_add(gated, self.down, x)
 
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
-        """Scores by the table."""
+        """Return logits, with the table as the head."""
         return step.logits(step.rms_norm(hidden, self.norm, 1e-5), self.table)
 
 
@@ -162,7 +165,7 @@ def run_native(
 
 
 def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Tensor:
-    """Return the same by the torch path, the whole sequences in one step."""
+    """Return the same logits by the torch path, with all sequences whole in one step."""
     layer = build_layer(TensorPacker(dtype, torch.device("cpu"), form), case)
     tables, counts = _tables(case), torch.tensor(case.lengths)
     owners = torch.tensor(tables.slots).repeat_interleave(counts)

@@ -1,8 +1,8 @@
-"""Strips of 16 outputs, as linear/README.md lays them out in each format: rows in, the kernels' bytes out."""
+"""Writes rows as strips of 16 outputs, in each format's layout (linear/README.md)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -14,10 +14,10 @@ from millrace_kernels.step import Format
 
 SCALES_BYTES = 2 * LANES
 AT_ONCE = 1 << 18
-"""Numbers rounded at once: what that needs for a moment is a few megabytes."""
+"""Numbers rounded at once, which needs a few megabytes."""
 
 Allocate = Callable[[int], Tensor]
-"""Returns so many bytes, zeros."""
+"""Takes a number of bytes. Returns them as zeros."""
 
 
 class Strips(Protocol):
@@ -25,11 +25,11 @@ class Strips(Protocol):
 
     @property
     def data(self) -> Tensor:
-        """What the kernels read."""
+        """The strips as the kernels read them."""
 
     @property
     def scales(self) -> Tensor | None:
-        """What else they read."""
+        """The scales that the kernels read beside the strips; None where the strips hold them."""
 
     def every_other(self, first: int) -> Self:
         """Return strips `first`, `first` + 2 and so on."""
@@ -39,7 +39,7 @@ class Strips(Protocol):
 
 
 def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count: int, inputs: int) -> Strips:
-    """Return strips of zeros. Raises RecordError for a width that no kernel takes."""
+    """Return strips of zeros. Raises RecordError for a width that no kernel has."""
     if form is Format.DENSE:
         return DenseStrips(_allocate_dense(allocate, dtype, count, inputs))
     groups = -(-inputs // GROUP)
@@ -62,24 +62,24 @@ def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: 
 
 @dataclass(slots=True)
 class DenseStrips:
-    """The numbers themselves."""
+    """Strips of the numbers themselves."""
 
     data: Tensor
     """bfloat16 [strips, inputs / 2, 16, 2] or float32 [strips, inputs, 16, 1]"""
     scales: None = None
 
     def every_other(self, first: int) -> "DenseStrips":
-        """See Strips."""
+        """Return a view of every other strip."""
         return DenseStrips(self.data[first::2])
 
     def write(self, begin: int, rows: Tensor) -> None:
-        """See Strips."""
+        """Copy the rows."""
         _put(self.data.permute(0, 2, 1, 3), begin, rows.reshape(len(rows), -1, self.data.shape[3]))
 
 
 @dataclass(slots=True)
 class Int8Strips:
-    """Bytes of a whole number and 128."""
+    """Strips of bytes, each a whole number plus 128."""
 
     data: Tensor
     """uint8 [strips, inputs / 4, 16, 4]"""
@@ -87,11 +87,11 @@ class Int8Strips:
     """float32 [strips, 16]"""
 
     def every_other(self, first: int) -> "Int8Strips":
-        """See Strips."""
+        """Return a view of every other strip."""
         return Int8Strips(self.data[first::2], self.scales[first::2])
 
     def write(self, begin: int, rows: Tensor) -> None:
-        """See Strips."""
+        """Round the rows, and write bytes and scales."""
         for at, some in _cut(rows):
             rounded = round_int8(some)
             values = (rounded.values.view(torch.uint8) ^ 128).view(len(some), -1, 4)
@@ -108,11 +108,11 @@ class Int4Strips:
     scales: None = None
 
     def every_other(self, first: int) -> "Int4Strips":
-        """See Strips."""
+        """Return a view of every other strip."""
         return Int4Strips(self.data[first::2])
 
     def write(self, begin: int, rows: Tensor) -> None:
-        """See Strips."""
+        """Round the rows, and write scales and nibbles."""
         nibbles = self.data[..., SCALES_BYTES:].view(*self.data.shape[:2], GROUP // 8, LANES, 4)
         nibbles = nibbles.permute(0, 3, 1, 2, 4)
         scales = self.data[..., :SCALES_BYTES].view(torch.bfloat16).permute(0, 2, 1)
@@ -132,7 +132,7 @@ def _cut(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 def _put(lanes: Tensor, begin: int, rows: Tensor) -> None:
     """Write rows [count, …] into lanes [strips, 16, …], from output `begin` on."""
-    for strip, lane, first, count in _segments(begin, rows.shape[0]):
+    for strip, lane, first, count in _split(begin, rows.shape[0]):
         part = rows[first : first + count]
         if lane == 0 and count % LANES == 0:
             lanes[strip : strip + count // LANES] = part.view(-1, LANES, *part.shape[1:])
@@ -140,12 +140,21 @@ def _put(lanes: Tensor, begin: int, rows: Tensor) -> None:
             lanes[strip, lane : lane + count] = part
 
 
-def _segments(begin: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut rows into (strip, lane, first row, rows): whole strips at once, and what is left at the ends."""
+class _Segment(NamedTuple):
+    """Rows that are written at once: whole strips, or lanes of one."""
+
+    strip: int
+    lane: int
+    first_row: int
+    num_rows: int
+
+
+def _split(begin: int, count: int) -> Iterator[_Segment]:
+    """Yield the segments of `count` rows from output `begin` on."""
     row = 0
     while row < count:
         strip, lane = divmod(begin + row, LANES)
         left = count - row
         size = left // LANES * LANES if lane == 0 and left >= LANES else min(LANES - lane, left)
-        yield strip, lane, row, size
+        yield _Segment(strip, lane, row, size)
         row += size

@@ -1,4 +1,4 @@
-"""The small case in a process of its own: a library that crashes or hangs there ends no replica.
+"""Tries a library in a process of its own, so that one that crashes or hangs there ends no replica.
 
 It takes as long as torch's import, so it is run once for a file and a kind of CPU, and what passed gets a
 mark in the private cache. `python -m millrace_kernels.native.trial LIBRARY` is that process.
@@ -18,7 +18,7 @@ from millrace_kernels.native.instruction_sets import read_cpu_flags
 from millrace_kernels.native.selfcheck import check_library
 
 TRIAL_SECONDS = 120
-"""It takes a few, most of them torch's import; on a tenth of a CPU ten times as many."""
+"""A trial takes a few seconds, most of them torch's import; on a tenth of a CPU ten times as many."""
 EXIT_FAILED, EXIT_NO_POOL = 1, 2
 
 
@@ -32,7 +32,7 @@ def try_once(library: Path) -> None:
 
 
 def _mark(library: Path) -> Path | None:
-    """Return the file that says that it passed; None where none can be kept, so it is tried at each start."""
+    """Return the file that marks a library as passed; None if none can be written, so each start tries it."""
     try:
         folder = open_cache(default_cache())
         what = f"{digest_of(library)} {sorted(read_cpu_flags())}"
@@ -65,7 +65,7 @@ def _try(library: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Try the library that is named."""
+    """Try the library that the argument names."""
     signal.alarm(TRIAL_SECONDS)  # whoever started us may be gone
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

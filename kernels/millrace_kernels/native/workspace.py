@@ -1,4 +1,4 @@
-"""Where registers lie: each gets memory from its first use to its last, and then another may have it."""
+"""Places registers in memory. After a register's last use its memory is another's."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Place:
 
 
 def row_stride(register: Register) -> int:
-    """Bytes from a row to the next: whole cache lines, and never a multiple of 1 KiB.
+    """Return the bytes from a row to the next: whole cache lines, and never a multiple of 1 KiB.
 
     Rows at such a distance fall into the same few sets of the first cache, and a tile reads six at once.
     """
@@ -29,7 +29,7 @@ def row_stride(register: Register) -> int:
 def place_registers(
     operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
 ) -> tuple[dict[Register, Place], int]:
-    """Return every register's place and the bytes in all, for steps of so many rows; `kept` is not reused."""
+    """Return every register's place, and the bytes of the workspace. The place of `kept` is not reused."""
     places: dict[Register, Place] = {}
     free: list[Place] = []
     end = 0

@@ -23,7 +23,7 @@ SEQUENCE_HEADS_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Queries of one row: `tokens` counts from `start` in the step, and they end at `end` in the sequence."""
+    """`num_tokens` queries of one row: they begin at `start` in the step and end at `end` in the sequence."""
 
     row: int
     start: int
@@ -58,7 +58,7 @@ class Group:
 
 
 class TiledAttention:
-    """A step's attention, planned; call it once for each layer."""
+    """A step's planned attention, which is called once for each layer."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor
 NO_FAULT, NOT_FINITE, NOTHING_ALLOWED = 0, 1, 2
 NO_MASK = -1
 WHOLE = 1 << 32
-"""A share of all."""
+"""The share that stands for all."""
 GREATEST_WEIGHT = 1 << 30
 """What the most likely token weighs, so 2^31 tokens sum within int64."""
 LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 1e-6, 1e6
@@ -40,7 +40,7 @@ class Draws(NamedTuple):
 
     @property
     def slot(self) -> NDArray[np.int64]:
-        """Whose known tokens the penalties count."""
+        """The slot whose known tokens the penalties count."""
         return self.places[:, _SLOT]
 
     @property
@@ -50,12 +50,12 @@ class Draws(NamedTuple):
 
     @property
     def position(self) -> NDArray[np.int64]:
-        """Where the drawn token comes to stand."""
+        """The position of the drawn token."""
         return self.places[:, _POSITION]
 
     @property
     def mask(self) -> NDArray[np.int64]:
-        """Which of the masks binds the row."""
+        """The number of the row's mask, or NO_MASK."""
         return self.places[:, _MASK]
 
     def check_masks(self, masks: Tensor | None) -> None:

@@ -8,9 +8,9 @@ from millrace_kernels.native import abi
 from millrace_kernels.sampling.columns import Draws, Sampled
 
 WORTH_WAKING = 2_000_000
-"""Tokens looked at, below which other threads would come too late: about 160 µs of one thread."""
+"""With fewer tokens to read, other threads would wake too late: it is about 160 µs of one thread."""
 TOKENS_PER_DRAWN = 10
-"""A token that may be drawn costs as many that are only compared."""
+"""A token that may be drawn costs as much as so many that are only compared."""
 
 
 class NativeSampler:
@@ -27,7 +27,7 @@ class NativeSampler:
     def sample(
         self, logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None
     ) -> Sampled:
-        """See sample_reference; on CPU tensors whose rows are each contiguous."""
+        """Draw as `sample_reference` does, on CPU tensors whose rows are each contiguous."""
         num_rows = len(draws.parameters)
         assert logits.shape[0] == num_rows, f"{logits.shape[0]} rows of logits for {num_rows} draws"
         _check(logits, torch.float32, self._vocabulary)

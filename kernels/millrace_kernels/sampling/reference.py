@@ -84,7 +84,7 @@ def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[list[int], bool]]:
 
 
 def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
-    """Lower what a sequence generated before, by its count and by its presence; in place."""
+    """Lower, in place, the logits of tokens that a sequence has generated, by their count and presence."""
     for row, (wanted, place) in enumerate(zip(draws.parameters, draws.places.tolist(), strict=True)):
         frequency, presence = float(wanted["frequency"]), float(wanted["presence"])
         slot, num_prompt, position, _ = place
@@ -95,7 +95,7 @@ def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
 
 
 def _forbid(z: Tensor, draws: Draws, masks: Tensor) -> None:
-    """Set to -infinity what a row's mask does not allow; in place."""
+    """Set, in place, the logits of tokens that a row's mask forbids to -infinity."""
     rows = np.flatnonzero(draws.mask != NO_MASK)
     if not len(rows):
         return

@@ -1,4 +1,4 @@
-"""Draws that a library must make as the reference does before it serves."""
+"""Checks, before a library serves, that it draws what the reference draws."""
 
 import numpy as np
 import torch

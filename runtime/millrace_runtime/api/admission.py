@@ -12,7 +12,7 @@ _RATE_WEIGHT = 0.05
 
 
 class Refusal(NamedTuple):
-    """Why not, and when to come back."""
+    """Why a request may not enter, and after how long to try again."""
 
     message: str
     retry_after_seconds: int
@@ -29,10 +29,10 @@ class Ticket:
 
 
 class Admission:
-    """Bounds the sequences in flight, the prompt tokens that wait for a first step, and what is held.
+    """Bounds sequences in flight, prompt tokens that wait for a first step, bodies, and unread answers.
 
-    That is bodies and unread answers. A sequence is in flight until the engine has ended it: clients that
-    read slowly must not keep others from an idle engine, until what they leave unread fills the memory.
+    A sequence is in flight until the engine has ended it. So clients that read slowly keep nobody from an
+    idle engine; only the memory of their unread answers is bounded.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Admission:
         self.num_event_bytes = 0
 
     def admit(self, ticket: Ticket) -> Refusal | None:
-        """Take a place for one sequence, or return a refusal."""
+        """Hold one sequence, or return a refusal."""
         if self.num_event_bytes > self._max_event_bytes:
             return self._refuse(
                 f"{self.num_event_bytes} bytes of answers are not read yet and {self._max_event_bytes} may be"
@@ -57,11 +57,11 @@ class Admission:
         return self.resize(ticket, 1, 0)
 
     def grow(self, ticket: Ticket, num_body_bytes: int, *, max_tokens: int) -> Refusal | None:
-        """Note how much of the body has come; it stands for tokens too, until they are counted.
+        """Hold `num_body_bytes` of the body that have come, and the tokens that they may be.
 
-        Only for as many as the model takes of each sequence, `max_tokens`: a body of nothing but spaces would
-        else fill the queue. What a client merely declares counts for nothing, because it may never come. As
-        with tokens, a body alone always fits.
+        The tokens are a guess, until they are counted. They are at most `max_tokens` for each sequence, as
+        the model takes no more: else a body of spaces would fill the queue. Bytes that a client only declares
+        are not held, because they may never come. A body alone always fits, as do its tokens.
         """
         others = self.num_body_bytes - ticket.num_body_bytes
         if others and others + num_body_bytes > self._max_body_bytes:
@@ -75,7 +75,7 @@ class Admission:
         return refusal
 
     def drop_body(self, ticket: Ticket) -> None:
-        """Note that the body is not held any more: its tokens are."""
+        """Give back the body; its tokens are still held."""
         self._set_body(ticket, 0)
 
     def resize(self, ticket: Ticket, num_sequences: int, num_tokens: int) -> Refusal | None:
@@ -93,15 +93,15 @@ class Admission:
         return None
 
     def start(self, ticket: Ticket, num_tokens: int) -> None:
-        """Note that a sequence of `num_tokens` has its first token: it no longer waits."""
+        """Give back the `num_tokens` prompt tokens of a sequence that has its first token."""
         self._set(ticket, ticket.num_sequences, max(0, ticket.num_tokens - num_tokens))
 
     def end(self, ticket: Ticket) -> None:
-        """Note that one sequence has ended."""
+        """Give back one sequence that has ended."""
         self._set(ticket, ticket.num_sequences - 1, ticket.num_tokens)
 
     def hold_events(self, ticket: Ticket, num_bytes: int) -> None:
-        """Note how much of the answer waits for its client. Never refused: it has been computed."""
+        """Hold `num_bytes` of the answer in all. Nothing is refused here: they have been computed."""
         self.num_event_bytes += num_bytes - ticket.num_event_bytes
         ticket.num_event_bytes = num_bytes
 
@@ -112,7 +112,7 @@ class Admission:
         self.hold_events(ticket, 0)
 
     def observe_step(self, num_tokens: int, seconds: float) -> None:
-        """Learn the engine's throughput from one step: it makes Retry-After realistic."""
+        """Update the engine's throughput, from which Retry-After follows, by one step."""
         if seconds > 0:
             rate = num_tokens / seconds
             known = self._tokens_per_second or rate

@@ -28,9 +28,9 @@ _LONGEST_WAIT_SECONDS = 60
 def create_app(
     engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
 ) -> FastAPI:
-    """Return the application. It serves at once, unready until engine and text worker have started.
+    """Return the application, which is not ready before the engine and the text worker have started.
 
-    `app.state.replica` is its ReplicaState: `begin_drain()`, then `await wait_idle()`.
+    `app.state.replica` is its ReplicaState.
     """
     replica = ReplicaState(engine, text, tokenizer, settings)
     version = importlib.metadata.version("millrace")
@@ -63,7 +63,7 @@ def _lifespan_of(replica: ReplicaState) -> Any:
 
 
 class _ExchangeResponse(Response):
-    """Hands the whole exchange to us: no body parsing, no wrapper around each chunk."""
+    """Runs the whole exchange itself, so that FastAPI parses no body and wraps no chunk."""
 
     def __init__(self, replica: ReplicaState, dialect: Dialect) -> None:
         super().__init__()
@@ -118,9 +118,9 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
     @app.get("/health")
     @app.get(contract.PATH_READY)
     async def ready(wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0) -> JSONResponse:
-        """Tell whether requests are taken, `wait` seconds later at most where this replica only starts.
+        """Answer 200 while requests are accepted, else 503. vLLM's clients ask for it as /health.
 
-        Under vLLM's name too, whose clients wait for it to be 200.
+        While the replica starts, hold the answer for up to `wait` seconds.
         """
         await replica.wait_started(wait)
         why = replica.why_not_ready
@@ -128,7 +128,7 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
 
     @app.get("/version")
     async def version() -> JSONResponse:
-        """Tell the server's version."""
+        """Return the server's version."""
         return JSONResponse({"version": app.version})
 
 
@@ -138,12 +138,12 @@ def _add_metrics(app: FastAPI, replica: ReplicaState) -> None:
 
     @app.get(contract.PATH_METRICS)
     async def metrics() -> Response:
-        """Tell every metric as it stands now."""
+        """Return the present value of every metric."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer unknown paths and methods in OpenAI's shape too."""
+    """Return an error of the framework, such as an unknown path, in OpenAI's shape."""
     status, message = (
         (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "failed")
     )

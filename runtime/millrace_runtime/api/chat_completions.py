@@ -3,30 +3,22 @@
 import orjson
 
 from millrace_runtime.api.choice import Delta
-from millrace_runtime.api.envelope import Envelope, encode_reason
-from millrace_runtime.api.generation import Usage
-from millrace_runtime.api.logprobs import NO_LOGPROBS, ChatLogprobs, Logprobs
-from millrace_runtime.api.whole_choice import WholeChoice, WholeChoices
-from millrace_runtime.chat.tokenizer import Tokenizer
-
-ID_PREFIX = "chatcmpl-"
-_OBJECT = "chat.completion"
-_CHUNK_OBJECT = "chat.completion.chunk"
+from millrace_runtime.api.envelope import encode_reason
+from millrace_runtime.api.logprobs import ChatLogprobs
+from millrace_runtime.api.whole_choice import WholeChoice
+from millrace_runtime.api.writer import Writer
 
 
-class ChatWriter:
-    """Writes one request's chunks or its answer."""
+class ChatWriter(Writer):
+    """Writes the assistant's messages."""
 
-    def __init__(self, envelope: Envelope, tokenizer: Tokenizer, *, has_logprobs: bool) -> None:
-        self._envelope = envelope
-        self._tokenizer = tokenizer
-        self._has_logprobs = has_logprobs
-        self._head = envelope.chunk_head(_CHUNK_OBJECT)
-        self._tail = envelope.chunk_tail
-        self._choices = WholeChoices(self._open_logprobs)
+    id_prefix = "chatcmpl-"
+    answer_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    logprobs_type = ChatLogprobs
 
     def encode_opening(self, num_choices: int) -> bytes:
-        """Return each choice's first chunk, which tells the role."""
+        """Return each choice's first chunk, which names the role."""
         return b"".join(
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
             % (self._head, index, self._tail)
@@ -34,7 +26,7 @@ class ChatWriter:
         )
 
     def encode_delta(self, delta: Delta) -> bytes:
-        """Return one choice's chunk."""
+        """Return a chunk with the delta's text as content."""
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
         content = b'{"content":%b}' % orjson.dumps(delta.text) if delta.text or delta.positions else b"{}"
@@ -47,27 +39,10 @@ class ChatWriter:
             self._tail,
         )
 
-    def encode_usage(self, usage: Usage) -> bytes:
-        """Return the chunk that tells the usage."""
-        return self._envelope.encode_usage_chunk(_CHUNK_OBJECT, usage)
-
-    def add_delta(self, delta: Delta) -> None:
-        """Take one choice's news for an answer in one piece."""
-        self._choices.add(delta)
-
-    def encode_answer(self, usage: Usage) -> bytes:
-        """Return the whole answer; each choice is the sum of its deltas."""
-        choices = (_encode_choice(index, choice) for index, choice in self._choices)
-        return self._envelope.encode_answer(_OBJECT, choices, usage)
-
-    def _open_logprobs(self) -> Logprobs:
-        return ChatLogprobs(self._tokenizer) if self._has_logprobs else NO_LOGPROBS
-
-
-def _encode_choice(index: int, choice: WholeChoice) -> list[bytes]:
-    message = {"role": "assistant", "content": choice.text, "refusal": None}
-    return [
-        b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
-        *choice.logprobs.encode(),
-        b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
-    ]
+    def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
+        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        return [
+            b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
+            *choice.logprobs.encode(),
+            b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
+        ]

@@ -21,7 +21,7 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Delta:
-    """A choice's news: text that is certain, its tokens' log-probabilities, perhaps its end."""
+    """What is new of a choice: text that is certain, its tokens' log-probabilities, perhaps its end."""
 
     index: int
     text: str
@@ -52,10 +52,10 @@ class Choice:
         self._stop = StopMatcher(stops)
         self._end_ids = ends
         self._num_characters = 0
-        """Detokenised so far, where log-probabilities are asked for."""
+        """Characters so far, counted only where log-probabilities are asked for."""
 
     def accept(self, output: SequenceOutput) -> Delta | None:
-        """Return what the output makes certain; None if that is nothing yet."""
+        """Return the delta that the output makes certain; None if it makes nothing certain."""
         tokens, finish = output.tokens, output.finish_reason
         self.num_tokens += len(tokens)
         if finish == FINISH_STOP and tokens and tokens[-1] in self._end_ids:
@@ -80,7 +80,7 @@ class Choice:
     def _detokenize_each(
         self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]
     ) -> Iterator[str]:
-        """Yield each token's text, and note where in the text the token stands."""
+        """Yield each token's text, and append its position to `positions`."""
         for token, item in zip(tokens, logprobs, strict=False):  # there is one for a token that ends it too
             positions.append(Position(token, self._num_characters, item))
             text = self._detokenizer.feed([token])

@@ -42,7 +42,7 @@ _LINGER_SECONDS = 1.0
 
 
 def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int) -> uvicorn.Config:
-    """Return how a replica is served, on a loop and a socket that the caller has."""
+    """Return uvicorn's configuration. The caller brings the loop and the socket."""
     return uvicorn.Config(
         app,
         http=partial(_BoundedProtocol, limits),  # type: ignore[arg-type]
@@ -57,18 +57,18 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
 
 
 class _TooLargeError(Exception):
-    """Stops the parser. The client is told HeadTooLargeError."""
+    """Stops the parser. The client gets HeadTooLargeError."""
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection, whose bytes and times are counted."""
 
     def __init__(self, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         self.parser = Parser(self)  # type: ignore[assignment]
         self._limits = limits
         self._clock: TimerHandle | None = None
-        """Of a head, of what is left of a body that was answered early, or of the connection's end."""
+        """Bounds a head, what is left of a body that was answered early, or the connection's end."""
         self._stall_clock: StallClock
         self._unanswered: deque[RequestResponseCycle] = deque()
         """Requests with a whole head: the first is being served, the others wait for it."""
@@ -90,7 +90,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks, and tell every request that its client left: uvicorn tells only the last."""
+        """Stop the clocks, and end every request as left by its client: uvicorn ends only the last."""
         self._stop_clock()
         self._stall_clock.stop()
         super().connection_lost(exc)
@@ -98,7 +98,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             disconnect(cycle)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and refuse a head that goes on for too long."""
+        """Parse the bytes, and refuse a head that is too long."""
         if self._is_over:
             return
         if not self._unanswered:
@@ -130,7 +130,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Serve the request, or let it wait for the one before: its head came in time."""
+        """Begin the request, whose head came in time; it may wait for the one before."""
         self._stop_clock()
         if not self.flow.write_paused:  # what is left of the answer before says nothing about this one
             self._stall_clock.stop()
@@ -150,7 +150,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Begin to count the next head, and its time where the answer came first."""
+        """Begin to count the next head. Its time starts too if this request is answered already."""
         self._num_pending_bytes = 0
         self._is_body_open = False
         super().on_message_complete()
@@ -159,14 +159,14 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._start_clock()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what can't be parsed, or what we stopped the parser at."""
+        """Refuse what can't be parsed, or the size at which we stopped the parser."""
         if self._is_too_large:
             self._refuse_size()
         else:
             self._refuse(BadRequestError(msg))
 
     def on_response_complete(self) -> None:
-        """Give the client time to read the rest, and no more: the connection may be closing already."""
+        """Begin to time how the client reads the answer's rest and sends the body's."""
         cycle = self._unanswered.popleft()
         del cycle.scope["extensions"]  # it refers to the request, and it to the scope
         cycle.transport = self.transport  # ours refers to the request too
@@ -178,17 +178,17 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._start_clock()
 
     def shutdown(self) -> None:
-        """End the connection behind its answers, unless it is ending: then it has its moment."""
+        """End the connection behind its answers. One that lingers already ends by itself."""
         if self._unanswered or not self._is_over:
             super().shutdown()
 
     def pause_writing(self) -> None:
-        """The write buffer is full."""
+        """Watch whether the client reads: the write buffer is full."""
         super().pause_writing()
         self._stall_clock.start()
 
     def resume_writing(self) -> None:
-        """The client reads. Where no more will be written, it must read the rest too."""
+        """Stop watching, as the client reads. Behind the last answer, watch how it reads the rest."""
         self._stall_clock.stop()
         super().resume_writing()
         if not self._unanswered:
@@ -217,7 +217,10 @@ class _BoundedProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer and end the connection, once the requests before have been answered; only end it then."""
+        """Refuse the newest request and end the connection.
+
+        Requests before it are answered first, and then the connection ends without the refusal.
+        """
         if self.transport.is_closing() or self._is_over:
             return
         self._is_over = True
@@ -237,7 +240,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._linger()
 
     def _close_behind(self, cycle: RequestResponseCycle) -> None:
-        """End the connection behind an answer, or in the middle of one that failed."""
+        """Close behind an answer, or within one that failed. Linger if the client is still sending."""
         is_sending = self._is_body_open or self._is_over
         if cycle.response_complete and is_sending and not self.transport.is_closing():
             self._linger()
@@ -245,7 +248,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _linger(self) -> None:
-        """Write no more than is buffered, and close in a moment."""
+        """Send what is buffered, serve no more, and close after a moment."""
         self._is_over = True
         self.pipeline.clear()
         self._stop_clock()

@@ -25,26 +25,24 @@ from millrace_runtime.protocol.messages import (
 logger = logging.getLogger(__name__)
 _ENGINE_GONE = "the engine of this replica ended"
 _NO_STATS = Stats(num_waiting=0, num_running=0, num_blocks=0, num_free_blocks=0, num_preemptions=0)
-
-
 _MAX_PIECE_BYTES = 64 << 10
 """As much as uvicorn lets a connection's buffer have before it makes the writer wait."""
 
 Accept = Callable[[SequenceOutput, float], bytes | None]
-"""Makes of an output, and the time at which it came, the events to send; None while there are none."""
+"""Takes an output and the time it came. Returns the events to send, or None while there are none."""
 
 
 class EventStream:
-    """The events of one request's sequences: each iteration gives all that there is, one wake a step.
+    """The events of one request's sequences. An iteration gives all that have come, so a step wakes once.
 
-    Outputs are accepted as they come, whether the reader is quick or not: so what is measured is the engine,
-    and a sequence that has ended counts as ended. Nor is there ever much to encode at once. Iteration ends
+    Outputs are accepted as they come, also while the reader is slow: so the engine is what is measured, a
+    sequence that has ended counts as ended, and there is never much to encode at once. Iteration ends
     after every sequence's finish reason. It raises GenerationError when the engine ends or fails on a
     sequence, and ClientGoneError after `disconnect`.
     """
 
     def __init__(self, client: "EngineClient", accept: Accept) -> None:
-        """`EngineClient.generate` says which sequences it is for."""
+        """It awaits no sequence yet: `EngineClient.generate` adds them."""
         self._client = client
         self._accept = accept
         self._open_ids: set[int] = set()
@@ -56,7 +54,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return what there is, in pieces of some 64 KiB where the reader was slow."""
+        """Return the events that have come, in pieces of some 64 KiB where the reader was slow."""
         while not self._events:
             if self._failure is not None:
                 raise self._failure
@@ -64,14 +62,14 @@ class EventStream:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        return b"".join(self._take_piece())
+        return b"".join(self._pop_piece())
 
     def expect(self, sequence_ids: set[int]) -> None:
-        """Go on until these have ended."""
+        """Await these sequences too: iteration ends behind the last of all."""
         self._open_ids |= sequence_ids
 
     def put(self, output: SequenceOutput, now: float) -> None:
-        """Accept a sequence's output, which came at `now`, and wake the reader if it has news."""
+        """Accept a sequence's output, which came at `now`, and wake the reader if it brought events."""
         if output.finish_reason is not None:
             self._open_ids.discard(output.sequence_id)
             self._client.forget(output.sequence_id)
@@ -89,7 +87,7 @@ class EventStream:
             self._notify()
 
     def drop(self, sequence_id: int) -> None:
-        """Expect no more of a sequence, and let the engine know where that had not ended it itself."""
+        """Await a sequence no longer, and abort it unless the engine has ended it."""
         if sequence_id in self._open_ids:
             self._open_ids.discard(sequence_id)
             self._client.abort(sequence_id)
@@ -108,7 +106,7 @@ class EventStream:
         for sequence_id in list(self._open_ids):
             self.drop(sequence_id)
 
-    def _take_piece(self) -> Iterator[bytes]:
+    def _pop_piece(self) -> Iterator[bytes]:
         num_bytes = 0
         while self._events and num_bytes < _MAX_PIECE_BYTES:
             yield self._events[0]
@@ -123,7 +121,7 @@ class EngineClient:
     """The engine as the HTTP process sees it, over a connected Unix socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take the HTTP process's end of the socket pair; `start` begins to read it."""
+        """`sock` is the HTTP process's end of the socket pair; `start` begins to read it."""
         self._sock = sock
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[EngineReady] | None = None
@@ -135,7 +133,7 @@ class EngineClient:
         self.is_gone = False
         """Whether the socket has closed: this process can serve nothing any more."""
         self.stats = _NO_STATS
-        """The newest state the engine told."""
+        """The engine's newest state."""
 
     @property
     def num_open(self) -> int:
@@ -173,7 +171,7 @@ class EngineClient:
             self._transport.write(encode_frame(prompt))
 
     def abort(self, sequence_id: int) -> None:
-        """Tell the engine to drop a sequence; what it still sends of it is ignored."""
+        """Make the engine drop a sequence, and ignore what it still sends of it."""
         if self._streams.pop(sequence_id, None) is not None and self._transport is not None:
             self._transport.write(encode_frame(Abort(sequence_id)))
 
@@ -190,7 +188,7 @@ class EngineClient:
         await asyncio.sleep(0)
 
     def receive(self, message: FromEngine) -> None:
-        """Take one message from the engine."""
+        """Handle one message from the engine."""
         match message:
             case EngineReady():
                 self.ready = message
@@ -204,7 +202,7 @@ class EngineClient:
                         observe(timing)
 
     def lose(self, error: Exception | None) -> None:
-        """The socket closed: every stream fails, and this replica is not ready any more."""
+        """Fail every stream and be ready no more: the socket has closed."""
         if error is not None:
             logger.error("the engine's socket failed: %s", error)
         self.ready, self.is_gone, self.stats = None, True, _NO_STATS
@@ -223,7 +221,7 @@ class EngineClient:
 
 
 class _EngineProtocol(asyncio.Protocol):
-    """Bytes to messages."""
+    """Decodes the socket's bytes into messages."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client

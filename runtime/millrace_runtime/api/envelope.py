@@ -20,7 +20,7 @@ class Envelope:
     """Unix time, seconds."""
     model: str
     includes_usage: bool
-    """Whether a last chunk tells usage; then the others say `"usage": null`."""
+    """Whether a last chunk has the usage; then the others have `"usage": null`."""
 
     def chunk_head(self, object_name: str) -> bytes:
         """Return a chunk up to the inside of its list of choices."""
@@ -32,7 +32,7 @@ class Envelope:
         return b'],"usage":null}\n\n' if self.includes_usage else b"]}\n\n"
 
     def encode_usage_chunk(self, object_name: str, usage: Usage) -> bytes:
-        """Return the chunk without choices that tells the usage."""
+        """Return the chunk that has the usage and no choices."""
         body = self._fields(object_name) | {"choices": [], "usage": usage_fields(usage)}
         return b"data: " + orjson.dumps(body) + b"\n\n"
 

@@ -1,15 +1,15 @@
-"""What a client is told when a request fails: OpenAI's error shape, with a status.
+"""What a client gets when a request fails: OpenAI's error shape, with a status.
 
-ApiError                    any refusal or failure, with its HTTP status
-├── BadRequestError         400: the request is at fault, `param` says where
-├── ModelNotFoundError      404: another model is served here
-├── RequestTimeoutError     408: head or body did not come in time
-├── BodyTooLargeError       413
-├── HeadTooLargeError       431
-├── OverloadedError         429: admission's bounds are reached; Retry-After says when to come back
-├── UnavailableError        503: loading, draining, without an engine, too busy for a text; Retry-After
-└── GenerationError         500: the engine or the text worker failed on this request
-ClientGoneError             the client closed its connection: nobody to answer
+ApiError                        any refusal or failure, with its HTTP status
+├── BadRequestError             400: the request is at fault; `param` names the field
+│   ├── ModelNotFoundError      404: another model is served here
+│   ├── RequestTimeoutError     408: head or body did not come in time
+│   ├── BodyTooLargeError       413: the body is over the limit
+│   └── HeadTooLargeError       431: request line and headers are over the limit
+├── OverloadedError             429: admission's bounds are reached; Retry-After says when to come back
+├── UnavailableError            503: loading, draining, no engine, or too busy; Retry-After
+└── GenerationError             500: the engine or the text worker failed on this request
+ClientGoneError                 the client closed its connection: nobody to answer
 """
 
 from typing import Any

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import time
 import uuid
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from millrace_runtime.api import chat_completions, completions
 from millrace_runtime.api.booking import Booking
-from millrace_runtime.api.choice import Delta
+from millrace_runtime.api.chat_completions import ChatWriter
+from millrace_runtime.api.completions import CompletionWriter
 from millrace_runtime.api.envelope import DONE, Envelope
 from millrace_runtime.api.errors import (
     ApiError,
@@ -19,54 +19,28 @@ from millrace_runtime.api.errors import (
     GenerationError,
     ModelNotFoundError,
 )
-from millrace_runtime.api.generation import Generation, Usage
+from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.prompts import Prompted, Prompts, fit_prompt, read_prompts
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.wire import Answer, Body
-from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.api.writer import Writer
 from millrace_runtime.protocol.messages import EngineReady
 
 logger = logging.getLogger(__name__)
 
 
-class Writer(Protocol):
-    """Writes a dialect's chunks and answers."""
-
-    def encode_opening(self, num_choices: int) -> bytes:
-        """Return the chunks before the first text."""
-
-    def encode_delta(self, delta: Delta) -> bytes:
-        """Return one choice's chunk."""
-
-    def encode_usage(self, usage: Usage) -> bytes:
-        """Return the chunk that tells the usage."""
-
-    def add_delta(self, delta: Delta) -> None:
-        """Take one choice's news for an answer in one piece."""
-
-    def encode_answer(self, usage: Usage) -> bytes:
-        """Return the whole answer."""
-
-
-class OpenWriter(Protocol):
-    """Makes a writer for one request."""
-
-    def __call__(self, envelope: Envelope, tokenizer: Tokenizer, *, has_logprobs: bool) -> Writer:
-        """Return the writer."""
-
-
+@dataclass(frozen=True)
 class Dialect:
     """How one endpoint reads and writes."""
 
-    def __init__(self, name: str, id_prefix: str, open_writer: OpenWriter) -> None:
-        self.name = name
-        self.id_prefix = id_prefix
-        self.open_writer = open_writer
+    name: str
+    """Of its reader, in READERS."""
+    writer: type[Writer]
 
 
-COMPLETIONS = Dialect("completion", completions.ID_PREFIX, completions.CompletionWriter)
-CHAT = Dialect("chat", chat_completions.ID_PREFIX, chat_completions.ChatWriter)
+COMPLETIONS = Dialect("completion", CompletionWriter)
+CHAT = Dialect("chat", ChatWriter)
 
 
 class Exchange:
@@ -86,22 +60,22 @@ class Exchange:
         self._generation: Generation | None = None
 
     async def run(self) -> None:
-        """Serve the request; whatever goes wrong is this client's alone."""
+        """Serve the request. Whatever fails in it is answered to its client, and harms no other."""
         failure: ApiError | None = None
         try:
-            with self._replica.open_request() as ready:
+            with self._replica.open_request() as ready, self._booking:
                 await self._serve(ready)
         except ApiError as error:
             failure = error
         except (ClientGoneError, asyncio.CancelledError) as error:
-            self._settle(None)
+            self._close(None)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return
         except Exception:
             logger.exception("a request failed")
             failure = GenerationError("this server failed on the request; its log says why")
-        self._settle(failure)
+        self._close(failure)
         if failure is not None:
             await self._answer.fail(failure, closes=self._replica.is_draining)
 
@@ -114,7 +88,7 @@ class Exchange:
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
             writer = self._open_writer(request)
-            generation = self._plan(request, prompts, writer, ready)
+            generation = self._plan_generation(request, prompts, writer, ready)
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # packed by now
             self._booking.resize(generation.num_choices, num_tokens)
@@ -122,7 +96,7 @@ class Exchange:
             await self._write(request, generation, writer)
 
     async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
-        """Return what the body asks for, unless the client leaves first."""
+        """Return the body's request and prompts. Raises ClientGoneError if the client leaves first."""
         replica = self._replica
         inline_bytes = replica.settings.inline_body_bytes
         self._reading = asyncio.ensure_future(
@@ -157,18 +131,18 @@ class Exchange:
 
     def _open_writer(self, request: GenerationRequest) -> Writer:
         envelope = Envelope(
-            request_id=self._dialect.id_prefix + uuid.uuid4().hex,
+            request_id=self._dialect.writer.id_prefix + uuid.uuid4().hex,
             created=int(time.time()),
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
         )
         has_logprobs = request.sampling.num_logprobs is not None
-        return self._dialect.open_writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+        return self._dialect.writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
 
-    def _plan(
+    def _plan_generation(
         self, request: GenerationRequest, prompts: Prompts, writer: Writer, ready: EngineReady
     ) -> Generation:
-        """Return the generation of prompts that fit the model; only then may they have to wait."""
+        """Return the prompts' generation. Raises BadRequestError for one that does not fit the model."""
         replica = self._replica
         write = writer.encode_delta if request.is_streaming else writer.add_delta
         generation = Generation(
@@ -198,7 +172,10 @@ class Exchange:
             await self._answer_whole(generation, writer)
 
     async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
-        """Send each step's chunks in one write, the status with the first: early failures have their own."""
+        """Send each step's chunks in one write.
+
+        The status goes out with the first, so that an earlier failure can have a status of its own.
+        """
         opening = writer.encode_opening(generation.num_choices)
         async for events in generation.events:
             await self._answer.send_events(opening + events)
@@ -218,9 +195,8 @@ class Exchange:
         elif self._reading is not None:
             self._reading.cancel()
 
-    def _settle(self, failure: ApiError | None) -> None:
-        """Give back what the request holds, and count it once."""
-        self._booking.release()
+    def _close(self, failure: ApiError | None) -> None:
+        """Abort what still runs, and count the request once."""
         if self._generation is not None:
             self._generation.close(has_failed=failure is not None)
         elif failure is not None:

@@ -32,7 +32,7 @@ class Usage(NamedTuple):
 
 
 Write = Callable[[Delta], bytes | None]
-"""Takes a choice's news. Returns its events, or None where the answer comes in one piece."""
+"""Writes a delta. Returns its events, or None where the answer comes in one piece."""
 
 
 class Generation:
@@ -68,7 +68,7 @@ class Generation:
         stop_ids = [*ends, *request.stop_token_ids]
         self._num_prompt_tokens += len(prompt)
         sequences = [
-            NewSequence(self._engine.reserve_id(), _seeded(request, number))
+            NewSequence(self._engine.reserve_id(), _seeded_sampling(request, number))
             for number in range(request.num_choices)
         ]
         self._prompts.append(
@@ -90,7 +90,7 @@ class Generation:
         self._engine.generate(prompts, self.events)
 
     def close(self, *, has_failed: bool) -> None:
-        """Abort and count what has not ended."""
+        """Abort and count the sequences that have not ended."""
         self.events.close()
         for choice in self._choices.values():
             if choice.finish_reason is None:
@@ -130,5 +130,5 @@ class Generation:
         choice.last_token_at = now
 
 
-def _seeded(request: GenerationRequest, choice: int) -> Sampling:
+def _seeded_sampling(request: GenerationRequest, choice: int) -> Sampling:
     return msgspec.structs.replace(request.sampling, seed=request.seed_of(choice))

@@ -14,7 +14,7 @@ class Histogram:
     __slots__ = ("_bounds", "_counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Take ascending upper bounds; +Inf is understood."""
+        """`bounds` are ascending upper bounds; +Inf is added."""
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self.total = 0.0

@@ -1,4 +1,4 @@
-"""What a client asks for, whichever dialect it spoke."""
+"""What a client asks for, the same for every dialect."""
 
 import random
 import re
@@ -22,17 +22,17 @@ _SEED_MASK = (1 << _SEED_BITS) - 1
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A validated request, but for its prompts."""
+    """A validated request without its prompts."""
 
     num_prompts: int
     model: str | None
     num_choices: int
     max_tokens: int | None
-    """None: the client does not say."""
+    """None where the client does not say."""
     default_max_tokens: int
-    """Then so many, or as many as fit."""
+    """The tokens for a client that does not say, or fewer if no more fit."""
     sampling: Sampling
-    """Its seed is not used: each sequence gets its own from `seed_of`."""
+    """Its seed is ignored: each sequence gets its own from `seed_of`."""
     seed: int | None
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
@@ -53,7 +53,7 @@ class GenerationRequest:
 
 
 class Reading(NamedTuple):
-    """What a body says."""
+    """What a body asks for."""
 
     request: GenerationRequest
     prompts: TextJob | list[list[int]]
@@ -70,9 +70,9 @@ def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
         raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
 
 
-def _refuse_invalid(said: str) -> BadRequestError:
-    """Return what msgspec says of a value, with the place as `param`."""
-    message, _, path = said.partition(" - at `$")
+def _refuse_invalid(text: str) -> BadRequestError:
+    """Return the refusal for msgspec's message, with the field as `param`."""
+    message, _, path = text.partition(" - at `$")
     path = path.rstrip("`").removeprefix(".")
     if unknown := _UNKNOWN_FIELD.fullmatch(message):
         name = unknown[1][:_MAX_NAME]

@@ -19,21 +19,21 @@ class Logprobs(Protocol):
     """Log-probabilities of one chunk, or of one choice of a whole answer."""
 
     def add(self, positions: Sequence[Position]) -> None:
-        """Take more positions, in order."""
+        """Append more positions, in order."""
 
     def encode(self) -> list[bytes]:
         """Return the JSON of all of them, in pieces: together they may be megabytes, to be copied once."""
 
 
 class ChatLogprobs:
-    """As POST /v1/chat/completions tells them."""
+    """In the shape of POST /v1/chat/completions."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._entries = _chat_entries(tokenizer)
         self._positions = _JsonList()
 
     def add(self, positions: Sequence[Position]) -> None:
-        """Take more positions, in order."""
+        """Append more positions, in order."""
         self._positions.add([self._encode_position(position) for position in positions])
 
     def encode(self) -> list[bytes]:
@@ -52,14 +52,14 @@ class ChatLogprobs:
 
 
 class CompletionLogprobs:
-    """As POST /v1/completions tells them: lists side by side."""
+    """In the shape of POST /v1/completions: lists side by side."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._labels = _completion_labels(tokenizer)
         self._tokens, self._drawn, self._tops, self._offsets = (_JsonList() for _ in range(4))
 
     def add(self, positions: Sequence[Position]) -> None:
-        """Take more positions, in order."""
+        """Append more positions, in order."""
         labels = [self._labels[position.token] for position in positions]
         numbers = [_encode_numbers(position.logprobs) for position in positions]
         self._tokens.add(labels)
@@ -99,10 +99,10 @@ class _JsonList:
 
 
 class _NoLogprobs:
-    """None were asked for."""
+    """For a request that asks for no log-probabilities."""
 
     def add(self, positions: Sequence[Position]) -> None:
-        """Take nothing."""
+        """Ignore the positions."""
 
     def encode(self) -> list[bytes]:
         """Return null."""

@@ -46,7 +46,7 @@ FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
 class ReplicaMetrics(Collector):
-    """Counters and histograms of one replica, and gauges read from the engine's newest word."""
+    """Counters and histograms of one replica, and gauges read from the engine's newest stats."""
 
     def __init__(self, engine: EngineClient, model_name: str) -> None:
         self._engine = engine
@@ -73,14 +73,14 @@ class ReplicaMetrics(Collector):
 
     @property
     def num_running(self) -> int:
-        """Sequences the engine computes; what is being read, tokenised or sent is waiting.
+        """Sequences that the engine computes. One whose prompt is read or tokenised counts as waiting.
 
-        The engine's newest word may count what has been aborted since: it is no longer ours.
+        The engine's newest stats may still count sequences that have been aborted since.
         """
         return min(self._engine.stats.num_running, self._engine.num_open)
 
     def finish(self, choice: Choice, arrival: float, now: float) -> None:
-        """Count a choice that has its finish reason. Latencies count where the answer was complete."""
+        """Count a choice that has its finish reason, and its latencies if its answer is complete."""
         reason = choice.finish_reason or "error"
         self.finished[reason] += 1
         self._prompt_tokens.observe(choice.num_prompt_tokens)
@@ -100,7 +100,7 @@ class ReplicaMetrics(Collector):
         self._step_tokens.observe(timing.num_tokens)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric as it stands now."""
+        """Yield the present value of every metric."""
         yield from self._gauges()
         yield from self._counters()
         yield from self._histograms()

@@ -1,4 +1,4 @@
-"""httptools' parser, but that an offer to upgrade changes nothing: a server may ignore it, and we do.
+"""httptools' parser, except that it ignores an offer to upgrade, as a server may.
 
 Java's HttpClient offers h2c with its first request. httptools takes what follows such a head for the other
 protocol: the body would be lost, and the next request could not be read.
@@ -11,7 +11,10 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Parser:
-    """Behind a head with an offer a fresh parser goes on, told by a copy how long the body is."""
+    """Parses requests. Behind a head with an offer, a fresh parser reads on.
+
+    It is first fed a copy of that head without the offer, from which it learns the body's length.
+    """
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
         self._protocol = protocol
@@ -19,7 +22,7 @@ class Parser:
         self._is_in_copy = False
 
     def feed_data(self, data: bytes) -> None:
-        """Parse what came. Raises HttpParserError."""
+        """Parse the bytes. Raises HttpParserError."""
         while data:
             try:
                 self._parser.feed_data(data)
@@ -36,7 +39,7 @@ class Parser:
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
 
     def should_upgrade(self) -> bool:
-        """Return whether another protocol begins: never."""
+        """Return False: no other protocol begins."""
         return False
 
     def should_keep_alive(self) -> bool:
@@ -52,32 +55,32 @@ class Parser:
         return self._parser.get_http_version()
 
     def on_message_begin(self) -> None:
-        """Tell the protocol."""
+        """Pass it on, unless it is the copy's."""
         if not self._is_in_copy:
             self._protocol.on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Tell the protocol."""
+        """Pass it on, unless it is the copy's."""
         if not self._is_in_copy:
             self._protocol.on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Tell the protocol."""
+        """Pass it on, unless it is the copy's."""
         if not self._is_in_copy:
             self._protocol.on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Tell the protocol, or end the copy."""
+        """Pass the head's end on, or end the copy."""
         if self._is_in_copy:
             self._is_in_copy = False
         else:
             self._protocol.on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Tell the protocol."""
+        """Pass a piece of the body on."""
         self._protocol.on_body(body)
 
     def on_message_complete(self) -> None:
-        """Tell the protocol, unless only httptools thinks so: the copy's end is the message's."""
+        """Pass the message's end on, unless httptools ends it early for the offer's sake."""
         if not self._parser.should_upgrade():
             self._protocol.on_message_complete()

@@ -1,4 +1,4 @@
-"""From a body to prompts of token ids that fit the model, in the text worker where that takes long."""
+"""Turns a body into prompts of token ids that fit the model, in the text worker where that takes long."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -24,7 +24,7 @@ _RETRY_SECONDS = 5
 
 
 class Prompted(NamedTuple):
-    """A request and its prompts."""
+    """A request and its prompts' token ids."""
 
     request: GenerationRequest
     prompts: Prompts
@@ -39,17 +39,16 @@ async def read_prompts(
     *,
     max_prompt_tokens: int,
 ) -> Prompted:
-    """Return what a body asks for, having called `on_request` as soon as all but the prompts is known.
+    """Return a body's request and prompts. `on_request` gets the request before a text is tokenised.
 
-    The body is emptied once it is encoded for the worker, or read: while it waits there it is held once, as
-    admission counts it.
+    `body` is emptied as soon as it is read, or encoded for the worker: it is held once, as admission counts.
 
     Raises BadRequestError, UnavailableError, GenerationError, and what `on_request` raises.
     """
     if len(body) > inline_bytes:
         reading = text.read(dialect, body, max_prompt_tokens)
         body.clear()
-        read = await _answered(reading, is_large=True)
+        read = await _await_job(reading, is_large=True)
         request = decode_request(read.request)
         on_request(request)
         return Prompted(request, read.prompts)
@@ -60,14 +59,14 @@ async def read_prompts(
         return Prompted(request, prompts)
     encoding = text.run(prompts, max_prompt_tokens)
     del prompts
-    return Prompted(request, await _answered(encoding, is_large=False))
+    return Prompted(request, await _await_job(encoding, is_large=False))
 
 
-async def _answered(job: Awaitable[Result], *, is_large: bool) -> Result:
-    """Return the job's answer, or raise what the client is told.
+async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
+    """Return the job's answer. Raises the ApiError that the client gets.
 
-    What takes too long, or ends the worker, because a body is large would do so the next time too. A small
-    body met a busy machine, or a fault of the model's files.
+    A large body that took too long, or ended the worker, would do so again: it is refused for good. A small
+    one met a busy machine, or a fault of the model's files, and may be sent again.
     """
     try:
         return await job
@@ -84,7 +83,7 @@ async def _answered(job: Awaitable[Result], *, is_large: bool) -> Result:
 
 
 def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineReady) -> int:
-    """Return how many tokens to generate. Raises BadRequestError for what can never fit."""
+    """Return how many tokens to generate. Raises BadRequestError for a prompt that can never fit."""
     limit, length = ready.max_model_length, len(prompt)
     if not length:
         raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")

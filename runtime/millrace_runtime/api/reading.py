@@ -1,4 +1,4 @@
-"""A request's body to what it asks for, as each endpoint spells it.
+"""Reads what a request's body asks for, in each endpoint's spelling.
 
 Pure, so that a large body can be read in the text worker.
 """
@@ -74,4 +74,4 @@ READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {
     "completion": read_completion,
     "chat": read_chat,
 }
-"""By the name that goes to the text worker."""
+"""By the dialect's name, which the text worker gets too."""

@@ -1,4 +1,4 @@
-"""Refuses fields that would change the answer and that this server can't honour: never silently ignored."""
+"""Refuses fields that would change the answer and that this server can't honour. None is silently ignored."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +47,7 @@ _INERT: dict[str, _Inert] = {
     "verbosity": _is_one_of("medium"),
     "vllm_xargs": _is_one_of({}),
 }
-"""Values that ask for nothing, which clients send as defaults. null is always one, of a name that we know."""
+"""Values that ask for nothing, which clients send as defaults. null asks for nothing in every known field."""
 
 
 def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_tokens: bool) -> None:
@@ -69,7 +69,7 @@ def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_t
 
 
 def refuse_in_message(message: UnsupportedInMessage, where: str) -> None:
-    """Raise BadRequestError for the first field of a message that says what is not supported."""
+    """Raise BadRequestError for the first field of a message that has a value and is not supported."""
     for name in UnsupportedInMessage.__struct_fields__:
         if getattr(message, name):
             raise _unsupported(name, f"{where}.{name}")

@@ -1,4 +1,4 @@
-"""What all requests of one replica share (engine, text worker, admission, metrics), and if it serves."""
+"""What all requests of one replica share: engine, text worker, admission, metrics, and whether it serves."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.02
 
 
 class ReplicaState:
-    """The HTTP process's one view of the replica. `app.state.replica` holds it."""
+    """The replica as the HTTP process sees it."""
 
     def __init__(
         self, engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
@@ -42,7 +42,7 @@ class ReplicaState:
         engine.observe_timing(self._observe_step)
 
     def start(self) -> None:
-        """Begin to wait for the engine and the text worker; `why_not_ready` tells how far they are."""
+        """Begin to wait for the engine and the text worker; `why_not_ready` names what is missing."""
         self._starting = [asyncio.create_task(self._start_engine()), asyncio.create_task(self._start_text())]
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class ReplicaState:
 
     @property
     def why_not_ready(self) -> str | None:
-        """Why no request is taken; None when one is."""
+        """Why requests are refused now; None while they are accepted."""
         if self.is_draining:
             return "this replica is draining"
         if self.engine.is_gone:
@@ -85,7 +85,7 @@ class ReplicaState:
         return self.why_not_ready is not None and not (self.is_draining or self.engine.is_gone)
 
     def require_ready(self) -> EngineReady:
-        """Return the engine's limits. Raises UnavailableError while no request is taken."""
+        """Return the engine's limits. Raises UnavailableError while requests are refused."""
         why = self.why_not_ready
         if why is not None or self.engine.ready is None:
             raise UnavailableError(why or "not ready", retry_after=_RETRY_SECONDS)
@@ -93,7 +93,7 @@ class ReplicaState:
 
     @contextlib.contextmanager
     def open_request(self) -> Iterator[EngineReady]:
-        """Count a request as in flight, and give it the engine's limits. Raises UnavailableError."""
+        """Count a request as in flight, and yield the engine's limits. Raises UnavailableError."""
         ready = self.require_ready()
         self._num_requests += 1
         try:

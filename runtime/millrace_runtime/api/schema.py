@@ -33,13 +33,13 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: Any = None
-    """Ignored: padding against who counts a stream's bytes."""
+    """Ignored: padding that hides the lengths of a stream's chunks."""
     continuous_usage_stats: Any = None
     """Not supported: the usage with each chunk."""
 
 
 class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields that change no answer: whom and what a request is for, and how it might be served faster."""
+    """Fields that change no answer: who asks, what for, and how it might be served faster."""
 
     user: Any = None
     metadata: Any = None
@@ -167,9 +167,9 @@ class ChatMessage(UnsupportedInMessage, kw_only=True):
     content: str | Annotated[list[TextPart], Meta(max_length=1024)] | None = None
     name: Name | None = None
     annotations: Any = None
-    """Ignored: what an answer of OpenAI's says of its sources."""
+    """Ignored: the sources that an answer of OpenAI's names."""
     parsed: Any = None
-    """Ignored: what OpenAI's client read from `content`."""
+    """Ignored: `content`, as OpenAI's client parsed it."""
 
 
 class ChatBody(GenerationBody, kw_only=True):

@@ -1,20 +1,20 @@
-"""What `millrace serve` tells the HTTP process."""
+"""The settings of the HTTP process."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What one connection may cost while it is no request, or no longer reads its answer."""
+    """How much time and memory one connection may cost beside its requests' own work."""
 
     head_seconds: float = 10.0
     """From the connection's beginning, or a later request's first byte, to the end of its head."""
     body_seconds: float = 60.0
-    """For a request's body, also for what is left of one that was answered before it had come."""
+    """For a request's body, and for the rest of one that was answered before it had come."""
     keep_alive_seconds: int = 5
-    """How long a connection may be idle between two requests; the gateway lets go after four."""
+    """How long a connection may be idle between two requests; the gateway closes its own after four."""
     write_stall_seconds: float = 60.0
-    """A client that reads nothing of what is buffered for it for so long is cut off, twice that at most."""
+    """A client that reads nothing of its buffered answer for so long is cut off, within twice that time."""
     max_head_bytes: int = 32 << 10
     """Request line and headers; more is answered 431."""
     max_headers: int = 100

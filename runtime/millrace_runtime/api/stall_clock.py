@@ -1,4 +1,4 @@
-"""Cuts a connection whose client reads nothing of what is buffered for it."""
+"""Cuts off a client that reads nothing of its buffered answer."""
 
 import struct
 import termios
@@ -7,10 +7,10 @@ from fcntl import ioctl
 
 
 class StallClock:
-    """Looks once in so many seconds whether the client took anything: one that reads slowly stays.
+    """Cuts a client off that reads nothing for `seconds`. One that reads slowly stays.
 
-    The loop's own buffer does not tell: the kernel asks for more only once a third of its own is free, which
-    may be 1.4 MB. Clients that read 20 KB/s were cut off for it. So what the kernel holds counts too.
+    The loop's own buffer does not show it: the kernel asks for more only once a third of its own is free,
+    which may be 1.4 MB. Clients that read 20 KB/s were cut off for it. So what the kernel holds counts too.
     """
 
     def __init__(self, loop: AbstractEventLoop, transport: Transport, seconds: float) -> None:
@@ -19,14 +19,14 @@ class StallClock:
         self._seconds = seconds
         self._timer: TimerHandle | None = None
         self._num_bytes = 0
-        """Not taken when it was last looked at."""
+        """What the client had not acknowledged at the last check."""
 
     def start(self) -> None:
         """Begin to watch, unless nothing is buffered or it is watched already."""
         if self._timer is None:
             self._num_bytes = self._count_bytes()
             if self._num_bytes:
-                self._timer = self._loop.call_later(self._seconds, self._look)
+                self._timer = self._loop.call_later(self._seconds, self._check)
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -34,7 +34,7 @@ class StallClock:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if self._count_bytes() < self._num_bytes:
             self.start()
@@ -42,7 +42,7 @@ class StallClock:
             self._transport.abort()
 
     def _count_bytes(self) -> int:
-        """Return what the client's side has not acknowledged; 0 where the loop has nothing to write."""
+        """Return the bytes that the client has not acknowledged; 0 while the loop has none to write."""
         num_buffered = self._transport.get_write_buffer_size()
         sock = self._transport.get_extra_info("socket")
         return num_buffered + _count_sent(sock.fileno()) if num_buffered else 0

@@ -19,7 +19,7 @@ MODULE = "millrace_runtime.api.text_process"
 
 
 def read_body(dialect: str, body: bytes) -> tuple[TextJob | list[list[int]], bytes]:
-    """Return a body's prompts, and the rest for `decode_request`. Raises BodyRefusedError."""
+    """Return a body's prompts, and its request as `decode_request` reads it. Raises BodyRefusedError."""
     try:
         request, prompts = READERS[dialect](body)
     except BadRequestError as error:

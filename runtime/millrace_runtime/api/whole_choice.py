@@ -1,4 +1,4 @@
-"""The choices of an answer in one piece: each the sum of its deltas."""
+"""The choices of an answer in one piece. Each is the sum of its deltas."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,7 +20,7 @@ class WholeChoice:
         return "".join(self._texts)
 
     def add(self, delta: Delta) -> None:
-        """Take the choice's next delta."""
+        """Append the choice's next delta."""
         self._texts.append(delta.text)
         self.logprobs.add(delta.positions)
         self.finish_reason = delta.finish_reason
@@ -34,7 +34,7 @@ class WholeChoices:
         self._choices: dict[int, WholeChoice] = {}
 
     def add(self, delta: Delta) -> None:
-        """Take some choice's next delta."""
+        """Append a delta to the choice that it is of."""
         if delta.index not in self._choices:
             self._choices[delta.index] = WholeChoice(self._open_logprobs())
         self._choices[delta.index].add(delta)

@@ -23,8 +23,8 @@ _EVENT_HEADERS = [
 
 
 CHUNKS = "millrace.chunks"
-"""An ASGI extension of the server's. Its `write` takes bytes and writes them as a chunk of an answer that has
-begun, or returns False where only `send` can say what becomes of them."""
+"""An ASGI extension of our server. Its `write` writes bytes as the next chunk of a begun answer and returns
+True, or returns False where `send` must write them."""
 
 
 class Body:
@@ -42,7 +42,7 @@ class Body:
         self._check_size(self._declared_bytes)
 
     async def read(self, on_growth: Callable[[int], None]) -> bytearray:
-        """Return the body, having called `on_growth` with each size that it had so far.
+        """Return the body. `on_growth` is called with its size whenever a piece has come.
 
         Raises BodyTooLargeError as soon as that is certain, RequestTimeoutError, ClientGoneError, and what
         `on_growth` raises.
@@ -86,7 +86,7 @@ class Body:
 
 
 class Answer:
-    """A request's answer: one JSON document, or server-sent events of which the first write starts it."""
+    """A request's answer: one JSON document, or server-sent events, which begin with their first write."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
@@ -118,9 +118,9 @@ class Answer:
         await self.send_events(events, more=False)
 
     async def fail(self, error: ApiError, *, closes: bool = False) -> None:
-        """Tell the error: by status, or as the last event of a stream that has begun.
+        """Answer with the error: by status, or as the last event of a stream that has begun.
 
-        `closes`: the replica is draining, so the connection ends here and another replica may be asked.
+        `closes` ends the connection behind the answer, so that the client may ask another replica.
         """
         closes = closes or isinstance(error, RequestTimeoutError)  # the rest of the body may never come
         if self._is_started:

@@ -1,6 +1,6 @@
-"""Tokens to text as they arrive: never half a character, and in sum what decoding at once would give.
+"""Turns tokens into text as they arrive, in whole characters. In sum it is what decoding all at once gives.
 
-Byte-level vocabularies keep that for any tokens, others for tokens that spell whole characters.
+For byte-level vocabularies that is so for any tokens, for others where tokens spell whole characters.
 """
 
 import codecs
@@ -10,7 +10,7 @@ from typing import Protocol
 _MAX_HELD_TOKENS = 8
 """A character has at most four bytes, so after this many tokens U+FFFD is what the model wrote."""
 _CONTEXT_TOKENS = 16
-"""Silent tokens remembered at either end: a decoder looks at a text's beginning and at its neighbour."""
+"""Tokens without text that are kept at either end of the window, as a decoder looks at neighbours."""
 _REPLACEMENT = "\ufffd"
 
 
@@ -24,20 +24,20 @@ class Vocabulary(Protocol):
         """Return the text of a byte-level token that is whole characters; None for one that is not."""
 
     def is_special(self, token: int) -> bool:
-        """Tell whether a token never appears in text."""
+        """Whether a token never appears in text."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the tokens' text, without special tokens."""
 
 
 class Detokenizer(Protocol):
-    """One sequence's way from tokens to text."""
+    """Turns one sequence's tokens into text."""
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Take tokens and return the text that is now certain; perhaps none."""
+        """Return the text that these tokens make certain, which may be empty."""
 
     def finish(self) -> str:
-        """Return what is left at the end: U+FFFD for a character that never became whole."""
+        """Return the rest at the sequence's end: U+FFFD for a character that is not whole."""
 
 
 class ByteDetokenizer:
@@ -53,7 +53,7 @@ class ByteDetokenizer:
         self._is_inside_character = False
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Take tokens and return the text of their whole characters."""
+        """Return the text of the characters that these tokens complete."""
         return "".join([self._feed_one(token) for token in tokens])
 
     def finish(self) -> str:
@@ -78,9 +78,9 @@ class WindowDetokenizer:
     It decodes a short window twice: the tokens already written, and those plus the new ones. The window is
     bounded, so the work for a token does not grow with the tokens before it, even where none gave text.
 
-    In sum it is what decoding at once would give where runs of byte pieces are whole characters. In a run
-    that is not, decoding at once turns every byte into U+FFFD, also the whole characters before the fault;
-    we have passed those on by then. The text of other pieces is the same for any tokens.
+    In sum it is what decoding at once gives, where runs of byte pieces are whole characters. In a run that
+    is not, decoding at once turns every byte into U+FFFD, also those of whole characters before the fault;
+    here these have been returned by then. The text of other pieces is the same for any tokens.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -89,7 +89,7 @@ class WindowDetokenizer:
         self._held: list[int] = []
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Take tokens and return the new text, or none while it ends inside a character."""
+        """Return the new text, which is empty while it ends inside a character."""
         self._held += filter(self._is_spelled, tokens)
         if not self._held:
             return ""
@@ -108,7 +108,7 @@ class WindowDetokenizer:
         return text
 
     def _is_spelled(self, token: int) -> bool:
-        """Whether decoding knows the token at all: it skips special and unknown ones, and so do we."""
+        """Whether the token has text: decoding skips special and unknown ones."""
         return not self._vocabulary.is_special(token) and bool(self._vocabulary.token_bytes(token))
 
     def _new_text(self) -> str:
@@ -117,7 +117,7 @@ class WindowDetokenizer:
 
 
 def _cut_middle(tokens: list[int]) -> list[int]:
-    """Return the tokens without those that are far from both ends."""
+    """Return the tokens near either end."""
     if len(tokens) <= 2 * _CONTEXT_TOKENS:
         return tokens
     return tokens[:_CONTEXT_TOKENS] + tokens[-_CONTEXT_TOKENS:]

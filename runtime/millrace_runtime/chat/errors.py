@@ -16,7 +16,7 @@ ChatError
 
 
 class ChatError(Exception):
-    """Whatever goes wrong with text. Its message is fit for the client."""
+    """Any failure with text. Its message is fit for the client."""
 
 
 class TokenizerError(ChatError):

@@ -1,4 +1,4 @@
-"""What the HTTP process and the text worker say to each other, one frame a message."""
+"""The messages between the HTTP process and the text worker, one frame each."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):
     """Read a whole request, and tokenise its prompts. Only a worker that was given a reader can."""
 
     dialect: str
-    """Which reader."""
+    """The reader's name."""
     body: bytes
 
 
@@ -34,7 +34,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
 
     prompts: list[bytes]
     request: bytes = b""
-    """What the reader says of the body besides its prompts."""
+    """The body's request without its prompts, as the reader encoded it."""
 
 
 class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
@@ -61,11 +61,11 @@ AnyJob = TextJob | ReadBody
 
 
 class ToTextWorker(msgspec.Struct, frozen=True, array_like=True):
-    """A job, and how much it may bring."""
+    """A job, and the most tokens that a prompt may have."""
 
     job: AnyJob
     max_prompt_tokens: int | None
-    """A text that is sure to have more is refused before it is tokenised; None: no text is."""
+    """A text that is sure to have more is refused before it is tokenised; None: none is refused."""
 
 
 FromTextWorker = WorkerReady | Encoded | JobRefused | JobFailed | MemoryExceeded

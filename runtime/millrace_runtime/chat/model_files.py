@@ -1,4 +1,4 @@
-"""Reads what a model's folder says about text: special tokens, end-of-sequence ids, the chat template."""
+"""Reads a model's text settings: special tokens, end-of-sequence ids, the chat template."""
 
 from dataclasses import dataclass
 from pathlib import Path

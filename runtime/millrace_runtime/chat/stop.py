@@ -1,13 +1,13 @@
-"""Stop strings: ends a text before the first of them, wherever token borders fall."""
+"""Stop strings: a text ends before the first of them, wherever its tokens begin and end."""
 
 from collections import deque
 from typing import NamedTuple, TypeAlias
 
 
 class StopMatcher:
-    """Passes text on, holding back an end that may yet become a stop string.
+    """Returns text as it comes, except an end that may yet become a stop string.
 
-    Neither a stop string nor anything behind it is ever passed on. The stop that is complete first ends the
+    A stop string and what follows it are never returned. The stop that is complete first ends the
     text; of two that are complete with the same character, the longer one.
     """
 
@@ -20,7 +20,7 @@ class StopMatcher:
         self.is_matched = False
 
     def feed(self, text: str) -> str:
-        """Take new text and return what is certain not to belong to a stop string."""
+        """Return the text that is certain not to belong to a stop string."""
         if not self._has_stops:
             return text
         if self.is_matched:
@@ -39,7 +39,7 @@ class StopMatcher:
         return text[:certain]
 
     def finish(self) -> str:
-        """Return the held text: the sequence ended, so it became no stop string."""
+        """Return the held text, as the sequence has ended without a stop string."""
         text, self._held = self._held, ""
         return text
 
@@ -57,18 +57,18 @@ class _State(NamedTuple):
     depth: int
     """Its length."""
     following: dict[str, int]
-    """The state that one letter more leads to."""
+    """By the next letter, the state that it leads to."""
     fallback: int | None
-    """The state of the longest shorter beginning that it ends with; None for the empty one."""
+    """The state of the longest shorter beginning that this one ends with; None for the empty one."""
     num_matched: int
-    """Length of the longest stop string that it ends with; 0 for none."""
+    """Length of the longest stop string that this beginning ends with; 0 for none."""
 
 
 StopStates: TypeAlias = tuple[_State, ...]
 
 
 def build_stop_states(stops: tuple[str, ...]) -> StopStates:
-    """Return Aho and Corasick's automaton, for all choices of a request.
+    """Return the states of Aho and Corasick's automaton, for all choices of a request.
 
     With it a token costs its length, however long and many the stops are. Looking for each beginning of each
     stop instead took up to 0.7 ms a token. The largest automaton of one request, of 16 stops of 256 letters,
@@ -103,7 +103,7 @@ def _add_stop(stop: str, following: list[dict[str, int]], num_matched: list[int]
 
 
 def _fall_back(following: list[dict[str, int]], fallback: list[int | None], state: int, letter: str) -> int:
-    """Return the longest shorter beginning that ends with `letter`, of those that `state` ends with."""
+    """Return the state of the longest shorter beginning that `state` with `letter` ends with."""
     shorter = fallback[state]
     while shorter is not None and letter not in following[shorter]:
         shorter = fallback[shorter]

@@ -1,4 +1,4 @@
-"""Chat templates: messages to prompt text, in Jinja's sandbox.
+"""Chat templates turn messages into a prompt's text, in Jinja's sandbox.
 
 The sandbox bounds what a template can reach, not how long it runs: call it in the text worker.
 """

@@ -1,4 +1,4 @@
-"""How many bytes of text a token can stand for at most, where a tokenizer's file lets us be certain.
+"""The most bytes of text that a token can stand for, where a tokenizer's file makes that certain.
 
 A text of more bytes than a model's limit times this can't fit. That is known without tokenising it, which
 takes seconds and a gigabyte for 8 MiB.
@@ -12,9 +12,9 @@ import msgspec
 from millrace_runtime.chat.token_bytes import BYTE_PIECES, byte_of_letter
 
 _NFC_SHRINKS = 4
-"""Composing leaves more than a byte of four: the most it takes is five of seven (U+1FBE U+0308 U+0301)."""
-_KEEPING = ("ByteLevel", "Metaspace", "Digits", "Split")
-"""Pre-tokenizers that drop nothing (Split: unless it is told to)."""
+"""Composing makes a text less than four times smaller: at most 7 bytes become 2 (U+1FBE U+0308 U+0301)."""
+_LOSSLESS = ("ByteLevel", "Metaspace", "Digits", "Split")
+"""Pre-tokenizers that drop nothing (Split: unless its behavior is Removed)."""
 
 
 class _Model(msgspec.Struct):
@@ -37,7 +37,7 @@ class _File(msgspec.Struct):
 
 
 def read_bytes_per_token(model_path: Path) -> int | None:
-    """Return how many bytes of text a token stands for at most; None where it may be any number.
+    """Return the most bytes of text that a token stands for; None where there may be no bound.
 
     The folder's tokenizer.json must be one that loads.
     """
@@ -45,20 +45,20 @@ def read_bytes_per_token(model_path: Path) -> int | None:
 
 
 def measure_bytes_per_token(tokenizer_json: bytes) -> int | None:
-    """Do as `read_bytes_per_token`, for the file's content."""
+    """Return the same as `read_bytes_per_token`, for the file's content."""
     try:
         file = msgspec.json.decode(tokenizer_json, type=_File)
         vocabulary = msgspec.json.decode(file.model.vocab, type=dict[str, int])
     except msgspec.ValidationError:  # another kind of model has another kind of vocabulary
         return None
-    longest, shrinks = _longest_piece(file, vocabulary), _shrinks(file.normalizer)
-    if longest is None or shrinks is None or not _keeps_all(file):
+    longest, shrinkage = _longest_piece(file, vocabulary), _max_shrinkage(file.normalizer)
+    if longest is None or shrinkage is None or not _drops_nothing(file):
         return None
-    return shrinks * max([longest, *(len(added.content.encode()) for added in file.added_tokens)])
+    return shrinkage * max([longest, *(len(added.content.encode()) for added in file.added_tokens)])
 
 
 def _longest_piece(file: _File, vocabulary: dict[str, int]) -> int | None:
-    """Return the bytes of the longest piece; None where some byte has no piece, so that texts may vanish."""
+    """Return the bytes of the longest piece; None where some byte has no piece, so that text may be lost."""
     if file.model.type != "BPE":
         return None
     if file.model.byte_fallback:
@@ -72,18 +72,18 @@ def _longest_piece(file: _File, vocabulary: dict[str, int]) -> int | None:
     return max(map(len, vocabulary)) if is_whole else None  # a letter is a byte
 
 
-def _keeps_all(file: _File) -> bool:
-    """Whether neither pre-tokenizing nor an added token takes text away."""
+def _drops_nothing(file: _File) -> bool:
+    """Whether neither pre-tokenizing nor an added token removes text."""
     steps = _steps(file.pre_tokenizer, "pretokenizers")
     return (
-        all(step.get("type") in _KEEPING for step in steps)
+        all(step.get("type") in _LOSSLESS for step in steps)
         and all(step.get("behavior") != "Removed" for step in steps)
         and not any(added.lstrip or added.rstrip for added in file.added_tokens)
     )
 
 
-def _shrinks(normalizer: dict[str, Any] | None) -> int | None:
-    """Return how many times fewer bytes a normalized text may have; None for any number."""
+def _max_shrinkage(normalizer: dict[str, Any] | None) -> int | None:
+    """Return how many times smaller a normalized text may be; None where there may be no bound."""
     factor = 1
     for step in _steps(normalizer, "normalizers"):
         match step:

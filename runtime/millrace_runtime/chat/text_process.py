@@ -45,7 +45,7 @@ _MEMORY_PER_BYTE = 512
 is a piece of its own, and some for the copies of the text itself. Without memory the tokenizer's library
 raises no MemoryError, but ends the process."""
 Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
-"""Dialect and body to prompts (token ids of 31 bits), and the rest of what the body says.
+"""Takes a dialect and a body. Returns the prompts, as token ids of 31 bits or a job, and the encoded request.
 
 Raises BodyRefusedError.
 """
@@ -61,9 +61,9 @@ class JobRunner:
     def __init__(
         self, tokenizer: Tokenizer, max_text_bytes: int, bytes_per_token: int | None, read_body: Reader
     ) -> None:
-        """`max_text_bytes` is what memory is enough for.
+        """`max_text_bytes` is the longest text that there is memory for.
 
-        `bytes_per_token` is at most what a token stands for; None where that is not known.
+        `bytes_per_token` is the most text that a token stands for; None where that is not known.
         """
         self._tokenizer = tokenizer
         self._max_text_bytes = max_text_bytes
@@ -71,13 +71,13 @@ class JobRunner:
         self._read_body = read_body
         self._template: ChatTemplate | None = None
 
-    def answer(self, asked: ToTextWorker) -> FromTextWorker:
-        """Return the job's answer; what goes wrong is an answer too."""
-        job = asked.job
+    def answer(self, message: ToTextWorker) -> FromTextWorker:
+        """Return the job's answer. A failure is an answer too."""
+        job = message.job
         try:
             if isinstance(job, ReadBody):
-                return self._read(job, asked.max_prompt_tokens)
-            return Encoded(self._encode(job, asked.max_prompt_tokens))
+                return self._read(job, message.max_prompt_tokens)
+            return Encoded(self._encode(job, message.max_prompt_tokens))
         except MemoryError:
             return MemoryExceeded()
         except BodyRefusedError as error:
@@ -118,7 +118,7 @@ class JobRunner:
             )
 
     def _compiled_template(self) -> ChatTemplate:
-        """Compile at the first use: a model with a broken template still completes plain prompts."""
+        """Return the template, compiled at its first use: a broken one fails no plain prompt."""
         if self._template is None:
             config = self._tokenizer.config
             if config.chat_template is None:
@@ -143,12 +143,12 @@ def serve_jobs(connection: socket.socket, runner: JobRunner) -> None:
     decoder: FrameDecoder[ToTextWorker] = FrameDecoder(ToTextWorker)
     connection.sendall(encode_frame(WorkerReady()))
     while data := connection.recv(_READ_BYTES):
-        for job in decoder.feed(data):
-            connection.sendall(encode_frame(runner.answer(job)))
+        for message in decoder.feed(data):
+            connection.sendall(encode_frame(runner.answer(message)))
 
 
 def _used_bytes() -> int:
-    """Return how much of the data memory this process has taken."""
+    """Return how much data memory this process uses."""
     num_data_pages = int(Path("/proc/self/statm").read_text().split()[5])
     return num_data_pages * resource.getpagesize()
 

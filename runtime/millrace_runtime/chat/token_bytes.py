@@ -1,4 +1,4 @@
-"""Which bytes a token stands for, by the vocabulary's spelling: byte-level or SentencePiece."""
+"""The bytes that a token stands for, in byte-level and SentencePiece's spelling."""
 
 import re
 from functools import cache
@@ -13,7 +13,7 @@ SPACE = "\u2581"
 
 @cache
 def byte_of_letter() -> dict[str, int]:
-    """Return byte-level BPE's alphabet: printable Latin-1 stands for itself, the rest from U+0100 on."""
+    """Return byte-level BPE's alphabet. Printable Latin-1 stands for itself; U+0100 and on are the others."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {chr(byte): byte for byte in printable}
     remapped = [byte for byte in range(256) if byte not in set(printable)]

@@ -69,7 +69,7 @@ class Tokenizer:
             _translate(error)
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes that the token spells, special tokens by their name; empty for an unknown id."""
+        """Return the bytes that a token spells: its name if it is special, nothing if its id is unknown."""
         spelled = self._spelling.get(token)
         if spelled is None:
             piece = self._native.id_to_token(token) or ""
@@ -86,7 +86,7 @@ class Tokenizer:
             return text
 
     def is_special(self, token: int) -> bool:
-        """Tell whether the token is a marker that never appears in text."""
+        """Whether the token is a marker that never appears in text."""
         return token in self._special_ids
 
     def open_detokenizer(self) -> Detokenizer:

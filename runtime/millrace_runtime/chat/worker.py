@@ -1,4 +1,4 @@
-"""The asyncio side of the text worker: starts it, hands it one job at a time, replaces it when it fails."""
+"""The asyncio side of the text worker: starts the process, hands it jobs, and replaces it when it fails."""
 
 import asyncio
 import contextlib
@@ -40,16 +40,16 @@ Tokens: TypeAlias = "array[int]"
 
 
 class ReadPrompts(NamedTuple):
-    """What came of a job."""
+    """The prompts of a job, and of a body also its request."""
 
     request: bytes
-    """What the reader says of a body besides its prompts."""
+    """The body's request without its prompts, as the reader encoded it."""
     prompts: list[Tokens]
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """A job in the queue. Its answer is done early where the caller has left."""
+class _QueuedJob:
+    """A job in the queue. Its answer is cancelled if the caller leaves."""
 
     frame: bytes
     answer: "asyncio.Future[FromTextWorker]"
@@ -67,26 +67,26 @@ class TextWorker:
         self._model_path = model_path
         self._module = module
         self._limits = limits or TextLimits()
-        self._queue: deque[_Asked] = deque()
+        self._queue: deque[_QueuedJob] = deque()
         self._has_news = asyncio.Event()
-        """A job was queued, or a process ended."""
+        """Set when a job was queued or a process ended."""
         self._has_started = asyncio.Event()
         self._process: WorkerProcess | None = None
         self._pauses = iter(self._limits.retry_seconds)
-        """What is left of them: before the tries that follow useless processes, one behind the other."""
-        self._keeping: asyncio.Task[None] | None = None
+        """The pauses that are left before further tries. A process that was of use starts them anew."""
+        self._maintenance: asyncio.Task[None] | None = None
         self._is_ready = False
         self._refusal: str | None = "the text worker was not started"
-        """Why no job is taken at all, not even to wait."""
+        """Why no job may be queued; None if jobs may."""
 
     @cached_property
     def failure(self) -> "asyncio.Future[str]":
-        """Done once no process can be had: why. From then on every job fails at once."""
+        """Done when no process can be started any more, with the reason. Then every job fails at once."""
         return asyncio.get_running_loop().create_future()
 
     @property
     def is_ready(self) -> bool:
-        """Whether jobs are taken: a process has started, and no try to replace it has failed since.
+        """Whether jobs are run: a process has started, and no try to replace it has failed since.
 
         While a replacement's first try is under way, jobs wait for it: a job that is killed must not
         make the whole replica unready.
@@ -96,7 +96,7 @@ class TextWorker:
     async def start(self) -> None:
         """Start the process and wait until it has loaded. Raises NoTextWorkerError after the last try."""
         self._refusal = None
-        self._keeping = asyncio.create_task(self._keep())
+        self._maintenance = asyncio.create_task(self._maintain_process())
         started = asyncio.create_task(self._has_started.wait())
         try:
             await asyncio.wait((started, self.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -116,16 +116,16 @@ class TextWorker:
     def read(
         self, dialect: str, body: bytes | bytearray, max_prompt_tokens: int | None = None
     ) -> Coroutine[None, None, ReadPrompts]:
-        """Return what the module's reader makes of a whole body. Encodes it at once, and raises, as `run`."""
+        """Return what the module's reader reads in a body. It encodes at once, and raises, as `run`."""
         return self._run(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.gather(self._maintenance, return_exceptions=True)
         if self._process is not None:
-            await self._process.kill()  # the keeper may have been cancelled while it waited for the end
+            await self._process.kill()  # the task may have been cancelled while it waited for the end
 
     async def _run_text(self, frame: bytes) -> Sequence[Tokens]:
         return (await self._run(frame)).prompts
@@ -133,26 +133,26 @@ class TextWorker:
     async def _run(self, frame: bytes) -> ReadPrompts:
         """Run a job in its turn.
 
-        A caller that is cancelled loses its turn, and what it asked is let go. Once the job runs it is left
-        to end (or to be killed), so that its time is never charged to the job behind it.
+        The job of a caller that is cancelled leaves the queue. If it runs already, it runs to its end or is
+        killed, so that its time is never charged to the job behind it.
         """
         self._require_open()
-        asked = _Asked(frame, asyncio.get_running_loop().create_future())
-        self._queue.append(asked)
+        job = _QueuedJob(frame, asyncio.get_running_loop().create_future())
+        self._queue.append(job)
         self._has_news.set()
         try:
-            return _interpret(await asked.answer)
+            return _interpret(await job.answer)
         except asyncio.CancelledError:
             with contextlib.suppress(ValueError):  # it runs already
-                self._queue.remove(asked)
+                self._queue.remove(job)
             raise
 
     def _require_open(self) -> None:
         if self._refusal is not None:
             raise NoTextWorkerError(self._refusal)
 
-    async def _keep(self) -> None:
-        """Keep a process, and hand it jobs until it fails. Ends when none can be started any more."""
+    async def _maintain_process(self) -> None:
+        """Run one process after the other, until none can be started any more."""
         why = _CLOSED
         try:
             while True:
@@ -171,14 +171,14 @@ class TextWorker:
     async def _use_process(self) -> None:
         """Start a process and hand it jobs until it fails. Raises NoTextWorkerError if it was of no use.
 
-        One that a job killed was of use: else a client could have the whole worker given up.
+        A process that a job killed was of use: else clients could make us give the worker up.
         """
         process = await WorkerProcess.start(self._model_path, self._limits, self._module)
         self._process = process
         self._is_ready = True
         self._has_started.set()
         process.call_at_end(self._has_news.set)
-        failed = await self._serve(process)
+        failed = await self._hand_out_jobs(process)
         await process.kill()
         if process.is_proven:
             self._pauses = iter(self._limits.retry_seconds)
@@ -199,23 +199,23 @@ class TextWorker:
         logger.warning("%s; again in %g s", error, seconds)
         await asyncio.sleep(seconds)
 
-    async def _serve(self, process: WorkerProcess) -> TextWorkerError | None:
-        """Hand the process one job after the other. Returns how one failed; None: the process ended idle."""
-        while (asked := await self._next_job(process)) is not None:
-            failed = await _answer(process, asked)
-            del asked  # else its frame would be held until the next job
+    async def _hand_out_jobs(self, process: WorkerProcess) -> TextWorkerError | None:
+        """Hand the process one job after the other. Return how one failed, or None if it ended idle."""
+        while (job := await self._next_job(process)) is not None:
+            failed = await _answer(process, job)
+            del job  # else its frame would be held until the next job
             if failed is not None:
                 return failed
         return None
 
-    async def _next_job(self, process: WorkerProcess) -> _Asked | None:
+    async def _next_job(self, process: WorkerProcess) -> _QueuedJob | None:
         """Return the next job that somebody waits for; None when the process has ended."""
         while not process.has_ended:
             self._has_news.clear()
             while self._queue:
-                asked = self._queue.popleft()
-                if not asked.answer.done():
-                    return asked
+                job = self._queue.popleft()
+                if not job.answer.done():
+                    return job
             await self._has_news.wait()
         return None
 
@@ -231,25 +231,25 @@ def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
     return encode_frame(ToTextWorker(job, max_prompt_tokens))
 
 
-async def _answer(process: WorkerProcess, asked: _Asked) -> TextWorkerError | None:
-    """Hand a job to the process, and its outcome to the caller. Returns how it failed."""
+async def _answer(process: WorkerProcess, job: _QueuedJob) -> TextWorkerError | None:
+    """Hand a job to the process, and its outcome to the caller. Return how it failed, or None."""
     outcome: FromTextWorker | TextWorkerError = NoTextWorkerError(_CLOSED)
     try:
-        outcome = await process.ask(asked.frame)
+        outcome = await process.ask(job.frame)
     except TextWorkerError as error:
         outcome = error
     finally:
-        _settle(asked, outcome)
+        _settle(job, outcome)
     return outcome if isinstance(outcome, TextWorkerError) else None
 
 
-def _settle(asked: _Asked, outcome: FromTextWorker | TextWorkerError) -> None:
-    if asked.answer.done():  # the caller has left
+def _settle(job: _QueuedJob, outcome: FromTextWorker | TextWorkerError) -> None:
+    if job.answer.done():  # the caller has left
         return
     if isinstance(outcome, TextWorkerError):
-        asked.answer.set_exception(outcome)
+        job.answer.set_exception(outcome)
     else:
-        asked.answer.set_result(outcome)
+        job.answer.set_result(outcome)
 
 
 def _interpret(answer: FromTextWorker) -> ReadPrompts:

@@ -1,4 +1,4 @@
-"""One process of the text worker: started, asked one job at a time, killed."""
+"""One process of the text worker: it is started, runs one job at a time, and is killed."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TextLimits:
-    """What the worker may spend."""
+    """Bounds of the worker's time and memory."""
 
     job_seconds: float = 10.0
     """A job that runs longer is killed with the worker."""
@@ -30,7 +30,7 @@ class TextLimits:
     start_seconds: float = 60.0
     """How long loading the tokenizer may take."""
     proof_seconds: float = 30.0
-    """A process that ends earlier, and has answered no job, is as if it had not started."""
+    """A process that ends earlier, and has answered no job, counts as a failed start."""
     retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
     """Pauses between the tries to start it; one try more than pauses."""
 
@@ -74,7 +74,7 @@ class WorkerProcess:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it has answered a job, or lived long: then its end says nothing of the next one's."""
+        """Whether it has answered a job or has lived long. If not, its successor may fail as it did."""
         return self._has_answered or time.monotonic() - self._started_at >= self._limits.proof_seconds
 
     def call_at_end(self, callback: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class WorkerProcess:
     async def ask(self, frame: bytes) -> FromTextWorker:
         """Return the answer to a job's frame.
 
-        After TextTimeoutError and TextWorkerDiedError the process is of no more use.
+        After TextTimeoutError and TextWorkerDiedError the process can't be used any more.
         """
         try:
             async with asyncio.timeout(self._limits.job_seconds):

@@ -10,7 +10,7 @@ _age = attrgetter("age")
 
 
 class AgeQueue:
-    """A collection of sequences, the oldest first. One that comes back takes its old place."""
+    """A collection of sequences, the oldest first. One that comes back gets its old place."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
@@ -23,15 +23,15 @@ class AgeQueue:
 
     @property
     def oldest(self) -> Sequence | None:
-        """The first of all, if there is one."""
+        """The oldest sequence; None of an empty queue."""
         return self._sequences[0] if self._sequences else None
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its place by age."""
+        """Insert a sequence by its age."""
         bisect.insort(self._sequences, sequence, key=_age)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a sequence that is in here."""
+        """Remove a sequence, which must be in the queue."""
         index = bisect.bisect_left(self._sequences, sequence.age, key=_age)
         assert self._sequences[index] is sequence
         del self._sequences[index]

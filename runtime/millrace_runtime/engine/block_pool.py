@@ -1,10 +1,10 @@
-"""The blocks of the KV cache: which are free."""
+"""Which blocks of the KV cache are free."""
 
 from collections.abc import Iterable
 
 
 class BlockPool:
-    """Hands out block numbers 0 … num_blocks - 1 and takes them back. Each has one holder at most."""
+    """Allocates and releases blocks, numbered from 0 to num_blocks - 1. Each has one holder at most."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -18,7 +18,7 @@ class BlockPool:
         return len(self._free)
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Return so many free blocks. The caller has made sure that they exist."""
+        """Return `num_blocks` free blocks. The caller has made sure that there are so many."""
         assert 0 <= num_blocks <= len(self._free), f"{num_blocks} blocks wanted, {len(self._free)} free"
         blocks = [self._free.pop() for _ in range(num_blocks)]
         for block in blocks:
@@ -26,14 +26,14 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Take blocks back from their holder."""
+        """Make blocks free again."""
         for block in blocks:
             assert self._is_held[block], f"block {block} was freed twice"
             self._is_held[block] = 0
             self._free.append(block)
 
     def check_integrity(self, held: Iterable[int]) -> None:
-        """Assert that these are exactly the blocks handed out, each to one holder, and the others free."""
+        """Assert that `held` are exactly the allocated blocks, each once, and that the others are free."""
         held_blocks = list(held)
         assert len(set(held_blocks)) == len(held_blocks), "a block has two holders"
         assert all(self._is_held[block] for block in held_blocks), "a free block is in use"

@@ -7,12 +7,12 @@ EngineError
 
 
 class EngineError(Exception):
-    """A sequence that was not taken; its text is fit for the client."""
+    """A sequence is refused; the text is fit for the client."""
 
 
 class NeverFits(EngineError):  # noqa: N818  the design's word for it
-    """The prompt leaves no room for one token, however long the sequence would wait."""
+    """The prompt leaves no room for one token, and waiting would not change that."""
 
 
 class InvalidSequence(EngineError):  # noqa: N818  as NeverFits
-    """The sequence can't be computed as it was described."""
+    """The sequence makes no sense as it was described."""

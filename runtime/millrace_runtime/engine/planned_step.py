@@ -1,4 +1,4 @@
-"""A step while it is planned, and what is kept of it until its result is here."""
+"""A step from its planning until its result has come."""
 
 from dataclasses import dataclass, field
 
@@ -9,21 +9,21 @@ from millrace_runtime.protocol.step import Row
 
 @dataclass(slots=True)
 class PlannedStep:
-    """Rows, the budget left for more, and the sums that its timing will tell."""
+    """A step's rows, the token budget that is left, and the sums for its timing."""
 
     step: int
     num_tokens_left: int
     rows: list[Row] = field(default_factory=list)
     offers: list[tuple[int, Sequence]] = field(default_factory=list)
-    """Rows that could verify a draft, by number."""
+    """Rows that could verify a draft: each row's number and its sequence."""
     num_tokens: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
     is_masked: bool = False
-    """Whether any row is."""
+    """Whether any row is masked."""
 
     def add_row(self, sequence: Sequence, num_tokens: int) -> None:
-        """Have the step compute the sequence's next tokens, and draw one if these are all it knows."""
+        """Compute the sequence's next `num_tokens`, and draw one more where these are all its known ones."""
         assert sequence.tenancy is not None
         sequence.num_computed += num_tokens
         emit = sequence.num_computed == sequence.num_known
@@ -41,14 +41,14 @@ class PlannedStep:
         self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, 0, (), is_masked))
 
     def add_draft(self, number: int, max_draft: int) -> None:
-        """Let a row verify a draft."""
+        """Let row `number` verify a draft of at most `max_draft` tokens."""
         row = self.rows[number]
         self.rows[number] = Row(row.slot, row.num_tokens, row.emit, max_draft)
         self.num_tokens_left -= max_draft
         self.num_tokens += max_draft
 
     def timing(self, seconds: float) -> StepTiming | None:
-        """Return what the step did and cost; None where it computed nothing."""
+        """Return what the step did in `seconds`; None for a step without rows."""
         if not self.rows:
             return None
         return StepTiming(

@@ -1,4 +1,4 @@
-"""Which sequences are on the device: their slots and blocks, and what the next plan must say of them."""
+"""Which sequences are on the device: their slots and blocks, and what the next plan must change there."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, SlotSta
 
 @dataclass
 class Changes:
-    """What moved since the last plan."""
+    """What changed since the last plan."""
 
     released: list[int] = field(default_factory=list)
     starts: list[SlotStart] = field(default_factory=list)
     appends: list[BlockAppend] = field(default_factory=list)
 
     def release(self, slot: int) -> None:
-        """Have a slot released, and say nothing more of a tenant that the executor has not heard of yet."""
-        is_unheard = any(start.slot == slot for start in self.starts)
+        """Add a released slot, or withdraw its start if no plan has had that yet."""
+        is_unplanned = any(start.slot == slot for start in self.starts)
         self.starts = [start for start in self.starts if start.slot != slot]
         self.appends = [append for append in self.appends if append.slot != slot]
-        if not is_unheard:
+        if not is_unplanned:
             self.released.append(slot)
 
 
 class _Group:
-    """A KV group's blocks."""
+    """A KV group and its blocks."""
 
     def __init__(self, group: KvGroup, block_size: int) -> None:
         self.pool = BlockPool(group.num_blocks)
@@ -35,12 +35,12 @@ class _Group:
 
     @property
     def max_length(self) -> int | None:
-        """Tokens that a sequence alone can have here; None: any number."""
+        """The most tokens of a sequence that has all blocks for itself; None if there is no bound."""
         is_endless = self.num_live_blocks(self.pool.num_blocks * self._block_size + 1) <= self.pool.num_blocks
         return None if is_endless else self.pool.num_blocks * self._block_size
 
     def num_live_blocks(self, num_tokens: int) -> int:
-        """Blocks that a sequence of so many tokens needs at once, when it computes one at a time.
+        """Return the blocks that a sequence of `num_tokens` needs at once, when it computes one at a time.
 
         A window of w tokens touches no more than ceil((w - 1) / block size) + 1 blocks.
         """
@@ -50,15 +50,15 @@ class _Group:
         return min(num_blocks, -(-(self.window - 1) // self._block_size) + 1)
 
     def num_missing(self, table: BlockTable, num_tokens: int) -> int:
-        """Blocks that a table lacks to reach so many tokens."""
+        """Return how many blocks a table lacks to hold `num_tokens`."""
         return max(0, -(-num_tokens // self._block_size) - table.end)
 
-    def reach(self, table: BlockTable) -> int:
-        """Return the tokens that a table could hold with every free block."""
+    def max_reach(self, table: BlockTable) -> int:
+        """Return how many tokens a table could hold with every free block."""
         return (table.end + self.pool.num_free) * self._block_size
 
     def drop_unseen(self, table: BlockTable, num_computed: int) -> None:
-        """Give back the blocks that neither the next token nor any later one sees."""
+        """Release the blocks that neither the next token nor any later one sees."""
         if self.window is None:
             return
         num_unseen = (num_computed + 1 - self.window) // self._block_size - table.num_dropped
@@ -69,7 +69,7 @@ class _Group:
 
 
 class Residency:
-    """Owner of slots and blocks. Plans run in order, so what is freed here may be given out at once."""
+    """Owns slots and blocks. Plans run in order, so what is freed here may be allocated again at once."""
 
     def __init__(self, limits: Limits) -> None:
         self._block_size = limits.block_size
@@ -82,22 +82,25 @@ class Residency:
         self._changes = Changes()
         bounds = [bound for group in self._groups if (bound := group.max_length) is not None]
         self.max_length = min([limits.max_model_length, *bounds])
-        """Tokens that a sequence can have: the model's bound, or what it could hold alone."""
+        """Tokens that a sequence can have: the model's bound, or less if all blocks hold less."""
 
     @property
     def fullest_pool(self) -> BlockPool:
-        """The blocks of the group with the least part free."""
+        """The pool of the group with the smallest free share."""
         return min((g.pool for g in self._groups), key=lambda pool: pool.num_free / pool.num_blocks)
 
     def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], enough: int | None = None) -> bool:
-        """Whether a sequence can be placed and leaves the blocks `others` may yet grow by, or `enough`."""
+        """Whether a sequence can be placed, and enough blocks are left in each group.
+
+        Enough are those that `others` may yet need to grow, or `enough` of them if that is given.
+        """
         return bool(self._free_slots) and all(
             self._can_spare(number, group.num_live_blocks(sequence.num_known), others, enough)
             for number, group in enumerate(self._groups)
         )
 
     def can_extend(self, sequences: list[Sequence]) -> bool:
-        """Whether all of these can have the blocks for every token that they know."""
+        """Whether there are blocks for every known token of all these sequences together."""
         return not sequences or all(
             sum(group.num_missing(s.tables[number], s.num_known) for s in sequences) <= group.pool.num_free
             for number, group in enumerate(self._groups)
@@ -109,7 +112,7 @@ class Residency:
         return sequence if sequence is not None and sequence.tenancy == (slot, epoch) else None
 
     def place(self, sequence: Sequence) -> None:
-        """Give a sequence a slot, and blocks for what it knows: all of it, or as far as a window sees."""
+        """Give a sequence a slot, and blocks for its known tokens, or for those that a window sees."""
         tenancy = Tenancy(self._free_slots.pop(), self._next_epoch)
         self._next_epoch += 1
         self._tenants[tenancy.slot] = sequence
@@ -122,12 +125,12 @@ class Residency:
         self._changes.starts.append(_start_of(sequence, tenancy))
 
     def extend(self, sequence: Sequence, num_tokens: int) -> int:
-        """Give a placed sequence blocks for so many tokens, or for as many as there are; return which."""
+        """Extend a placed sequence's blocks towards `num_tokens`. Return how many of these fit."""
         if num_tokens <= sequence.room:
             return num_tokens
         assert sequence.tenancy is not None
         tables = list(zip(self._groups, sequence.tables, strict=True))
-        reached = min([num_tokens, *(group.reach(table) for group, table in tables)])
+        reached = min([num_tokens, *(group.max_reach(table) for group, table in tables)])
         for number, (group, table) in enumerate(tables):
             if num_missing := group.num_missing(table, reached):
                 blocks = group.pool.allocate(num_missing)
@@ -137,7 +140,7 @@ class Residency:
         return reached
 
     def drop_unseen(self) -> None:
-        """Give back blocks that the windows have passed.
+        """Release the blocks that the windows have passed.
 
         Only what submitted steps computed counts: a block that a step reads goes to no one in that step.
         """
@@ -148,7 +151,7 @@ class Residency:
                 group.drop_unseen(table, sequence.num_computed)
 
     def evict(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and blocks. Results of its steps in flight will find no tenant."""
+        """Release a sequence's slot and blocks. Results of its steps in flight will find no tenant."""
         assert sequence.tenancy is not None
         slot = sequence.tenancy.slot
         for group, table in zip(self._groups, sequence.tables, strict=True):
@@ -160,11 +163,11 @@ class Residency:
 
     @property
     def has_releases(self) -> bool:
-        """Whether the next plan must say that a sequence has left."""
+        """Whether the next plan has slots to release."""
         return bool(self._changes.released)
 
-    def take_changes(self) -> Changes:
-        """Return what the next plan must say, and begin anew."""
+    def pop_changes(self) -> Changes:
+        """Return the changes since the last call, for the next plan."""
         changes, self._changes = self._changes, Changes()
         return changes
 
@@ -182,7 +185,7 @@ class Residency:
     def _can_spare(
         self, number: int, num_blocks: int, others: Iterable[Sequence], enough: int | None
     ) -> bool:
-        """Whether a group has so many blocks to give. Growth is summed up only where it decides."""
+        """Whether a group has `num_blocks` to give. Growth is summed up only where it decides."""
         num_left = self._groups[number].pool.num_free - num_blocks
         if num_left < 0:
             return False
@@ -190,7 +193,7 @@ class Residency:
         return has_enough or self._num_growth(number, others) <= num_left
 
     def _num_growth(self, number: int, sequences: Iterable[Sequence]) -> int:
-        """Blocks of a group that these may yet come to hold beside those they have."""
+        """Return how many more blocks of a group these sequences may yet need."""
         group = self._groups[number]
         needs = (group.num_live_blocks(s.max_length) - len(s.tables[number].blocks) for s in sequences)
         return sum(max(0, need) for need in needs)

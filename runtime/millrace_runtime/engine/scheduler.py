@@ -31,11 +31,11 @@ from millrace_runtime.protocol.tokens import TOKEN_BYTES
 
 
 class Committed(NamedTuple):
-    """What a step brought."""
+    """What a step's result changed."""
 
     outputs: list[SequenceOutput]
     timing: StepTiming | None
-    """None of a step without rows."""
+    """None for a step without rows."""
 
 
 class Scheduler:
@@ -50,27 +50,27 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._waiting = AgeQueue()
         self._running = AgeQueue()
-        self._flights: deque[PlannedStep] = deque()
+        self._in_flight: deque[PlannedStep] = deque()
         self._next_age = 0
         self._next_step = 0
         self._num_preemptions = 0
         self._is_crowded = False
-        """A sequence was preempted, and since then none that ran has ended."""
+        """Whether a sequence was preempted and, since then, none that ran has ended."""
 
     @property
     def max_model_length(self) -> int:
-        """Tokens, prompt and output together, that a sequence can have: the model's and the pools' bound."""
+        """The most tokens, prompt and output together, that a sequence can have."""
         return self._residency.max_length
 
     @property
     def has_work(self) -> bool:
-        """Whether a step is in flight or wanted."""
-        return bool(self._sequences or self._flights) or self._has_last_releases
+        """Whether a step is in flight or can be planned."""
+        return bool(self._sequences or self._in_flight) or self._has_last_releases
 
     @property
-    def num_flights(self) -> int:
+    def num_in_flight(self) -> int:
         """Steps submitted and not committed."""
-        return len(self._flights)
+        return len(self._in_flight)
 
     def add(self, request: Generate) -> None:
         """Queue a prompt's sequences, all or none. Raises NeverFits or InvalidSequence."""
@@ -84,7 +84,7 @@ class Scheduler:
             self._waiting.add(sequence)
 
     def abort(self, sequence_id: int) -> None:
-        """Drop a sequence without another output. One that has ended already is no error."""
+        """Drop a sequence without another output; nothing happens if it has ended."""
         if sequence_id in self._sequences:
             self._end(self._sequences[sequence_id])
 
@@ -94,7 +94,7 @@ class Scheduler:
         Nothing is planned behind a step with masks, which may not be there yet. When nothing runs any more, a
         step without rows tells the executor who has left: at rest it holds no sequence.
         """
-        if len(self._flights) >= self._limits.depth or (self._flights and self._flights[-1].is_masked):
+        if len(self._in_flight) >= self._limits.depth or (self._in_flight and self._in_flight[-1].is_masked):
             return None
         planned = PlannedStep(self._next_step, self._max_batched_tokens)
         self._residency.drop_unseen()
@@ -106,19 +106,19 @@ class Scheduler:
         return self._launch(planned) if planned.rows or self._has_last_releases else None
 
     def commit(self, result: StepResult) -> Committed:
-        """Take the result of the oldest step in flight, and return what it brought.
+        """Apply the result of the oldest step in flight, and return what it changed.
 
         Rows of sequences that have left meanwhile are dropped.
         """
-        flight = self._flights.popleft()
-        assert result.step == flight.step, f"step {flight.step} awaited, not {result.step}"
+        planned = self._in_flight.popleft()
+        assert result.step == planned.step, f"step {planned.step} awaited, not {result.step}"
         tenant = self._residency.tenant
         outputs = []
         for row in result.rows:
             sequence = tenant(row.slot, row.epoch)
-            if sequence is not None and (output := self._take(sequence, row)) is not None:
+            if sequence is not None and (output := self._commit_row(sequence, row)) is not None:
                 outputs.append(output)
-        return Committed(outputs, flight.timing(result.seconds))
+        return Committed(outputs, planned.timing(result.seconds))
 
     def stats(self) -> Stats:
         """Return the state that gauges show."""
@@ -140,7 +140,7 @@ class Scheduler:
 
     @property
     def _has_last_releases(self) -> bool:
-        """Whether sequences have left, and no row will tell the executor so."""
+        """Whether slots are to be released and no sequence runs: then a step without rows releases them."""
         return not self._running and self._residency.has_releases
 
     def _check(self, request: Generate) -> None:
@@ -160,8 +160,8 @@ class Scheduler:
 
     def _check_ids(self, sequences: list[NewSequence]) -> None:
         ids = {new.sequence_id for new in sequences}
-        if taken := ids & self._sequences.keys():
-            raise InvalidSequence(f"sequence id {min(taken)} is in use")
+        if used := ids & self._sequences.keys():
+            raise InvalidSequence(f"sequence id {min(used)} is in use")
         if len(ids) != len(sequences):
             raise InvalidSequence("two sequences of a prompt have the same id")
 
@@ -185,7 +185,7 @@ class Scheduler:
             planned.add_row(sequence, 1)
 
     def _choose_decodes(self, num_tokens: int) -> list[Sequence]:
-        """Choose at most so many decodes, and preempt until the blocks they grow by are free."""
+        """Return at most `num_tokens` decodes, having preempted until the blocks that they need are free."""
         oldest = self._running.oldest
         num_rows = num_tokens - (oldest is not None and oldest.is_prefilling)
         while True:
@@ -210,7 +210,7 @@ class Scheduler:
             self._add_chunk(planned, sequence)
 
     def _leaves_headroom(self, sequence: Sequence) -> bool:
-        """Whether blocks are left for those that run: else the newcomer is what they preempt next.
+        """Whether a newcomer leaves blocks for those that run; else they would preempt it next.
 
         A block for each is enough, and those that grow no more need none. Once crowded, all that they may
         ever grow by, so that nothing is admitted to be preempted again.
@@ -219,14 +219,14 @@ class Scheduler:
         return self._residency.has_room_for(sequence, self._running, enough)
 
     def _add_chunk(self, planned: PlannedStep, sequence: Sequence) -> None:
-        """Compute known tokens: as many as the budget, and the blocks of windowed groups, allow."""
+        """Add a row of known tokens: as many as the budget, and the blocks of windowed groups, allow."""
         wanted = sequence.num_computed + min(sequence.num_uncomputed, planned.num_tokens_left)
         num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
         if num_tokens > 0:
             planned.add_row(sequence, num_tokens)
 
     def _add_drafts(self, planned: PlannedStep) -> None:
-        """Let rows verify what their executor offered, as far as tokens and blocks are left over."""
+        """Let rows verify the drafts that the executor offers, as far as tokens and blocks are left."""
         for number, sequence in planned.offers:
             num_known = sequence.num_known - 1  # without the token that this row draws
             room = sequence.max_length - sequence.num_known
@@ -242,7 +242,7 @@ class Scheduler:
         self._running.add(sequence)
 
     def _preempt_cheapest(self) -> None:
-        """Send the sequence back that has the least to compute again; of equals the youngest."""
+        """Put the sequence back to wait that has the least to compute again; of equals the youngest."""
         oldest = self._oldest()
         candidates = (sequence for sequence in self._running if sequence is not oldest)
         victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age), default=None)
@@ -259,16 +259,16 @@ class Scheduler:
         return min(heads, key=lambda sequence: sequence.age, default=None)
 
     def _launch(self, planned: PlannedStep) -> StepPlan:
-        changes = self._residency.take_changes()
+        changes = self._residency.pop_changes()
         self._next_step += 1
-        self._flights.append(planned)
+        self._in_flight.append(planned)
         return StepPlan(planned.step, changes.released, changes.starts, changes.appends, planned.rows)
 
-    def _take(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
-        """Bring a row's result to its sequence."""
+    def _commit_row(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
+        """Add a row's result to its sequence. Return the output; None where the row drew nothing."""
         if not row.tokens and row.fault is None:
             return None
-        tokens, finish_reason = sequence.take_tokens(row)
+        tokens, finish_reason = sequence.append_tokens(row)
         if finish_reason is not None:
             self._end(sequence)
         error = row.fault if finish_reason == FINISH_ERROR else None

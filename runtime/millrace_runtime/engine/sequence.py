@@ -25,7 +25,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class Tenancy(NamedTuple):
-    """A sequence's hold of a slot; the epoch tells its results from those of the slot's former tenant."""
+    """A sequence's slot. The epoch separates its results from those of the slot's former tenant."""
 
     slot: int
     epoch: int
@@ -88,7 +88,7 @@ class Sequence:
 
     @property
     def wants_row(self) -> bool:
-        """Whether another step would bring it forward: its last token is not drawn or being drawn.
+        """Whether another step would advance it: its last token is neither drawn nor being drawn.
 
         A mask depends on the token before it, and a draft on how much of the last one was accepted. So a
         sequence with either has one drawing row in flight at most, however deep the executor is.
@@ -99,7 +99,7 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its next row is one token that draws the next."""
+        """Whether its next row computes one token and draws another."""
         return self.num_known - self.num_computed == 1 and self.wants_row
 
     @property
@@ -108,7 +108,7 @@ class Sequence:
         return self.num_known - self.num_computed > 1 and self.wants_row
 
     def pack_tokens(self) -> bytes:
-        """Return every collected token."""
+        """Return the prompt and every collected token, packed."""
         return self.request.prompt + pack_tokens(self.outputs)
 
     def move_to(self, state: State) -> None:
@@ -117,13 +117,13 @@ class Sequence:
         self.state = state
 
     def forget_computed(self) -> None:
-        """Drop what lies on the device. Tokens being drawn there are drawn again, the same ones."""
+        """Forget what was on the device. Tokens being drawn there are drawn again, the same ones."""
         self.tenancy = None
         self.tables = []
         self.room = self.num_computed = self.num_pending = self.next_draft = 0
         self.num_known = self.num_prompt + len(self.outputs)
 
-    def take_tokens(self, row: RowResult) -> "Taken":
+    def append_tokens(self, row: RowResult) -> "Appended":
         """Append a row's tokens up to the sequence's last, and make the counts exact."""
         num_accepted = len(row.tokens) - 1
         self.num_pending -= 1
@@ -135,14 +135,14 @@ class Sequence:
         for number, token in enumerate(row.tokens, 1):
             self.outputs.append(token)
             if token in self.request.stop_token_ids:
-                return Taken(row.tokens[:number], FINISH_STOP)
+                return Appended(row.tokens[:number], FINISH_STOP)
             if self.num_prompt + len(self.outputs) >= self.max_length:
-                return Taken(row.tokens[:number], FINISH_LENGTH)
-        return Taken(row.tokens, FINISH_ERROR if row.fault is not None else None)
+                return Appended(row.tokens[:number], FINISH_LENGTH)
+        return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)
 
 
-class Taken(NamedTuple):
-    """What a row brought to its sequence."""
+class Appended(NamedTuple):
+    """What a row added to its sequence."""
 
     tokens: list[int]
     finish_reason: str | None

@@ -1,4 +1,4 @@
-"""An executor without a device, for the scheduler's tests: it believes nothing that a plan says.
+"""An executor without a device, for the scheduler's tests. It checks everything that a plan says.
 
 Its KV cache holds token ids, and the next token is a function of what it reads there through the block
 tables, as far as each group's window sees. So a block that two sequences share, or that was freed too early,
@@ -14,12 +14,12 @@ from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, Slot
 from millrace_runtime.protocol.tokens import unpack_tokens
 
 POISON = -1
-"""What a block holds that nobody wrote."""
+"""The content of a block before it is written."""
 FAULT_NOT_FINITE = "the logits are not finite"
 FAULT_NOTHING_ALLOWED = "the mask allows no token"
 
 NextToken = Callable[[list[list[int]]], int | None]
-"""Maps what each KV group sees of a sequence to its next token, or to None for a fault."""
+"""Maps the tokens that each KV group sees of a sequence to its next token, or to None for a fault."""
 Propose = Callable[[list[int]], list[int]]
 """Maps a sequence's tokens to guesses at the next ones."""
 
@@ -34,10 +34,10 @@ class _Slot:
 
 
 class SimulatedExecutor:
-    """Fails an assertion on a plan that breaks the protocol."""
+    """Runs plans on token ids. A plan that breaks the protocol fails an assertion."""
 
     def __init__(self, limits: Limits, next_token: NextToken, propose: Propose | None = None) -> None:
-        """Without `propose` there are no drafts; else its guesses are verified, right or wrong."""
+        """With `propose`, its guesses are drafts, which are verified; without it there are none."""
         self.limits = limits
         self.progress = 0
         self._next_token = next_token
@@ -90,7 +90,7 @@ class SimulatedExecutor:
         return StepResult(plan.step, rows, 0.001)
 
     def control(self, command: Command) -> None:
-        """Sleep, which loses every cell, or wake."""
+        """Sleep, which drops every cell, or wake."""
         assert not self._plans, "a command with a step in flight"
         if isinstance(command, Sleep):
             assert not self._slots, "asleep with sequences on the device"
@@ -113,7 +113,10 @@ class SimulatedExecutor:
         self._slots[start.slot] = _Slot(start.epoch, tokens, tables, start.num_computed)
 
     def _check_tables(self) -> None:
-        """What no later token of a windowed group sees may be another's already; the rest may not."""
+        """Assert that no two slots share a block that a later token sees.
+
+        Blocks that a window has passed may be another slot's already.
+        """
         for number, group in enumerate(self.limits.groups):
             blocks = [
                 block
@@ -170,7 +173,7 @@ class SimulatedExecutor:
         assert reserved <= room, "a row has no room for its tokens and its draft"
 
     def _check_chunk(self, slot: _Slot, num_tokens: int) -> None:
-        """Whatever a chunk's tokens see must be the sequence's own, drawn from or not."""
+        """Assert that all KV that a chunk's tokens see is the sequence's own, also where nothing is drawn."""
         end = slot.num_computed + num_tokens
         for number, group in enumerate(self.limits.groups):
             first = _first_seen(group, slot)
@@ -178,7 +181,7 @@ class SimulatedExecutor:
             assert seen == slot.tokens[first:end], "a row reads KV that is not its own"
 
     def _draw(self, slot: _Slot, allowed: set[int] | None) -> list[int | None]:
-        """Draw after the known tokens and after each guess that was right; a fault is a last None."""
+        """Return the token behind the known ones, and one behind each right guess; a fault is a last None."""
         drawn: list[int | None] = []
         while True:
             token = self._next_token(self._seen(slot))
@@ -199,7 +202,7 @@ class SimulatedExecutor:
                 cells[table[block]][offset] = token
 
     def _seen(self, slot: _Slot) -> list[list[int]]:
-        """Return what the last computed token sees, by group."""
+        """Return the tokens that the last computed one sees, by group."""
         end = slot.num_computed
         windows = [group.window or end for group in self.limits.groups]
         return [self._read(slot, n, max(0, end - window), end) for n, window in enumerate(windows)]
@@ -219,7 +222,7 @@ def _first_seen(group: KvGroup, slot: _Slot) -> int:
 
 
 def _from(token: int, vocabulary_size: int) -> list[int]:
-    """Return all tokens in a circle, this one first."""
+    """Return all tokens of the vocabulary, from this one on and round to it."""
     return [*range(token, vocabulary_size), *range(token)]
 
 

@@ -1,4 +1,4 @@
-"""From settings to an executor: loads the model, sizes its KV cache, and chooses the path that computes."""
+"""Builds an executor from settings: loads the model, sizes its KV cache, chooses the path that computes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,15 +41,16 @@ from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.protocol.step import KvGroup, Limits
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
+"""Writes one line."""
 GPU_SHARE_OF_FREE = 0.9
 """Of a GPU's memory, for the KV cache: the rest is for activations and what else lives there."""
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A model to be loaded, and what its matrices are kept in."""
+class LoadPlan:
+    """How to load a model: as which architecture, type and format, and on which device."""
 
     architecture: Architecture
     settings: ExecutionSettings
@@ -65,7 +66,7 @@ class Order:
         return NativeRunner(library, model, self.dtype, sizes)
 
     def run_with_torch(self, longest: int) -> Runner:
-        """Load the model for torch, and Triton."""
+        """Load the model for torch and Triton."""
         packer = TensorPacker(self.dtype, self.device, self.form)
         return TensorRunner(self._load(packer, longest), self.device)
 
@@ -76,45 +77,45 @@ class Order:
         return model
 
 
-def build_executor(settings: ExecutionSettings, tell: Tell | None = None) -> LocalExecutor:
+def build_executor(settings: ExecutionSettings, log: Log | None = None) -> LocalExecutor:
     """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
 
-    `tell` is given a line for which path computes, and why, one for how large the cache is, and one where
-    another type is served than stored.
+    `log` gets a line on the path that computes, one on the size of the cache, and one where another type is
+    served than stored.
     """
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
-    tell = tell or _ignore
-    order = _order(settings, tell)
+    log = log or _ignore
+    plan = _plan_load(settings, log)
     with torch.inference_mode():
         # Before the weights more is free than after: no sequence will be longer than this.
-        longest = _plan_cache(order, order.architecture.max_length).max_model_length
-        runner = _load(order, longest, tell)
-        shape = _plan_cache(order, longest)
-        tell(shape.describe() + _explain_length(order, shape.max_model_length))
-        limits = _limits(order, shape)
-        slots = SlotTable(limits, order.device)
-    allocate = partial(allocate_cache, order.architecture, shape.num_blocks, order.dtype, order.device)
-    return LocalExecutor(runner, slots, limits, order.device, allocate)
+        longest = _plan_cache(plan, plan.architecture.max_length).max_model_length
+        runner = _load(plan, longest, log)
+        shape = _plan_cache(plan, longest)
+        log(shape.describe() + _explain_length(plan, shape.max_model_length))
+        limits = _limits(plan, shape)
+        slots = SlotTable(limits, plan.device)
+    allocate = partial(allocate_cache, plan.architecture, shape.num_blocks, plan.dtype, plan.device)
+    return LocalExecutor(runner, slots, limits, plan.device, allocate)
 
 
-def _explain_length(order: Order, length: int) -> str:
-    """Say what to do where sequences are shorter than the model's own length and nobody asked for it."""
-    own = order.architecture.max_length
-    if order.settings.max_model_length is not None or length == own:
+def _explain_length(plan: LoadPlan, length: int) -> str:
+    """Return what to do about sequences shorter than the model's own length, if nobody asked for them."""
+    own = plan.architecture.max_length
+    if plan.settings.max_model_length is not None or length == own:
         return ""
     return f", not the model's {own}: give the cache more memory for longer ones"
 
 
-def _limits(order: Order, shape: CacheShape) -> Limits:
+def _limits(plan: LoadPlan, shape: CacheShape) -> Limits:
     return Limits(
         groups=(KvGroup(shape.num_blocks),),
         block_size=BLOCK_SIZE,
-        num_slots=order.settings.max_sequences,
-        depth=1 if order.device.type == "cpu" else 2,
+        num_slots=plan.settings.max_sequences,
+        depth=1 if plan.device.type == "cpu" else 2,
         max_model_length=shape.max_model_length,
-        vocabulary_size=order.architecture.vocabulary_size,
-        max_batched_tokens=order.settings.max_batched_tokens,
+        vocabulary_size=plan.architecture.vocabulary_size,
+        max_batched_tokens=plan.settings.max_batched_tokens,
     )
 
 
@@ -122,8 +123,8 @@ def _ignore(_: str) -> None:
     pass
 
 
-def _order(settings: ExecutionSettings, tell: Tell) -> Order:
-    """Read the folder's headers and check the settings against them."""
+def _plan_load(settings: ExecutionSettings, log: Log) -> LoadPlan:
+    """Read the folder's headers, and return how to load the model. Raises ModelError."""
     raw = read_config(settings.model_path)
     architecture = find_model(settings.model_path, raw)
     _check_length(architecture, settings)
@@ -131,8 +132,8 @@ def _order(settings: ExecutionSettings, tell: Tell) -> Order:
     stored = Reader(settings.model_path).stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
     if stored is not dtype:
-        tell(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
-    return Order(architecture, settings, dtype, device, choose_format(settings.weights, device))
+        log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
+    return LoadPlan(architecture, settings, dtype, device, choose_format(settings.weights, device))
 
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
@@ -150,22 +151,22 @@ def _check_length(architecture: Architecture, settings: ExecutionSettings) -> No
         )
 
 
-def _load(order: Order, longest: int, tell: Tell) -> Runner:
-    """Load the model for the path that the device, its instructions and the settings choose."""
-    choice = order.settings.kernels
-    path = GPU_PATH if order.device.type == "cuda" else _select(choice)
+def _load(plan: LoadPlan, longest: int, log: Log) -> Runner:
+    """Load the model for the path that device, instructions and settings choose. Raises ModelError."""
+    choice = plan.settings.kernels
+    path = GPU_PATH if plan.device.type == "cuda" else _select(choice)
     if path.library is not None:
         try:
-            runner = order.run_natively(path.library, longest)
+            runner = plan.run_natively(path.library, longest)
         except NativeError as error:
             if choice != AUTO:
                 raise ModelError(f"--kernels {choice}: {error}") from error
             path = CpuPath(None, f"torch computes, slowly: {error}")
         else:
-            tell(path.reason)
+            log(path.reason)
             return runner
-    tell(path.reason)
-    return order.run_with_torch(longest)
+    log(path.reason)
+    return plan.run_with_torch(longest)
 
 
 def _select(choice: str) -> CpuPath:
@@ -177,16 +178,16 @@ def _select(choice: str) -> CpuPath:
         raise ModelError(f"--kernels {choice}: {error}") from error
 
 
-def _plan_cache(order: Order, longest: int) -> CacheShape:
-    """Fit the cache into what is free now, for sequences of at most `longest` tokens."""
-    settings = order.settings
+def _plan_cache(plan: LoadPlan, longest: int) -> CacheShape:
+    """Return a cache that fits into what is free now, for sequences of at most `longest` tokens."""
+    settings = plan.settings
     demand = CacheDemand(
-        block_bytes=block_bytes(order.architecture, order.dtype),
+        block_bytes=block_bytes(plan.architecture, plan.dtype),
         max_sequences=settings.max_sequences,
         longest=settings.max_model_length or longest,
         is_firm=settings.max_model_length is not None,
     )
-    return plan_cache(demand, _cache_budget(settings, order.device))
+    return plan_cache(demand, _cache_budget(settings, plan.device))
 
 
 def _cache_budget(settings: ExecutionSettings, device: torch.device) -> Budget:

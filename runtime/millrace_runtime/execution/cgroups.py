@@ -1,4 +1,4 @@
-"""The cgroups that bound this process. Standard library only: the supervisor asks, too."""
+"""The cgroups that bound this process. Standard library only: the supervisor imports it."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -18,7 +18,7 @@ def find_groups(root: Path, controller: str, membership: Path) -> Iterator[Path]
 
 
 def _find_group(membership: Path, controller: str) -> PurePosixPath:
-    """Return our group below the root; the root itself where nobody tells.
+    """Return our group below the root, or the root itself where /proc/self/cgroup does not name it.
 
     In a container the path may be the host's, and only the mount's root is there.
     """

@@ -34,7 +34,7 @@ class Reader:
 
     @property
     def stored_type(self) -> torch.dtype:
-        """The type of most of the weights."""
+        """The type that most of the weights are stored in."""
         sizes: Counter[str] = Counter()
         for name, file in self._places.items():
             header = file.get_slice(name)
@@ -63,7 +63,7 @@ class Reader:
         return part
 
     def skip(self, name: str) -> None:
-        """Leave a tensor out, if it is there."""
+        """Count a tensor as read, if it is there."""
         self._unread.discard(name)
 
     def check_all_read(self) -> None:
@@ -86,7 +86,7 @@ class Reader:
         self._unread |= names
 
     def _find(self, name: str) -> Any:
-        """Return what reads parts of a tensor."""
+        """Return a slice of safetensors', from which parts of the tensor are read."""
         stored = self._places[name].get_slice(name)
         if stored.get_dtype() not in STORED_TYPES:
             raise UnsupportedModelError(
@@ -104,27 +104,27 @@ class CheckpointWeights:
         self._reader, self._packer = reader, packer
 
     def vector(self, name: str, size: int) -> Tensor:
-        """See Weights."""
+        """Read the vector, as a copy."""
         return self._read_vector(name, whole(size))
 
     def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
-        """See Weights."""
+        """Read each part and pack all as one matrix."""
         bias = self._bias(names) if has_bias else None
         outputs = sum(rows.size for rows in names.values())
         return self._packer.pack(self._parts(names, inputs), outputs, inputs.size, bias)
 
     def table(self, name: str, rows: int, inputs: int) -> Matrix:
-        """See Weights."""
+        """Read and pack a table."""
         return self._packer.pack_table(self._reader.read(f"{name}.weight", whole(rows), whole(inputs)))
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
-        """See Weights."""
+        """Read gate and product, and pack them as one matrix."""
         names = {gate: rows, up: rows}
         bias = self._bias(names) if has_bias else None
         return self._packer.pack_gated(self._parts(names, whole(inputs)), 2 * rows.size, inputs, bias)
 
     def skip(self, name: str) -> None:
-        """See Weights."""
+        """Count a tensor as read, if it is there."""
         self._reader.skip(name)
 
     def _parts(self, names: Mapping[str, Cut], inputs: Cut) -> Iterator[Tensor]:

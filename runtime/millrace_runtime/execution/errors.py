@@ -11,7 +11,7 @@ ExecutionError
 
 
 class ExecutionError(Exception):
-    """Anything below."""
+    """Any failure of execution."""
 
 
 class ModelError(ExecutionError):

@@ -1,4 +1,4 @@
-"""How large the KV cache is, and its tensors."""
+"""The KV cache: its size and its tensors."""
 
 from dataclasses import dataclass
 
@@ -19,10 +19,10 @@ class CacheShape:
     max_model_length: int
     num_bytes: int
     source: str
-    """Whose word the bound on its memory is."""
+    """What bounds its memory, in words for the log."""
 
     def describe(self) -> str:
-        """Say so for the log."""
+        """Return a line for the log."""
         return (
             f"a KV cache of {self.num_blocks} blocks, {self.num_bytes} bytes, within {self.source}; "
             f"sequences of up to {self.max_model_length} tokens"
@@ -30,7 +30,7 @@ class CacheShape:
 
 
 def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
-    """Memory of one block over all layers."""
+    """Return the memory of one block over all layers."""
     return sum(_numbers(shape) for shape in model.kv_shapes) * dtype.itemsize
 
 
@@ -44,13 +44,13 @@ class CacheDemand:
     longest: int
     """Tokens of the longest sequence."""
     is_firm: bool
-    """A sequence of that length must fit; else sequences are as long as the memory allows."""
+    """Whether a sequence of that length must fit. If not, sequences are as long as the memory allows."""
 
 
 def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
-    """Fit the cache into the memory, and take no more than all sequences together could fill.
+    """Return a cache that fits into the budget, and is no larger than all sequences together can fill.
 
-    There is no prefix cache: a block that no sequence holds is of no use. Raises CapacityError.
+    There is no prefix cache, so a block that no sequence holds is of no use. Raises CapacityError.
     """
     num_blocks = budget.num_bytes // demand.block_bytes
     room, needed = num_blocks * BLOCK_SIZE, demand.longest if demand.is_firm else BLOCK_SIZE
@@ -67,7 +67,7 @@ def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
 def allocate_cache(
     model: Architecture, num_blocks: int, dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """Return each layer's [blocks, 2, kv_heads, block_size, head_dim], zeros. Raises CapacityError."""
+    """Return each layer's zeros [blocks, 2, kv_heads, block_size, head_dim]. Raises CapacityError."""
     try:
         return [_allocate(shape, num_blocks, dtype, device) for shape in model.kv_shapes]
     except RuntimeError as error:  # torch has no class of its own for a CPU without memory
@@ -84,7 +84,7 @@ def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch
 
 
 def _numbers(shape: KvShape) -> int:
-    """Numbers in one block of one layer."""
+    """Return how many numbers one block of one layer has."""
     return 2 * shape.num_kv_heads * shape.head_dim * BLOCK_SIZE
 
 

@@ -1,4 +1,4 @@
-"""Where a device's work is done: in order, without the caller's waiting for it."""
+"""Runs a device's jobs in order, so that the caller need not wait for them."""
 
 import time
 from collections.abc import Callable
@@ -12,11 +12,11 @@ Parameters = ParamSpec("Parameters")
 
 
 def open_lane(device: torch.device) -> Executor:
-    """Return what runs a device's jobs, one after the other.
+    """Return an executor that runs a device's jobs, one after the other.
 
-    On a CPU a job is the computing itself, so it has a thread of its own. On a GPU a job launches it, and
-    waits for what it copies to the device, behind the step before.
-    The thread ends with the executor or the interpreter, and no job waits for anyone, so neither hangs.
+    On a CPU a job computes, so it has a thread of its own. On a GPU a job only launches the computing, and
+    waits for its copies to the device, which come behind the step before.
+    The thread ends with the executor or the interpreter. No job waits for another, so neither end hangs.
     """
     if device.type != "cpu":
         return _Inline()
@@ -25,7 +25,7 @@ def open_lane(device: torch.device) -> Executor:
 
 
 class _Inline(Executor):
-    """Runs a job where it is submitted."""
+    """Runs a job at once, in the thread that submits it."""
 
     def submit(
         self, fn: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -39,13 +39,13 @@ class _Inline(Executor):
 
 
 class Progress:
-    """A number that grows while a step is computed: once a layer."""
+    """Counts the layers that are computed."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def advance(self) -> None:
-        """Tell that a step came forward."""
+        """Count one layer."""
         self.count += 1
 
 
@@ -57,11 +57,11 @@ class Stopwatch:
         self._marks: list[Any] = []
 
     def mark(self) -> None:
-        """Begin a part, or end it."""
+        """Begin a part, or end the one that has begun."""
         self._marks.append(_cuda_mark() if self._is_cuda else _cpu_mark())
 
     def seconds(self) -> float:
-        """Return the sum of the parts, having waited until they have run."""
+        """Wait until the parts have run, and return the sum of their times."""
         pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
         if self._is_cuda:
             self._marks[-1].synchronize()  # of a step that drew nothing, nothing else was waited for

@@ -1,4 +1,4 @@
-"""What a model's folder says, and what settings and device make of it."""
+"""Reads a model's folder, and chooses device, type and format by it and the settings."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from millrace_runtime.models.registry import find_architecture
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.INT4}
 SERVED_AS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.bfloat16}
-"""By the type that config.json says: float16 has no kernels."""
+"""By the type that config.json names: float16 has no kernels."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_model(path: Path, raw: Mapping[str, Any]) -> Architecture:
-    """Return what config.json describes. Raises UnsupportedModelError."""
+    """Return the architecture that config.json describes. Raises UnsupportedModelError."""
     try:
         return find_architecture(raw)
     except ArchitectureError as error:
@@ -43,7 +43,7 @@ def find_model(path: Path, raw: Mapping[str, Any]) -> Architecture:
 
 
 def choose_device(name: str) -> torch.device:
-    """Resolve "auto". Raises ModelError for a device that is not there."""
+    """Return the device; "auto" is CUDA where there is one. Raises ModelError for one that is not there."""
     if name not in {"auto", "cpu", "cuda"}:
         raise ModelError(f'device "{name}" is not known: use "auto", "cpu" or "cuda"')
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
@@ -54,18 +54,18 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, raw: Mapping[str, Any], stored: torch.dtype) -> torch.dtype:
-    """Resolve "auto": what config.json says, or else the type that the weights are stored in."""
+    """Return the type to serve. "auto" is config.json's, or that of the stored weights if it has none."""
     if name != "auto":
         if name not in DTYPES:
             raise ModelError(f'dtype "{name}" is not known: use "auto", {" or ".join(map(repr, DTYPES))}')
         return DTYPES[name]
-    said = raw.get("dtype") or raw.get("torch_dtype") or type_name(stored)
-    if not isinstance(said, str) or said not in SERVED_AS:
+    named = raw.get("dtype") or raw.get("torch_dtype") or type_name(stored)
+    if not isinstance(named, str) or named not in SERVED_AS:
         raise UnsupportedModelError(
-            f"config.json has dtype {said!r}; supported are {', '.join(sorted(SERVED_AS))}: correct it, or "
+            f"config.json has dtype {named!r}; supported are {', '.join(sorted(SERVED_AS))}: correct it, or "
             "choose with --dtype"
         )
-    return SERVED_AS[said]
+    return SERVED_AS[named]
 
 
 def type_name(dtype: torch.dtype) -> str:
@@ -74,7 +74,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 def choose_format(weights: str, device: torch.device) -> Format:
-    """Return what matrices are kept in. Raises ModelError for what the device has no kernels for."""
+    """Return the matrices' format. Raises ModelError for one that the device has no kernels for."""
     if weights not in FORMATS:
         raise ModelError(f'weights "{weights}" are not known: use {", ".join(map(repr, FORMATS))}')
     if device.type == "cuda" and FORMATS[weights] is not Format.DENSE:

@@ -40,8 +40,8 @@ class Launched:
 
 
 @dataclass(slots=True)
-class _Flight:
-    """A submitted step. Its draw is launched once its masks are here, at once when it has none."""
+class _SubmittedStep:
+    """A submitted step. Its draw is launched when its masks are provided, or at once if it needs none."""
 
     plan: StepPlan
     num_masked: int
@@ -50,7 +50,7 @@ class _Flight:
 
 
 class LocalExecutor:
-    """Runs plans in order: the model, and then the draw, which waits for masks where rows have some."""
+    """Runs plans in order: first the model, then the draw, which waits for the masks of masked rows."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class LocalExecutor:
         device: torch.device,
         allocate_caches: Callable[[], list[Tensor]],
     ) -> None:
-        """The runner is given its KV cache here, and again at every `Wake`."""
+        """The runner gets its KV caches here, and again at every `Wake`."""
         self.limits = limits
         self._runner, self._slots, self._device = runner, slots, device
         self._allocate_caches = allocate_caches
         self._is_asleep = True
         self._num_draws = 0
         self._lane = open_lane(device)
-        self._in_flight: deque[_Flight] = deque()
+        self._in_flight: deque[_SubmittedStep] = deque()
         self.control(Wake())
 
     @property
@@ -76,7 +76,7 @@ class LocalExecutor:
         return self._runner.progress + self._num_draws
 
     def submit(self, plan: StepPlan) -> None:
-        """Take a plan. On a CPU nothing waits; on a GPU its copies to the device wait for the step before.
+        """Submit a plan. On a CPU nothing waits; on a GPU its copies to the device wait for the step before.
 
         Raises PlanError when `depth` plans are uncollected, when one of them has no masks yet, and asleep.
         """
@@ -87,24 +87,27 @@ class LocalExecutor:
         if self._in_flight:
             _require_masks(self._in_flight[-1])
         num_masked = sum(row.is_masked for row in plan.rows)
-        flight = _Flight(plan, num_masked, self._lane.submit(self._forward, plan))
+        submitted = _SubmittedStep(plan, num_masked, self._lane.submit(self._forward, plan))
         if not num_masked:
-            flight.launched = self._lane.submit(self._draw, flight.forwarded, None)
-        self._in_flight.append(flight)
+            submitted.launched = self._lane.submit(self._draw, submitted.forwarded, None)
+        self._in_flight.append(submitted)
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
-        """Bring a step's masks, and so let it draw. Raises PlanError when they are not what it wants."""
-        flight = next((flight for flight in self._in_flight if flight.plan.step == step), None)
-        if flight is None or flight.launched is not None:
+        """Provide a step's masks, so that it can draw. Raises PlanError for masks that it does not need."""
+        submitted = next((submitted for submitted in self._in_flight if submitted.plan.step == step), None)
+        if submitted is None or submitted.launched is not None:
             raise PlanError(f"step {step} waits for no masks")
-        wanted = flight.num_masked * mask_bytes(self.limits.vocabulary_size)
+        wanted = submitted.num_masked * mask_bytes(self.limits.vocabulary_size)
         if masks.nbytes != wanted:
             raise PlanError(f"step {step} wants {wanted} bytes of masks, not {masks.nbytes}")
-        words = torch.frombuffer(bytearray(masks), dtype=torch.int32).view(flight.num_masked, -1)
-        flight.launched = self._lane.submit(self._draw, flight.forwarded, words)
+        words = torch.frombuffer(bytearray(masks), dtype=torch.int32).view(submitted.num_masked, -1)
+        submitted.launched = self._lane.submit(self._draw, submitted.forwarded, words)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait up to a time for the oldest step. On a GPU `collect` does the waiting. Raises PlanError."""
+        """Wait up to a time for the oldest step, and return whether it has run. Raises PlanError.
+
+        On a GPU a step counts as run once it is launched: `collect` waits for the rest.
+        """
         if not self._in_flight:
             return True
         return not wait_for([_require_masks(self._in_flight[0])], timeout_seconds).not_done
@@ -112,7 +115,7 @@ class LocalExecutor:
     def collect(self) -> StepResult:
         """Wait for the oldest step and return its result. Raises PlanError, and what failed in the step.
 
-        A step whose masks are not here is a PlanError, too: nobody brings them while we would wait.
+        A step without its masks is a PlanError too: nobody would provide them while this waits.
         """
         if not self._in_flight:
             raise PlanError("no step is in flight: submit one before collecting")
@@ -159,7 +162,7 @@ class LocalExecutor:
         return Launched(applied, drawn, stopwatch)
 
     def _store(self, applied: AppliedPlan, tokens: Tensor) -> None:
-        """Make the drawn tokens known to the next step, without their leaving the device."""
+        """Write the drawn tokens for the next step, without moving them off the device."""
         slots, positions = [d.slot for d in applied.draws], [d.position for d in applied.draws]
         self._slots.tokens[slots, positions] = tokens
 
@@ -170,7 +173,7 @@ class LocalExecutor:
 
 
 def _read_outcomes(launched: Launched) -> list[Outcome]:
-    """Fetch the draws, in the order of `emits`; on a GPU this waits for the step."""
+    """Return the draws' outcomes, in the order of `emits`. On a GPU this waits for the step."""
     drawn = launched.drawn
     if drawn is None:
         return []
@@ -181,25 +184,25 @@ def _read_outcomes(launched: Launched) -> list[Outcome]:
     outcomes = []
     for place in range(len(launched.applied.draws)):
         if not is_finite[place]:
-            outcomes.append(Outcome([], [], FAULT_NOT_FINITE))
+            outcomes.append(Outcome.failed(FAULT_NOT_FINITE))
         elif not is_possible[place]:
-            outcomes.append(Outcome([], [], FAULT_NOTHING_ALLOWED))
+            outcomes.append(Outcome.failed(FAULT_NOTHING_ALLOWED))
         else:
             outcomes.append(Outcome([tokens[place]], logprobs.get(place, [])))
     return outcomes
 
 
-def _require_masks(flight: _Flight) -> Future[Launched]:
+def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
     """Return the step's draw. Raises PlanError when it is not launched."""
-    if flight.launched is None:
+    if submitted.launched is None:
         raise PlanError(
-            f"step {flight.plan.step} has no masks: provide them for its {flight.num_masked} rows"
+            f"step {submitted.plan.step} has no masks: provide them for its {submitted.num_masked} rows"
         )
-    return flight.launched
+    return submitted.launched
 
 
 def _read_logprobs(drawn: Drawn) -> dict[int, list[TokenLogprobs]]:
-    """Return each asking row's, by place."""
+    """Return the log-probabilities of each row that asked, by place."""
     return {
         place: [TokenLogprobs(*values)]
         for group in drawn.logprobs

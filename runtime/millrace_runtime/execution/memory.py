@@ -1,4 +1,4 @@
-"""How much memory the host leaves us. Standard library only: the supervisor asks, too."""
+"""How much memory the host leaves us. Standard library only: the supervisor imports it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +13,14 @@ SHARE_OF_MACHINE = 0.5
 
 
 class Budget(NamedTuple):
-    """Memory to plan with, and whose word that is."""
+    """Memory to plan with, and what bounds it, in words for the log."""
 
     num_bytes: int
     source: str
 
 
 class _Files(NamedTuple):
-    """Where a version of cgroups tells a group's memory."""
+    """The files in which a version of cgroups has a group's memory."""
 
     folder: str
     controller: str
@@ -28,7 +28,7 @@ class _Files(NamedTuple):
     limit: str
     used: str
     stat_prefix: str
-    """Of the sums over the groups below, in memory.stat."""
+    """Prefix in memory.stat of the sums over the groups below."""
 
 
 _VERSIONS = (
@@ -38,9 +38,11 @@ _VERSIONS = (
 
 
 class _Left(NamedTuple):
+    """What a cgroup's limit leaves."""
+
     num_bytes: int
     limit: Path
-    """The file that says it."""
+    """The file that holds the limit."""
 
 
 def usable_memory(
@@ -51,7 +53,7 @@ def usable_memory(
 ) -> Budget:
     """Return a share of what the tightest cgroup's limit leaves, or else of what is free.
 
-    `text_bytes`, which the text worker may come to take, are left alone.
+    `text_bytes` are left for the text worker.
     """
     free = _available(meminfo)
     left = min(_left_in_cgroups(cgroups, membership), default=None)
@@ -66,7 +68,7 @@ def _plan(num_bytes: int, text_bytes: int, share: float, source: str) -> Budget:
 
 
 def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
-    """Yield what our group and those above it leave, of every version that there is."""
+    """Yield what the limits of our group and those above it leave, in every version of cgroups."""
     for files in _VERSIONS:
         for group in find_groups(cgroups / files.folder, files.controller, membership):
             if (left := _left_in_group(group, files)) is not None:
@@ -74,7 +76,7 @@ def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
 
 
 def _left_in_group(group: Path, files: _Files) -> _Left | None:
-    """Return the limit less what is used; None without a limit. Page cache is not used: it gives way."""
+    """Return the limit less what is used; None without a limit. Page cache counts as free."""
     try:
         limit = int((group / files.limit).read_text())
         used = int((group / files.used).read_text()) - _page_cache(group / "memory.stat", files.stat_prefix)

@@ -1,4 +1,4 @@
-"""From a step's rows to logits: what every path's runner is, and the one that computes with tensors."""
+"""Computes a step's logits: the Protocol of every path's runner, and the runner that uses tensors."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -26,14 +26,14 @@ class Runner(Protocol):
         """A number that grows while a step is computed."""
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
-        """Use these KV tensors, a layer's each, and let go of the former; none: no step follows."""
+        """Replace the KV tensors by these, one for each layer. With none, no step may follow."""
 
     @property
     def sampler(self) -> NativeSampler | None:
         """Draws from its logits natively; None: torch draws."""
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
-        """Compute the spans; return float32 logits [emits, vocabulary] after those that `emits` numbers.
+        """Compute the spans. Return float32 logits [emits, vocabulary] behind those that `emits` numbers.
 
         The logits hold until the next call.
         """
@@ -57,11 +57,11 @@ class TensorRunner:
         return self._num_layers_done
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
-        """See Runner."""
+        """Replace the KV tensors."""
         self.kv_caches = kv_caches
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
-        """See Runner."""
+        """Compute the spans with whole tensors, operation by operation."""
         sizes = torch.tensor([span.end - span.begin for span in spans])
         ends = sizes.cumsum(0)
         owners = torch.repeat_interleave(torch.tensor([span.slot for span in spans]), sizes)
@@ -97,6 +97,6 @@ class TensorRunner:
         self._num_layers_done += 1
 
     def _pad(self, values: Tensor) -> Tensor:
-        """Bring a small step to the rows that every product needs, once for all layers."""
+        """Pad a small step to the rows that every product needs, once for all layers."""
         missing = self._min_tokens - values.shape[0]
         return torch.nn.functional.pad(values, (0, missing)) if missing > 0 else values

@@ -1,4 +1,4 @@
-"""Runs a model's record on CPUs by the native kernels."""
+"""Runs a recorded model on CPUs by the native kernels."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from millrace_runtime.models.model import Model
 
 
 class NativeRunner:
-    """One native call a step."""
+    """Records a model once, and runs each step in one native call."""
 
     def __init__(self, library: Library, model: Model, dtype: torch.dtype, sizes: Sizes) -> None:
         recorded = record(model.forward, model.logits, dtype)
@@ -29,12 +29,12 @@ class NativeRunner:
         return self._program.progress
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
-        """See Runner."""
+        """Hand the caches to the recorded program."""
         self.kv_caches = kv_caches
         self._program.set_caches(kv_caches)
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
-        """See Runner."""
+        """Run the recorded program on the spans."""
         rows = np.array([(span.slot, span.begin, span.end - span.begin) for span in spans], dtype=np.int32)
         slot, begin, count = np.ascontiguousarray(rows.T)
         logits = self._program.run(Batch(slot, begin, count), emits, slots.tokens, slots.blocks)

@@ -1,4 +1,4 @@
-"""From logits to tokens. A row's outcome depends on its own logits, parameters, position and mask only."""
+"""Draws tokens from logits. A row's draw depends on nothing but its logits, parameters, position and mask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Draw(NamedTuple):
     slot: int
     num_prompt: int
     mask: int | None = None
-    """Which of the step's masks binds it; None: every token is allowed."""
+    """The number of its mask among the step's; None: every token is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Logprobs:
     """
 
     places: list[int]
-    """Which rows."""
+    """The numbers of these rows."""
     drawn: Tensor
     """float32 [places]: of the drawn tokens"""
     top_tokens: Tensor
@@ -85,9 +85,10 @@ def sample(
 
 
 def _measure_logprobs(logits: Tensor, draws: Sequence[Draw], tokens: Tensor) -> list[Logprobs]:
-    """Look at the rows that ask and no others: at 128k tokens a row costs a millisecond.
+    """Return the log-probabilities of the rows that ask for some: at 128k tokens a row costs a millisecond.
 
-    Rows that want another number are looked at apart: it decides which of several equals `topk` takes.
+    Rows that ask for the same number are measured together, since the number decides which of several equal
+    ones `topk` returns.
     """
     places_by_number: dict[int, list[int]] = {}
     for place, draw in enumerate(draws):
@@ -112,7 +113,7 @@ def _columns(draws: Sequence[Draw]) -> Draws:
 
 @lru_cache(maxsize=4096)
 def _pack(sampling: Sampling) -> bytes:
-    """Return a sequence's parameters as the kernels read them: the same at each of its steps."""
+    """Return a sequence's parameters as the kernels read them. They are the same at each of its steps."""
     return pack_parameters(
         temperature=sampling.temperature,
         top_k=sampling.top_k,

@@ -25,7 +25,7 @@ class ExecutionSettings:
     max_batched_tokens: int = 2048
     """Tokens computed in one step at most."""
     text_memory_bytes: int = 0
-    """What the text worker may come to take of the host's memory: a KV cache there leaves it alone."""
+    """Memory of the host that is left for the text worker, and not planned for the KV cache."""
     kv_cache_bytes: int | None = None
-    """Memory for the KV cache at most: no more is taken than the sequences can fill. None: on GPUs nine
+    """The most memory for the KV cache, which is no larger than its sequences can fill. None: on GPUs nine
     tenths of what is free after the weights; on CPUs a share of what the cgroup or the machine has left."""

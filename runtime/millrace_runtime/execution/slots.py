@@ -1,4 +1,4 @@
-"""Sequences' places on the device: token ids and block tables there, lengths and epochs here."""
+"""Sequences' slots: token ids and block tables on the device, lengths and epochs on the host."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Slot:
-    """One tenant. What has been submitted counts as done: plans run in order."""
+    """One sequence in its slot. Submitted work counts as done, because plans run in order."""
 
     epoch: int
     sampling: Sampling
@@ -44,11 +44,16 @@ class Slot:
 
 
 class Outcome(NamedTuple):
-    """What came of a draw."""
+    """A row's drawn token with its log-probabilities, or why there is none."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs]
     fault: str | None = None
+
+    @classmethod
+    def failed(cls, fault: str) -> "Outcome":
+        """Return the outcome of a draw that failed."""
+        return cls([], [], fault)
 
 
 _NOT_DRAWN = Outcome([], [])
@@ -56,20 +61,21 @@ _NOT_DRAWN = Outcome([], [])
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlan:
-    """What a plan's rows came to: by row, and for those that draw."""
+    """A plan's rows as positions and draws."""
 
     step: int
     spans: list[Span]
+    """By row, as are the epochs."""
     epochs: list[int]
     emits: list[int]
     """Numbers of the rows that draw."""
     draws: list[Draw]
-    """By place in `emits`, as is what follows."""
+    """What each row that draws needs, in the order of `emits`."""
     masked: list[int]
     """Numbers of the masked rows."""
 
     def answer(self, outcomes: list[Outcome]) -> list[RowResult]:
-        """Return each row's result, given what came of those that draw."""
+        """Return each row's result, from the outcomes of the rows that draw."""
         by_row = dict(zip(self.emits, outcomes, strict=True))
         rows = []
         for number, (span, epoch) in enumerate(zip(self.spans, self.epochs, strict=True)):
@@ -79,7 +85,7 @@ class AppliedPlan:
 
 
 class SlotTable:
-    """Owns what each slot holds."""
+    """Owns the slots and their contents."""
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         num_slots, max_length = limits.num_slots, limits.max_model_length

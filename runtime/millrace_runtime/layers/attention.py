@@ -6,7 +6,7 @@ from millrace_kernels.step import Angles, Heads, Step
 
 
 class Attention:
-    """Rotates queries and keys, stores keys and values, attends: a layer's part without weights."""
+    """Rotates queries and keys, stores keys and values, and attends. It has no weights."""
 
     def __init__(self, layer: int, heads: Heads, angles: Angles) -> None:
         self._layer, self._heads, self._angles = layer, heads, angles

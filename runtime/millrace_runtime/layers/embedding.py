@@ -1,4 +1,4 @@
-"""Tokens in, logits out."""
+"""Both ends of a model: the embedding of tokens, and the head that scores them."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ from millrace_kernels.step import Matrix, Step
 
 
 class Embedding:
-    """A table of one vector a token."""
+    """A table with a vector for each token."""
 
     def __init__(self, weight: Matrix) -> None:
         self.weight = weight

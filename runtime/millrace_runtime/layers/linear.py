@@ -6,7 +6,7 @@ from millrace_kernels.step import Matrix, Step
 
 
 class Linear:
-    """y = x·Wᵀ + b: a row's result does not depend on how many rows there are."""
+    """y = x·Wᵀ + b. A row's result does not depend on how many rows there are."""
 
     def __init__(self, weight: Matrix) -> None:
         self.weight = weight

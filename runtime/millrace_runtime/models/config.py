@@ -12,12 +12,12 @@ from millrace_runtime.models.errors import ArchitectureError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What an architecture means where its config.json is silent, as transformers has it."""
+    """An architecture's values for fields that config.json leaves out, as transformers has them."""
 
     has_qkv_bias: bool = False
-    """Query, key and value projections have biases, and the output has none."""
+    """Whether the projections of query, key and value have biases, and the output's has none."""
     reads_biases: bool = True
-    """`attention_bias` and `mlp_bias` are read."""
+    """Whether `attention_bias` and `mlp_bias` are read."""
     num_kv_heads: int | None = None
     """`num_key_value_heads` where it is left out; None: as many as heads."""
     window: int | None = None
@@ -47,7 +47,7 @@ ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
     ),
 }
-"""By kind of rotary scaling, the numbers that it is made of."""
+"""The numbers of each kind of rotary scaling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +71,24 @@ class LlamaConfig:
     window: int | None
     """A token sees itself and the `window` - 1 before it; None: all before it."""
     is_tied: bool
-    """The head shares the embedding's weight."""
+    """Whether the head shares the embedding's weight."""
     has_qkv_bias: bool
     has_output_bias: bool
     has_mlp_bias: bool
 
     @property
     def heads(self) -> Heads:
-        """Of each layer's attention."""
+        """The heads of each layer's attention."""
         return Heads(self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Of the embedding and the head."""
+        """The shape of the embedding and of the head."""
         return self.vocabulary_size, self.width
 
 
 def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
-    """Read a Hugging Face config. Raises ArchitectureError naming the field."""
+    """Return a Hugging Face config, checked. Raises ArchitectureError naming the field."""
     _refuse_unsupported(raw)
     num_heads, width = _count(raw, "num_attention_heads"), _count(raw, "hidden_size")
     num_kv_heads = _num_kv_heads(raw, family, num_heads)
@@ -131,7 +131,7 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
 
 
 def _num_kv_heads(raw: Mapping[str, Any], family: Family, num_heads: int) -> int:
-    """Null is not left out: it means as many as heads."""
+    """Return the number of KV heads. A null means as many as heads; a missing field the family's number."""
     left_out = None if "num_key_value_heads" in raw else family.num_kv_heads
     return _count(raw, "num_key_value_heads", left_out or num_heads)
 
@@ -145,7 +145,7 @@ def _window(raw: Mapping[str, Any], family: Family) -> int | None:
 
 
 def _has_windowed_layer(raw: Mapping[str, Any], family: Family) -> bool:
-    """Whether a layer sees through the window: `layer_types` says which, or how many before have none."""
+    """Whether any layer has the window: `layer_types` names each, `max_window_layers` counts those before."""
     if family.num_unwindowed is None:
         return True
     kinds = raw.get("layer_types")
@@ -192,9 +192,9 @@ def _is_finite(value: float) -> bool:
 
 
 def _rotary(raw: Mapping[str, Any]) -> tuple[float, RotaryScaling | None]:
-    """Read both spellings: rope_theta with rope_scaling, and the newer rope_parameters that holds all.
+    """Return base and scaling in either spelling: rope_theta with rope_scaling, or the newer rope_parameters.
 
-    Where both are there transformers takes the older one, and reads no number of the newer one.
+    Where both are there, transformers reads the older one and no number of the newer one.
     """
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
@@ -225,7 +225,7 @@ def _scaling(rope: Mapping[str, Any], kind: str) -> RotaryScaling | None:
 
 
 def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
-    """Refuse what would change the angles and that we do not read."""
+    """Raise ArchitectureError for a number that would change the angles and is not read here."""
     _refuse_partial(rope)
     read = ROPE_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
     for name in sorted(rope.keys() - read):

@@ -1,4 +1,4 @@
-"""What a model description may ask of us that we can't do."""
+"""The exception for a model that is not supported."""
 
 
 class ArchitectureError(Exception):

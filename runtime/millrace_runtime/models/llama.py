@@ -37,7 +37,7 @@ class LlamaAttention:
         self.output = Linear(weights.matrix(part, mine.query, has_bias=has_bias))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
-        """Return the residual plus what attention makes of x, each [tokens, width]."""
+        """Return residual + attention(x), each [tokens, width]."""
         return self.output.add_to(residual, self.attention(self.qkv(x, step), step), step)
 
 
@@ -52,7 +52,7 @@ class LlamaMLP:
         self.down = Linear(weights.matrix(part, mine, has_bias=has_bias and shard.is_first))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
-        """Return the residual plus what the MLP makes of x, each [tokens, width]."""
+        """Return residual + MLP(x), each [tokens, width]."""
         return self.down.add_to(residual, self.gate_up(x, step), step)
 
 
@@ -75,7 +75,7 @@ class LlamaLayer:
 
 
 class Llama:
-    """Tokens to hidden states, and hidden states to logits."""
+    """The model: computes hidden states from tokens, and logits from hidden states."""
 
     def __init__(self, config: LlamaConfig, shard: Shard, weights: Weights, length: int) -> None:
         table = weights.table("model.embed_tokens", *config.table_shape)
@@ -96,12 +96,15 @@ class Llama:
         return x
 
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
-        """Chosen rows of the hidden states, [rows, width], to float32 logits [rows, vocabulary]."""
+        """Return float32 logits [rows, vocabulary] of chosen hidden states [rows, width]."""
         return self.head(self.norm(hidden, step), step)
 
 
 def _skip_unneeded(config: LlamaConfig, weights: Weights, shard: Shard) -> None:
-    """Skip a tied head and old checkpoints' rotary frequencies, held twice, and what the first shard adds."""
+    """Skip tensors that are stored and not used.
+
+    These are a tied head, old checkpoints' rotary frequencies, and biases that only the first shard adds.
+    """
     if config.is_tied:
         weights.skip("lm_head.weight")
     weights.skip("model.rotary_emb.inv_freq")
@@ -113,7 +116,7 @@ def _skip_unneeded(config: LlamaConfig, weights: Weights, shard: Shard) -> None:
 
 
 def llama_architecture(family: Family, raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:
-    """Read a Llama-family config.json. Raises ArchitectureError naming the field.
+    """Return the architecture of a Llama-family config.json. Raises ArchitectureError naming the field.
 
     A shard's layers add the residual once each: their workers' sums are still to be reduced.
     """

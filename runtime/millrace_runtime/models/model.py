@@ -1,4 +1,4 @@
-"""What the loader, the cache and the runner need to know of a model, whatever its architecture."""
+"""What loader, cache and runner know of a model, the same for every architecture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class KvShape:
 
 
 class Model(Protocol):
-    """Tokens to hidden states, and hidden states to logits, in the operations of a step."""
+    """Computes hidden states from tokens, and logits from hidden states, by the operations of a step."""
 
     def forward(self, step: Step) -> Tensor:
         """Return the hidden states of the step's tokens, [tokens, width]."""
 
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
-        """Map chosen rows of the hidden states, [rows, width], to float32 logits [rows, vocabulary]."""
+        """Return float32 logits [rows, vocabulary] of chosen hidden states [rows, width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +40,4 @@ class Architecture:
     kv_shapes: tuple[KvShape, ...]
     """By layer."""
     build: Callable[[Weights, int], Model]
-    """(weights, longest sequence to serve) to the model."""
+    """Returns the model, given its weights and the longest sequence to serve."""

@@ -1,4 +1,4 @@
-"""Which architecture names of config.json we serve, and by which model."""
+"""The architectures that are served, by their names in config.json."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ ARCHITECTURES: Final[Mapping[str, Callable[[Mapping[str, Any]], Architecture]]] 
 
 
 def find_architecture(raw: Mapping[str, Any]) -> Architecture:
-    """Return what a config.json describes. Raises ArchitectureError."""
+    """Return the architecture that a config.json describes. Raises ArchitectureError."""
     names = raw.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ArchitectureError(f"config.json has architectures {names!r}; it must be a list of names")

@@ -1,4 +1,4 @@
-"""Which heads, rows and columns of a model's matrices one of several workers holds."""
+"""The heads, rows and columns of a model's matrices that one of several workers holds."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from millrace_runtime.models.errors import ArchitectureError
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Of `total` rows or columns those from `begin` on, before `end`."""
+    """The rows or columns from `begin` to `end`, of `total`."""
 
     total: int
     begin: int
@@ -16,11 +16,11 @@ class Cut:
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """How many rows or columns these are."""
         return self.end - self.begin
 
     def times(self, unit: int) -> "Cut":
-        """Return the same in smaller pieces: `unit` for each of these."""
+        """Return the same part, counted in pieces of which each row or column has `unit`."""
         return Cut(self.total * unit, self.begin * unit, self.end * unit)
 
 
@@ -34,9 +34,9 @@ class HeadsCut:
     """One worker's heads of a layer."""
 
     query: Cut
-    """In rows of the query's projection, and columns of the output's."""
+    """Rows of the query's projection, and columns of the output's."""
     kv: Cut
-    """In rows of the key's projection, and of the value's."""
+    """Rows of the key's projection, and of the value's."""
     heads: Heads
 
 
@@ -49,11 +49,11 @@ class Shard:
 
     @property
     def is_first(self) -> bool:
-        """It alone adds what may be added once: an output's bias."""
+        """Whether this worker adds what may be added only once, such as an output's bias."""
         return self.index == 0
 
     def cut(self, total: int, unit: int) -> Cut:
-        """Return this worker's rows of `total`, in whole units: the last may be smaller, and shares uneven.
+        """Return this worker's rows of `total`, in whole units. Shares may be uneven, the last unit smaller.
 
         Raises ArchitectureError where a worker would have none.
         """
@@ -68,7 +68,7 @@ class Shard:
     def cut_heads(self, heads: Heads) -> HeadsCut:
         """Return this worker's KV heads with their query heads; a KV head may be held by several workers.
 
-        Raises ArchitectureError where the heads can't be shared so.
+        Raises ArchitectureError where the heads can't be shared like that.
         """
         group = heads.num_heads // heads.num_kv_heads
         if self.count <= heads.num_kv_heads:
@@ -88,4 +88,4 @@ class Shard:
 
 
 ALONE = Shard()
-"""The only worker: holds all."""
+"""The only worker, which holds all."""

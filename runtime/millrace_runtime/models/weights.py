@@ -1,4 +1,4 @@
-"""Where a model's constructor takes its weights from."""
+"""The source of a model's weights."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -14,13 +14,13 @@ class Weights(Protocol):
     """A checkpoint's tensors by name, in the type, the format and on the device that the model runs with.
 
     A `Cut` says which rows or columns a worker keeps; no others are read.
-    Every method raises ModelError where a tensor is missing, of another shape or of a type that is not meant.
+    Every method raises ModelError where a tensor is missing or has another shape or an unsupported type.
     """
 
     device: torch.device
 
     def vector(self, name: str, size: int) -> Tensor:
-        """Return a tensor [size]: a norm's scale, say."""
+        """Return a tensor [size], such as a norm's scale."""
 
     def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Return projections of one input as one matrix: rows of each `name.weight` in turn.
@@ -29,10 +29,10 @@ class Weights(Protocol):
         """
 
     def skip(self, name: str) -> None:
-        """Leave out a tensor that the model does not need, if it is there. Any other left over is refused."""
+        """Leave a tensor out, if it is there, as the model does not need it. All others must be read."""
 
     def table(self, name: str, rows: int, inputs: int) -> Matrix:
         """Return an embedding or a head, `name.weight`: a row for each token."""
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
-        """Return a gate and what it multiplies, the same rows of each, as one matrix."""
+        """Return the same rows of a gate and of its product as one matrix."""

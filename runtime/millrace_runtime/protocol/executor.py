@@ -1,4 +1,4 @@
-"""The seam between the scheduler, which decides, and the device, which computes."""
+"""The interface between the scheduler, which decides, and the executor, which computes."""
 
 from typing import Protocol
 
@@ -8,11 +8,11 @@ from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
-    """Give back the KV cache's memory. Every slot must be empty; no step may follow but after `Wake`."""
+    """Free the KV cache's memory. Every slot must be empty, and no step may follow before `Wake`."""
 
 
 class Wake(msgspec.Struct, frozen=True, tag="wake"):
-    """Take the KV cache's memory again."""
+    """Allocate the KV cache's memory again."""
 
 
 Command = Sleep | Wake
@@ -23,36 +23,36 @@ class Executor(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it can hold."""
+        """What the executor can hold."""
 
     @property
     def progress(self) -> int:
-        """A number that changes while a step comes forward: with it a long step is told from a hung one."""
+        """A number that changes while a step advances, and stays while it hangs."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Take a plan without waiting for it. At most `limits.depth` may be uncollected.
+        """Submit a plan, without waiting for it. At most `limits.depth` plans may be uncollected.
 
-        The masks of the plans before have been provided: a plan may go on from what those draw.
+        The masks of earlier plans must be there: this one may continue from what those draw.
         """
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
-        """Bring the masks of a submitted step, any time before the next `submit` and its own `collect`.
+        """Provide the masks of a submitted step, before the next `submit` and before its `collect`.
 
-        One after the other for the masked rows, in the plan's order, each of ceil(vocabulary / 32) uint32
-        words, little-endian. Bit i of word w allows token 32 * w + i.
+        `masks` has those of the masked rows in the plan's order, each of ceil(vocabulary / 32) uint32 words,
+        little-endian. Bit i of word w allows token 32 * w + i.
         """
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait up to a time for the oldest step. Return whether `collect` would return at once.
 
-        The step's masks have been provided: nobody brings them while we wait.
+        The step's masks must be there: nobody provides them during the wait.
         """
 
     def collect(self) -> StepResult:
         """Wait for the oldest submitted plan and return its result."""
 
     def control(self, command: Command) -> None:
-        """Obey a command. Only with nothing in flight."""
+        """Run a command. No step may be in flight."""
 
 
 def mask_bytes(vocabulary_size: int) -> int:

@@ -13,7 +13,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class FrameError(Exception):
-    """The peer sent what is no frame of ours; the connection can't go on."""
+    """The peer sent bytes that are no frame; the connection can't go on."""
 
 
 def encode_frame(message: object) -> bytes:

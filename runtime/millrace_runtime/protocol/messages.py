@@ -1,4 +1,4 @@
-"""What the HTTP process and the engine process say to each other over their Unix socket.
+"""The messages between the HTTP process and the engine process, over their Unix socket.
 
 Each message is one msgspec MessagePack frame (a 4-byte big-endian length, then the body).
 """
@@ -30,7 +30,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     max_tokens: int
     """Of each sequence."""
     stop_token_ids: list[int]
-    """Ends a sequence, and is not itself part of the text. Empty with ignore_eos."""
+    """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
     is_masked: bool = False
     """Whether each draw of these sequences is bound to a mask."""
 
@@ -42,7 +42,7 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
-    """A sequence's news from one step."""
+    """What one step added to a sequence."""
 
     sequence_id: int
     tokens: list[int]
@@ -59,7 +59,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_waiting: int
     num_running: int
     num_blocks: int
-    """Of the KV group with the least part free; the same for the next."""
+    """Of the KV group with the smallest free share, as is `num_free_blocks`."""
     num_free_blocks: int
     num_preemptions: int
     """Since start."""
@@ -71,7 +71,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
     num_sequences: int
     num_tokens: int
-    """Known tokens, and the draft tokens that it had room for."""
+    """Known tokens, and the draft tokens that the step had room for."""
     num_context_tokens: int
     """KV tokens that its rows attended to."""
     is_decode_only: bool

@@ -43,9 +43,9 @@ class BlockAppend(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """A slot's part of a step: compute its next `num_tokens` known tokens.
+    """A slot's part of a step: its next `num_tokens` known tokens are computed.
 
-    With `emit`, these reach the end of what is known, and one more token is drawn.
+    With `emit`, these are the last known ones, and one more token is drawn.
     """
 
     slot: int
@@ -78,15 +78,15 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RowResult(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a row, in the plan's order."""
+    """A row's result. Results are in the order of the plan's rows."""
 
     slot: int
     epoch: int
     tokens: list[int]
     """The accepted tokens of a draft and then the drawn one; empty where the row did not emit. A row that
-    failed has what it drew before."""
+    failed has the tokens that it drew before the fault."""
     num_computed: int
-    """The sequence's tokens whose KV is written and holds: not the drawn one, nor a rejected draft."""
+    """The sequence's tokens whose KV is written, without the drawn token and rejected drafts."""
     next_draft: int = 0
     """Guesses that the executor has ready after these tokens. The sequence's next row may verify so many."""
     logprobs: list[TokenLogprobs] = []

@@ -11,17 +11,17 @@ TOKEN_BYTES = 4
 
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:
-    """Return the tokens as bytes. Raises OverflowError for what is no int32."""
+    """Return the tokens as bytes. Raises OverflowError for a number that is no int32."""
     return _swap_on_big_endian(array("i", tokens)).tobytes()
 
 
 def unpack_tokens(data: bytes) -> "array[int]":
-    """Return the tokens of `pack_tokens`. Raises ValueError for a cut one."""
+    """Return the tokens that `pack_tokens` packed. Raises ValueError for a part of a token."""
     return _swap_on_big_endian(array("i", data))
 
 
 def count_tokens(data: bytes) -> int:
-    """Return how many tokens the bytes are."""
+    """Return how many tokens `data` holds."""
     return len(data) // TOKEN_BYTES
 
 

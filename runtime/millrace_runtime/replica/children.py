@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Self
 
 from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
@@ -20,14 +21,14 @@ _MODULES = {
 
 
 class Children:
-    """The engine and the HTTP process."""
+    """The engine and the HTTP process. As a context manager it kills at the end what still runs."""
 
     def __init__(self, settings: ReplicaSettings, heartbeat: Heartbeat, listener: socket.socket) -> None:
         """Start both. `listener` is the bound socket that HTTP is served on."""
         engine_end, http_end = socket.socketpair()
         environment = thread_environment(os.environ, read_num_cpus(os.environ))
         self._environment = environment
-        # Here, before either has loaded: both are told, so that their shares can't overlap.
+        # Measured before either has loaded, and handed to both, so that their shares can't overlap.
         self._text_memory_bytes = plan_text_memory(usable_memory(0).num_bytes)
         with engine_end, http_end:
             self._processes = {
@@ -36,6 +37,15 @@ class Children:
                     Member.HTTP, settings, [http_end.fileno(), heartbeat.fd, listener.fileno()]
                 ),
             }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member, process in self._processes.items():
+            self.send(member, signal.SIGKILL)
+            if process.returncode is None:
+                process.wait()
 
     def _start(self, member: Member, settings: ReplicaSettings, fds: list[int]) -> subprocess.Popen[bytes]:
         command = [
@@ -50,7 +60,7 @@ class Children:
         return subprocess.Popen(command, pass_fds=fds, env=self._environment, stdin=subprocess.DEVNULL)
 
     def send(self, member: Member, signal_number: int) -> None:
-        """Signal a process that has not been reaped."""
+        """Send a signal to a process, unless it has been reaped."""
         if self._processes[member].returncode is None:
             os.kill(self._processes[member].pid, signal_number)
 
@@ -71,10 +81,3 @@ class Children:
                 code = os.waitstatus_to_exitcode(status)
                 self._processes[members[pid]].returncode = code
                 yield members[pid], code
-
-    def kill(self) -> None:
-        """Kill what still runs, and wait for it."""
-        for member, process in self._processes.items():
-            self.send(member, signal.SIGKILL)
-            if process.returncode is None:
-                process.wait()

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
 
 
 def _find_missing(path: Path) -> str:
-    """Say what keeps a path from being a model's folder."""
+    """Return why a path is no model's folder, and what to do."""
     if not path.exists():
         return "there is nothing at that path; give --model a folder with config.json and *.safetensors"
     if not path.is_dir():

@@ -1,4 +1,4 @@
-"""How many CPUs this replica may use, and what its libraries must be told of it."""
+"""How many CPUs this replica may use, and the environment that makes its libraries respect it."""
 
 import math
 import os
@@ -14,7 +14,7 @@ ENV_CPU_LIMIT = "MILLRACE_CPU_LIMIT"
 def read_num_cpus(
     environment: Mapping[str, str], cgroups: Path = MOUNT, membership: Path = MEMBERSHIP
 ) -> int:
-    """Return the whole CPUs that this process may use, rounded up: the least of every limit, at least 1."""
+    """Return how many CPUs this process may use: the least of all limits, rounded up, at least 1."""
     limits = [float(len(os.sched_getaffinity(0))), *_cgroup_quotas(cgroups, membership)]
     if (text := environment.get(ENV_CPU_LIMIT)) is not None:
         limits.extend(_number(text))
@@ -22,7 +22,7 @@ def read_num_cpus(
 
 
 def thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[str, str]:
-    """Return the environment for a process that computes; what the user set stands.
+    """Return the environment for a process that computes. Variables that the user set stay as they are.
 
     Waiting threads sleep instead of spinning: three two-thread processes on two cores made 56 steps/s in
     all with the defaults, 404 so.

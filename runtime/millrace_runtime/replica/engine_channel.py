@@ -11,7 +11,7 @@ _READ_BYTES = 1 << 20
 
 
 class EngineChannel:
-    """Receives what has come and sends what is said."""
+    """Receives and sends messages."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -20,9 +20,9 @@ class EngineChannel:
         self._decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
 
     def receive(self, timeout_seconds: float) -> list[ToEngine]:
-        """Return the messages that are there, after waiting for the first up to a time.
+        """Return the messages that have come, having waited up to `timeout_seconds` for the first.
 
-        Raises PeerGone when the other end has closed, and FrameError when it talks nonsense.
+        Raises PeerGone when the other end has closed, and FrameError for what is no message.
         """
         messages: list[ToEngine] = []
         while self._poll.poll(0 if messages else timeout_seconds * 1000):
@@ -31,7 +31,7 @@ class EngineChannel:
         return messages
 
     def send(self, message: FromEngine) -> None:
-        """Send a message; waits while the other end is behind. Raises PeerGone."""
+        """Send a message, which waits while the other end reads slowly. Raises PeerGone."""
         try:
             self._sock.sendall(encode_frame(message))
         except OSError as error:

@@ -21,16 +21,16 @@ from millrace_runtime.replica.engine_channel import EngineChannel
 IDLE_SECONDS = 1.0
 """An engine with nothing to do wakes this often, to show that it lives."""
 STEP_POLL_SECONDS = 0.25
-"""While a step takes long, so often do we see whether it comes forward and who else has come."""
+"""While a step takes long, its progress and new messages are looked at this often."""
 
 
 class EngineLoop:
-    """One thread. It sleeps on the socket with nothing to do, and else in the executor's `collect`."""
+    """Runs in one thread. It waits at the socket while there is no work, and else for the executor."""
 
     def __init__(
         self, channel: EngineChannel, scheduler: Scheduler, executor: Executor, beat: Callable[[], None]
     ) -> None:
-        """`beat` is called once a turn, and while a step is awaited whenever it has come forward.
+        """`beat` is called once a turn, and whenever the awaited step has advanced.
 
         So a long step shows life and a hung one does not.
         """
@@ -40,7 +40,7 @@ class EngineLoop:
         self._beat = beat
         self._outputs: list[SequenceOutput] = []
         self._timing: StepTiming | None = None
-        self._told: Stats | None = None
+        self._sent_stats: Stats | None = None
 
     def run(self) -> NoReturn:
         """Serve until the HTTP process closes the socket, which raises PeerGone."""
@@ -48,9 +48,9 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Take what has come, begin a step, tell what the one before brought, and await this one.
+        """Receive, begin a step, send what the step before brought, and collect this one.
 
-        Telling comes after the submission: the device computes meanwhile.
+        Sending comes after the submission: the device computes meanwhile.
         """
         self._receive()
         self._submit()
@@ -60,20 +60,20 @@ class EngineLoop:
 
     def _receive(self) -> None:
         if self._scheduler.has_work:
-            self._take_messages(0)
+            self._receive_messages(0)
         else:
-            self._send()  # not after a rest
-            self._take_messages(IDLE_SECONDS)
+            self._send()  # now, and not when the wait is over
+            self._receive_messages(IDLE_SECONDS)
 
-    def _take_messages(self, timeout_seconds: float) -> None:
-        """Take what has come, and tell at once who waits now: a step may take long."""
+    def _receive_messages(self, timeout_seconds: float) -> None:
+        """Handle the messages that have come, and send the new stats at once: a step may take long."""
         messages = self._channel.receive(timeout_seconds)
         for message in messages:
-            self._take(message)
+            self._handle(message)
         if messages:
             self._send()
 
-    def _take(self, message: ToEngine) -> None:
+    def _handle(self, message: ToEngine) -> None:
         match message:
             case Generate():
                 try:
@@ -91,7 +91,7 @@ class EngineLoop:
             self._executor.submit(plan)
 
     def _collect(self) -> None:
-        if self._scheduler.num_flights:
+        if self._scheduler.num_in_flight:
             self._await_step()
             committed = self._scheduler.commit(self._executor.collect())
             self._outputs += committed.outputs
@@ -100,14 +100,14 @@ class EngineLoop:
     def _await_step(self) -> None:
         progress = self._executor.progress
         while not self._executor.wait(STEP_POLL_SECONDS):
-            self._take_messages(0)
+            self._receive_messages(0)
             if self._executor.progress != progress:
                 progress = self._executor.progress
                 self._beat()
 
     def _send(self) -> None:
-        """Send what is new, in one message; nothing when nothing is."""
+        """Send all that is new in one message, or nothing if nothing is new."""
         stats = self._scheduler.stats()
-        if self._outputs or self._timing is not None or stats != self._told:
+        if self._outputs or self._timing is not None or stats != self._sent_stats:
             self._channel.send(StepOutputs(self._outputs, stats, self._timing))
-        self._outputs, self._timing, self._told = [], None, stats
+        self._outputs, self._timing, self._sent_stats = [], None, stats

@@ -32,13 +32,13 @@ class _PhaseClock:
         self._since = time.monotonic()
 
     def end(self, phase: str) -> None:
-        """Book the time since the former phase's end under a name."""
+        """Record the time since the end of the phase before."""
         now = time.monotonic()
         self.seconds[phase], self._since = now - self._since, now
 
 
 def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) -> NoReturn:
-    """Load, say that we are ready, and run until the HTTP process is gone (PeerGone).
+    """Load the model, send EngineReady, and run until the HTTP process is gone (PeerGone).
 
     Raises ModelError for a folder that holds no model we can run.
     """
@@ -67,7 +67,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
 
 
 def try_step(scheduler: Scheduler, executor: Executor) -> None:
-    """Run a short sequence: its prefill and a decode pay for what is built on first use.
+    """Run a short sequence, so that what is built on first use is built before the first request.
 
     Raises ModelError where the model computes no token: it would fail every request.
     """
@@ -115,7 +115,7 @@ def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:
 
 
 def main(argv: list[str]) -> int:
-    """Run as the supervisor's child: what `join_replica` takes, our socket and the heartbeat's page."""
+    """Run as the supervisor's child. The descriptors of `join_replica` are our socket and the heartbeat."""
     membership = join_replica(argv)
     socket_fd, heartbeat_fd = membership.fds
     heartbeat = Heartbeat(heartbeat_fd)
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int:
 
 
 def _fail(error: Exception, heartbeat: Heartbeat) -> int:
-    """Say why the engine ends: a bad model in a line, any other failure with its traceback."""
+    """Write why the engine ends, and return its exit status. Only a bad model needs no traceback."""
     heartbeat.write_last_words(str(error) or type(error).__name__)
     if isinstance(error, ModelError):
         return contract.EXIT_BAD_MODEL

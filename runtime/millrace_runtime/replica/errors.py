@@ -8,7 +8,7 @@ ReplicaError
 
 
 class ReplicaError(Exception):
-    """A replica can't go on; its text says what to do."""
+    """A replica can't go on; the text says what to do."""
 
 
 class SettingError(ReplicaError):

@@ -1,4 +1,4 @@
-"""What the values of flags may be: each raises argparse.ArgumentTypeError saying what to write."""
+"""Parsers of flags' values. Each raises argparse.ArgumentTypeError with what to write instead."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ def parse_bytes(text: str) -> int:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return the reader of a whole number within bounds."""
+    """Return a parser of whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
@@ -29,7 +29,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(least: float) -> Callable[[str], float]:
-    """Return the reader of a time of at least `least`, a day at most."""
+    """Return a parser of seconds from `least` to a day."""
 
     def parse(text: str) -> float:
         try:
@@ -44,7 +44,7 @@ def seconds(least: float) -> Callable[[str], float]:
 
 
 def parse_name(text: str) -> str:
-    """Return what may be a model's name."""
+    """Return the text if it may be a model's name."""
     if not re.fullmatch(r"[\w.:/@+-]{1,200}", text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"'{text}' is no name; write 1 to 200 letters, digits or any of . : / @ + - _"

@@ -1,4 +1,4 @@
-"""Signs of life in shared memory: each process writes its own, the supervisor reads them without asking.
+"""Signs of life in shared memory: each process writes its own, and the supervisor reads them.
 
 A page holds one beat for each process, and the last words of one that fails. Times are time.monotonic(),
 which is one clock for all processes of a machine.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class Phase(enum.IntEnum):
-    """What a process is at; each has a deadline for its next beat."""
+    """What a process is doing. Each phase has a deadline for the next beat."""
 
     LOADING = 1
     WARMING = 2
@@ -73,7 +73,7 @@ class Heartbeat:
         return heartbeat
 
     def beat(self, member: Member, phase: Phase, now: float) -> None:
-        """Write a sign of life: time and phase in one aligned word, so that no reader sees half of it.
+        """Write a sign of life: time and phase in one aligned word, so that no reader sees half of one.
 
         `struct.pack_into` clears what it writes to first. A CPU quota can stop a process just there: under
         load the supervisor read a phase of 0, which is none, and the replica went down with its streams.
@@ -86,19 +86,19 @@ class Heartbeat:
         return Beat(Phase(word & (1 << _PHASE_BITS) - 1), (word >> _PHASE_BITS) / _TICKS_A_SECOND)
 
     def write_last_words(self, text: str) -> None:
-        """Leave one line, why this process ends, for the supervisor to print last of all."""
+        """Write in one line why this process ends. The supervisor prints it as the last line of the log."""
         words = " ".join(text.split()).encode()[:_MAX_WORDS_BYTES]
         _LENGTH.pack_into(self._page, _WORDS_AT, len(words))
         self._page[_WORDS_AT + _LENGTH.size : _WORDS_AT + _LENGTH.size + len(words)] = words
 
     def read_last_words(self) -> str | None:
-        """Return the line that a failed process left."""
+        """Return the line that a failed process wrote; None if none has."""
         (length,) = _LENGTH.unpack_from(self._page, _WORDS_AT)
         at = _WORDS_AT + _LENGTH.size
         return self._page[at : at + length].decode(errors="ignore") if length else None
 
     def find_stall(self, deadlines: Deadlines, now: float) -> str | None:
-        """Return what hangs, in words, or None while every process is within its deadline."""
+        """Return a sentence on the process that hangs; None while every one is within its deadline."""
         for member in Member:
             beat = self.read(member)
             silence, deadline = now - beat.time, deadlines.of(beat.phase)

@@ -39,7 +39,7 @@ _CLOSE_SECONDS = 2
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but for the signals: ours drain first, and keep answering meanwhile."""
+    """uvicorn without its signal handlers: ours drain first, and answer meanwhile."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -64,7 +64,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
 
 
 def connection_limits(settings: ReplicaSettings) -> ConnectionLimits:
-    """Return what the flags say of connections."""
+    """Return the limits that the flags set for connections."""
     return ConnectionLimits(
         head_seconds=settings.request_head_seconds,
         body_seconds=settings.request_body_seconds,
@@ -80,9 +80,9 @@ async def serve(
     heartbeat: Heartbeat,
     drain_seconds: float,
 ) -> str | None:
-    """Answer requests on the listening socket until SIGTERM came and the last stream ended.
+    """Answer requests on the listening socket until SIGTERM has come and the last stream has ended.
 
-    Returns why this replica could not serve any more, if that came first or meanwhile.
+    Return why this replica could no longer serve, or None if it always could.
     """
     server = _Server(server_config(app, limits, _CLOSE_SECONDS))
     replica: ReplicaState = app.state.replica
@@ -100,11 +100,11 @@ async def serve(
 async def _stop(
     server: uvicorn.Server, replica: ReplicaState, is_asked_to_stop: asyncio.Event, drain_seconds: float
 ) -> None:
-    """Once asked, or once this replica can take no text any more, drain. Then end the server.
+    """Drain and end the server, once asked to stop or once the text worker has failed.
 
-    Streams need no text worker, so its failure lets them end too. The supervisor bounds the drain that it
-    asked for: what is not sent by --drain-seconds is cut, and its exit status says so. It does not know of a
-    failure, so we bound that drain.
+    Streams need no text worker, so they may finish after its failure too. The supervisor bounds a drain that
+    it asked for: it kills us after --drain-seconds. It does not know of a failure, so that drain is bounded
+    here.
     """
     asked = asyncio.create_task(is_asked_to_stop.wait())
     await asyncio.wait((asked, replica.text.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +118,7 @@ async def _stop(
 
 
 async def _wait_sent(server: uvicorn.Server) -> None:
-    """Wait until the clients have been sent all that was written for them."""
+    """Wait until all that was written for the clients has been sent."""
     connections = server.server_state.connections
     while any(connection.transport.get_write_buffer_size() for connection in connections):  # noqa: ASYNC110
         await asyncio.sleep(_SENT_POLL_SECONDS)
@@ -134,7 +134,7 @@ async def _beating(replica: ReplicaState, heartbeat: Heartbeat) -> AsyncIterator
 
 
 async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
-    """Show that the event loop turns: loading until the replica was ready once, stepping from then on."""
+    """Beat while the event loop turns: as loading until the replica was ready once, then as stepping."""
     phase = Phase.LOADING
     while True:
         if replica.why_not_ready is None:
@@ -145,7 +145,10 @@ async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run as the supervisor's child: what `join_replica` takes, our socket, the heartbeat, the listener."""
+    """Run as the supervisor's child.
+
+    The descriptors of `join_replica` are our socket, the heartbeat and the listener.
+    """
     membership = join_replica(argv)
     logging.basicConfig(level=logging.INFO, format="millrace: %(message)s")
     socket_fd, heartbeat_fd, listener_fd = membership.fds

@@ -1,9 +1,12 @@
-r"""How a replica ends: which process is told what, and with which exit status. Pure: time is an argument.
+"""How a replica ends: what the supervisor does to which process, and with which exit status.
 
-          TERM                    http exited
-SERVING --------> DRAINING ----------------------> STOPPING --> DONE
-   \______________ a process exited alone ____________/
-A second signal, or a deadline that passes, kills what is left.
+SERVING  --> DRAINING   the first signal to stop
+SERVING  --> STOPPING   a process ended by itself
+DRAINING --> STOPPING   the streams have ended, another signal came, or the deadline passed
+STOPPING --> STOPPING   another signal came, or the deadline passed: what still runs is killed
+STOPPING --> DONE       both processes have ended
+
+Pure: time is an argument.
 """
 
 import enum
@@ -20,7 +23,7 @@ EXIT_PEER_GONE = 75  # the engine's, when the HTTP process closed their socket: 
 
 
 class Action(enum.Enum):
-    """What the supervisor does to its processes."""
+    """What the supervisor does to one of its processes."""
 
     DRAIN_HTTP = "drain http"
     KILL_HTTP = "kill http"
@@ -34,9 +37,17 @@ class Stage(enum.Enum):
     """Where a replica stands."""
 
     SERVING = "serving"
-    DRAINING = "draining"
-    STOPPING = "stopping"
+    DRAINING = "draining"  # streams in flight finish, new requests are refused
+    STOPPING = "stopping"  # the processes are told to end
     DONE = "done"
+
+
+TRANSITIONS: dict[Stage, frozenset[Stage]] = {
+    Stage.SERVING: frozenset({Stage.DRAINING, Stage.STOPPING}),
+    Stage.DRAINING: frozenset({Stage.STOPPING}),
+    Stage.STOPPING: frozenset({Stage.STOPPING, Stage.DONE}),
+    Stage.DONE: frozenset(),
+}
 
 
 @dataclass(frozen=True)
@@ -49,27 +60,30 @@ class Ending:
 
 
 class Lifecycle:
-    """Takes what happens, in order, and returns what to do about it."""
+    """Gets signals, exits and the time, in their order, and returns what the supervisor does about them."""
 
     def __init__(self, drain_seconds: float) -> None:
         self._drain_seconds = drain_seconds
         self._alive = set(Member)
         self.stage = Stage.SERVING
         self.ending: Ending | None = None
-        """Set from STOPPING on."""
+        """None until it is known why the replica ends."""
         self.deadline: float | None = None
         """When `expire` is due."""
 
     def ask_to_stop(self, signal_number: int, now: float) -> tuple[Action, ...]:
-        """A signal came: the first drains, another kills."""
-        if self.stage is Stage.SERVING:
-            self.stage, self.deadline = Stage.DRAINING, now + self._drain_seconds
-            return (Action.DRAIN_HTTP,)
+        """Drain at the first signal, and kill at another."""
+        match self.stage:
+            case Stage.SERVING:
+                self._move_to(Stage.DRAINING, now + self._drain_seconds)
+                return (Action.DRAIN_HTTP,)
+            case Stage.DONE:  # the signal came behind the last exit
+                return ()
         name = signal.Signals(signal_number).name
         return self._stop(Ending(128 + signal_number, f"stopped at once by a second {name}"), now, _KILL_ALL)
 
     def expire(self, now: float) -> tuple[Action, ...]:
-        """Kill what is left if the deadline has passed."""
+        """Kill what still runs if the deadline has passed."""
         if self.deadline is None or now < self.deadline:
             return ()
         cause = "the HTTP process lost the engine and did not end"
@@ -78,11 +92,11 @@ class Lifecycle:
         return self._stop(Ending(EXIT_FAILURE, cause), now, _KILL_ALL)
 
     def lose(self, member: Member, exit_code: int, now: float) -> tuple[Action, ...]:
-        """A process exited, with os.waitstatus_to_exitcode's number."""
+        """Stop the other process after one ended with os.waitstatus_to_exitcode's `exit_code`."""
         self._alive.discard(member)
         actions = self._stop_after(member, exit_code, now) if self.ending is None else ()
         if not self._alive:
-            self.stage, self.deadline = Stage.DONE, None
+            self._move_to(Stage.DONE, None)
         return actions
 
     def _stop_after(self, member: Member, exit_code: int, now: float) -> tuple[Action, ...]:
@@ -92,15 +106,22 @@ class Lifecycle:
             return self._stop(self._judge_exit(member, exit_code), now, (Action.DRAIN_HTTP,))
         if self.stage is not Stage.SERVING:
             return ()  # the HTTP process is on its way out too
-        self.stage, self.deadline = Stage.STOPPING, now + STOP_SECONDS
+        self._move_to(Stage.STOPPING, now + STOP_SECONDS)  # its exit will say why
         return (Action.DRAIN_HTTP,)
 
     def _stop(self, ending: Ending, now: float, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        """Move to STOPPING and return `actions`. The first ending is the replica's."""
         self.ending = self.ending or ending
-        self.stage, self.deadline = Stage.STOPPING, now + STOP_SECONDS
+        self._move_to(Stage.STOPPING, now + STOP_SECONDS)
         return actions
 
+    def _move_to(self, stage: Stage, deadline: float | None) -> None:
+        """Change the stage along TRANSITIONS."""
+        assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
+        self.stage, self.deadline = stage, deadline
+
     def _judge_exit(self, member: Member, code: int) -> Ending:
+        """Return the ending of a replica whose first process to end was `member`."""
         # Killed by SIGTERM: it came before the process could hear it, so before there was a stream.
         if member is Member.HTTP and code in (0, -signal.SIGTERM) and self.stage is Stage.DRAINING:
             return Ending(0, None)

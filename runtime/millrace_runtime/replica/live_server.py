@@ -10,12 +10,12 @@ from http import HTTPStatus
 from millrace_runtime import contract
 
 MAX_WAITING = 512
-"""Connections whose request has not come. One more cuts the oldest off: who dawdles can't keep a probe out.
+"""Connections that may wait for a request. One more cuts the oldest off, so idle ones keep no probe out.
 
-The loop accepts up to 100 at a time, and reads the first of them two turns later: those are no dawdlers.
+The loop accepts up to 100 at a time, and reads the first of them two turns later: those are not idle.
 """
 REQUEST_SECONDS = 5.0
-"""A whole request and its answer may take so long."""
+"""How long a whole request and its answer may take."""
 HEAD_BYTES = 8192
 
 
@@ -23,10 +23,10 @@ class LiveServer:
     """Answers probes from one thread, whatever the other processes and other clients do."""
 
     def __init__(self, listener: socket.socket, find_stall: Callable[[], str | None]) -> None:
-        """Takes over a listening socket; `find_stall` says what hangs, or None."""
+        """`listener` is owned from here on. `find_stall` returns a sentence on what hangs, or None."""
         self._listener, self._find_stall = listener, find_stall
         self._waiting: dict[StreamWriter, None] = {}
-        """Whose request has not come; the oldest first."""
+        """Connections whose request has not come, the oldest first."""
         self._loop = asyncio.new_event_loop()
         self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="livez", daemon=True)
@@ -43,12 +43,12 @@ class LiveServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._meet, sock=self._listener, limit=HEAD_BYTES)
+        server = await asyncio.start_server(self._serve_connection, sock=self._listener, limit=HEAD_BYTES)
         await self._is_over.wait()
         server.close()
 
-    async def _meet(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Serve one connection."""
+    async def _serve_connection(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Answer one request, and close the connection."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await self._await_head(reader, writer)
@@ -60,7 +60,7 @@ class LiveServer:
             writer.close()
 
     async def _await_head(self, reader: StreamReader, writer: StreamWriter) -> bytes:
-        """Return a request's head; it waits in the place of the oldest if too many do."""
+        """Return a request's head. The oldest waiting connection is cut off if too many wait."""
         if len(self._waiting) >= MAX_WAITING:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]

@@ -1,4 +1,4 @@
-"""What every process of a replica does first: learn its place and tie its life to the supervisor's."""
+"""What every process of a replica does first: read its arguments and end with the supervisor."""
 
 import os
 import signal
@@ -14,17 +14,17 @@ class Membership:
 
     settings: ReplicaSettings
     text_memory_bytes: int
-    """What the text worker may take."""
+    """Memory that the text worker may use."""
     fds: tuple[int, ...]
 
 
 def join_replica(argv: list[str]) -> Membership:
-    """Return what the supervisor handed over, and make sure that this process does not outlive it.
+    """Return what the supervisor handed over, and make sure that this process ends with it.
 
     `argv`: settings, the supervisor's process id, the text worker's memory, descriptors.
-    What it handed over is ours alone: a process that we start would else hold the port open after our end.
-    Signals for the whole group (Ctrl-C in a terminal) are the supervisor's to heed. SIGTERM is kept back
-    and not ignored, so that a process which drains finds one that came while it was loading.
+    Processes that we start do not inherit the descriptors: they could hold the port open after our end.
+    Signals for the whole group (Ctrl-C in a terminal) are handled by the supervisor. SIGTERM is blocked and
+    not ignored, so that one which comes while a process loads is there when it is unblocked.
     """
     settings, supervisor_pid, text_memory, *fds = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -27,7 +27,7 @@ _MAX_BATCHED_TOKENS = {"cpu": 512, "cuda": 4096}
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What one replica serves, where, and within which bounds."""
+    """What one replica serves, at which address, and within which bounds."""
 
     model_path: Path
     """A folder with config.json, safetensors and a tokenizer."""
@@ -36,9 +36,9 @@ class ReplicaSettings:
     host: str
     """The address to bind; empty: all addresses, IPv6 and IPv4."""
     port: int
-    """Of the API, /readyz and /metrics; 0 takes a free one."""
+    """The port of the API, /readyz and /metrics; 0: any free one."""
     live_port: int
-    """Of /livez, which the supervisor answers; 0 takes a free one."""
+    """The port of /livez, which the supervisor answers; 0: any free one."""
     max_model_length: int | None
     """Tokens of prompt and output together; None: what the model and the memory allow."""
     max_sequences: int
@@ -93,7 +93,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_settings(argv: list[str]) -> ReplicaSettings:
-    """Return the settings that the flags say. Raises SettingError; exits 0 on --help."""
+    """Return the flags' settings. Raises SettingError; exits with status 0 on --help."""
     values = _build_parser().parse_args(argv)
     kind = "cuda" if values.device == "cuda" or (values.device == "auto" and has_gpu()) else "cpu"
     max_sequences = values.max_sequences or _MAX_SEQUENCES[kind]
@@ -133,7 +133,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """Whether a GPU's device file is here (WSL's included): enough to choose defaults by."""
+    """Whether there is a GPU's device file, WSL's included. That is enough to choose defaults."""
     return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
 
 

@@ -17,7 +17,7 @@ from millrace_runtime.replica.children import Children
 from millrace_runtime.replica.console import say
 from millrace_runtime.replica.errors import PortTaken
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
-from millrace_runtime.replica.lifecycle import Action, Lifecycle, Stage
+from millrace_runtime.replica.lifecycle import Action, Ending, Lifecycle, Stage
 from millrace_runtime.replica.live_server import LiveServer
 from millrace_runtime.replica.settings import ReplicaSettings
 
@@ -26,64 +26,65 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def supervise(settings: ReplicaSettings) -> int:
-    """Run a replica until it ends, and return its exit status. Raises PortTaken."""
+    """Run a replica until it ends, and return its exit status. Raises PortTaken.
+
+    The last line of the log says why it ended: the operator shows it to the user.
+    """
+    with contextlib.closing(Heartbeat.create(time.monotonic())) as heartbeat:
+        ending = _run_replica(settings, heartbeat)
+        last_words = heartbeat.read_last_words()
+    say("stopped" if ending.status == 0 else last_words or ending.cause or "stopped")
+    return ending.status
+
+
+def _run_replica(settings: ReplicaSettings, heartbeat: Heartbeat) -> Ending:
+    """Hold the ports, the liveness server and the processes until the replica has ended."""
     deadlines = Deadlines(settings.startup_deadline_seconds, settings.step_deadline_seconds)
-    heartbeat = Heartbeat.create(time.monotonic())
     with (
-        contextlib.closing(heartbeat),
         _bind(settings.host, settings.port, "--port") as listener,
         _bind(settings.host, settings.live_port, "--live-port") as live_listener,
         LiveServer(live_listener, lambda: heartbeat.find_stall(deadlines, time.monotonic())),
         _signals() as next_signals,
     ):
         say(f"liveness at {local_url(live_listener)}{contract.PATH_LIVE}")
-        supervisor = _Supervisor(settings, heartbeat, listener, next_signals)
-        status = supervisor.run()
-    supervisor.say_ending(status)
-    return status
+        say(f"loading {settings.served_name} from {settings.model_path}")
+        address = local_url(listener)
+        with Children(settings, heartbeat, listener) as children:
+            return _Supervisor(settings, heartbeat, children, address, next_signals).run()
 
 
 class _Supervisor:
-    """The loop: wait for a signal, an exit or a deadline, and act as the lifecycle says."""
+    """Waits for a signal, an exit or a deadline, and acts as the lifecycle decides."""
 
     def __init__(
         self,
         settings: ReplicaSettings,
         heartbeat: Heartbeat,
-        listener: socket.socket,
+        children: Children,
+        address: str,
         next_signals: Callable[[float | None], list[int]],
     ) -> None:
+        """`address` is the API's URL, for the log."""
         self._settings = settings
         self._heartbeat = heartbeat
+        self._children = children
+        self._address = address
         self._next_signals = next_signals
         self._started = time.monotonic()
-        self._address = local_url(listener)
         self._is_announced = False
         self._lifecycle = Lifecycle(settings.drain_seconds)
-        self._last_words: str | None = None
-        say(f"loading {settings.served_name} from {settings.model_path}")
-        self._children = Children(settings, heartbeat, listener)
 
-    def run(self) -> int:
-        """Return the exit status, once every process has ended."""
-        try:
-            while self._lifecycle.stage is not Stage.DONE:
-                for signal_number in self._next_signals(self._timeout()):
-                    self._heed(signal_number)
-                self._act(self._lifecycle.expire(time.monotonic()))
-                self._announce_ready()
-        finally:
-            self._children.kill()
-            self._last_words = self._heartbeat.read_last_words()
-        ending = self._lifecycle.ending
-        return ending.status if ending is not None else 1
+    def run(self) -> Ending:
+        """Return why the replica ended, once every process has ended."""
+        while self._lifecycle.stage is not Stage.DONE:
+            for signal_number in self._next_signals(self._timeout()):
+                self._handle_signal(signal_number)
+            self._act(self._lifecycle.expire(time.monotonic()))
+            self._announce_ready()
+        assert self._lifecycle.ending is not None
+        return self._lifecycle.ending
 
-    def say_ending(self, status: int) -> None:
-        """Say why it ended, as the last line of the log: the operator shows it to the user."""
-        cause = self._lifecycle.ending.cause if self._lifecycle.ending is not None else None
-        say("stopped" if status == 0 else self._last_words or cause or "stopped")
-
-    def _heed(self, signal_number: int) -> None:
+    def _handle_signal(self, signal_number: int) -> None:
         if signal_number in _STOP_SIGNALS:
             if self._lifecycle.stage is Stage.SERVING:
                 say("stopping: streams in flight finish, new requests are refused")
@@ -103,7 +104,7 @@ class _Supervisor:
                     self._children.send(Member.ENGINE, signal.SIGKILL)
 
     def _timeout(self) -> float | None:
-        """Seconds to the next thing due; None, and so no work at all, while a ready replica serves."""
+        """Return the seconds until the loop must act again; None while a ready replica serves."""
         if self._lifecycle.deadline is not None:
             return max(0.0, self._lifecycle.deadline - time.monotonic())
         return None if self._is_announced else _START_POLL_SECONDS
@@ -140,10 +141,10 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Callable[[float | None], list[int]]]:
-    """Catch the signals we heed; give a function that waits for the next ones, up to a timeout."""
+    """Catch our signals, and yield a function that returns the next ones after a wait, up to a timeout."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    heeded = (*_STOP_SIGNALS, signal.SIGCHLD)
-    former = {number: signal.signal(number, lambda *_: None) for number in heeded}
+    caught = (*_STOP_SIGNALS, signal.SIGCHLD)
+    former = {number: signal.signal(number, lambda *_: None) for number in caught}
     former_fd = signal.set_wakeup_fd(write_fd)
     with selectors.DefaultSelector() as selector:
         selector.register(read_fd, selectors.EVENT_READ)

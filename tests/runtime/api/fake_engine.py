@@ -62,9 +62,9 @@ class FakeEngine:
             while self.is_frozen:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             for message in decoder.feed(data):
-                self.take(message)
+                self.handle(message)
 
-    def take(self, message: ToEngine) -> None:
+    def handle(self, message: ToEngine) -> None:
         match message:
             case Generate():
                 self.seen.append(message)

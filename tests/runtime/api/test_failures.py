@@ -227,8 +227,8 @@ async def test_bad_requests_say_what_to_change(served: Served) -> None:
     for body, param, said in BAD_COMPLETIONS:
         answer = await served.client.post("/v1/completions", json=body)
         error = answer.json()["error"]
-        told = (answer.status_code, error["type"], error["param"])
-        assert told == (400, "invalid_request_error", param), body
+        answered = (answer.status_code, error["type"], error["param"])
+        assert answered == (400, "invalid_request_error", param), body
         assert said in error["message"], body
     assert served.engine.seen == []
     await assert_conserved(served)

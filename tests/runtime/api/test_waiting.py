@@ -13,7 +13,7 @@ from tests.runtime.api.test_bodies import CHUNKED, Upload
 from tests.runtime.api.test_failures import read_conserved
 
 
-async def told(served: Served) -> tuple[float, float]:
+async def waiting_and_running(served: Served) -> tuple[float, float]:
     return read_conserved((await served.client.get("/metrics")).text)
 
 
@@ -22,31 +22,31 @@ async def test_a_request_waits_while_it_is_read_and_tokenised_and_until_the_engi
 ) -> None:
     async with Upload(served, CHUNKED) as upload:
         await served.until(lambda: served.replica.admission.num_sequences)
-        assert await told(served) == (1, 0)
+        assert await waiting_and_running(served) == (1, 0)
         await upload.send_chunk(b'{"prompt": ')
-        assert await told(served) == (1, 0)
+        assert await waiting_and_running(served) == (1, 0)
         served.engine.is_frozen = True
         await upload.send_chunk(b'["a", "b"], "n": 2, "max_tokens": 2}')
         upload.end()
         await served.until(lambda: served.replica.admission.num_sequences == 4)
-        assert await told(served) == (4, 0)
+        assert await waiting_and_running(served) == (4, 0)
         served.engine.send(StepOutputs([], Stats(4, 0, 16, 16, 0), None))  # it knows of them
-        assert await told(served) == (4, 0)
+        assert await waiting_and_running(served) == (4, 0)
         served.engine.send(StepOutputs([], Stats(1, 3, 16, 16, 0), None))
         await served.until(lambda: served.replica.engine.stats.num_running)
-        assert await told(served) == (1, 3)
+        assert await waiting_and_running(served) == (1, 3)
         served.engine.is_frozen = False
         assert "200 ok" in await upload.answer()
-    assert await told(served) == (0, 0)
+    assert await waiting_and_running(served) == (0, 0)
 
 
 async def test_a_request_waits_while_its_template_is_rendered(served: Served) -> None:
     loop = {"messages": [{"role": "user", "content": "loop"}], "n": 3}
     answer = asyncio.create_task(served.client.post("/v1/chat/completions", json=loop))
     await served.until(lambda: served.replica.admission.num_sequences == 3)
-    assert await told(served) == (3, 0)
+    assert await waiting_and_running(served) == (3, 0)
     assert (await answer).status_code == 503
-    assert await told(served) == (0, 0)
+    assert await waiting_and_running(served) == (0, 0)
 
 
 async def test_what_the_engine_has_not_heard_to_have_ended_does_not_hide_who_waits(served: Served) -> None:
@@ -55,13 +55,13 @@ async def test_what_the_engine_has_not_heard_to_have_ended_does_not_hide_who_wai
     async with served.client.stream("POST", "/v1/completions", json=body) as answer:
         pieces = answer.aiter_bytes()
         await anext(pieces)
-        assert await told(served) == (0, 2)
+        assert await waiting_and_running(served) == (0, 2)
         served.engine.is_frozen = True
     await served.until(lambda: not served.replica.admission.num_sequences)
-    assert await told(served) == (0, 0)
+    assert await waiting_and_running(served) == (0, 0)
     async with Upload(served, CHUNKED):
         await served.until(lambda: served.replica.admission.num_sequences)
-        assert await told(served) == (1, 0)
+        assert await waiting_and_running(served) == (1, 0)
     served.engine.is_frozen = False
 
 
@@ -78,7 +78,7 @@ async def test_a_slow_reader_looks_neither_like_a_queue_nor_like_slow_tokens(ser
         await asyncio.sleep(0.5)
         assert served.replica.admission.num_sequences == 0
         assert served.replica.admission.num_event_bytes > 100_000  # its answer is not read yet
-        assert await told(served) == (0, 0)
+        assert await waiting_and_running(served) == (0, 0)
     assert await served.metric("vllm:request_success_total", finished_reason="length") == 128
     assert await served.metric("vllm:e2e_request_latency_seconds_sum") / 128 <= computed
     assert await served.metric("vllm:request_time_per_output_token_seconds_sum") / 128 <= computed / 189
@@ -125,8 +125,8 @@ async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(served:
     load = asyncio.gather(*(chance.choice(kinds)() for _ in range(80)))
     num_busy = 0
     while not load.done():
-        num_busy += sum(await told(served)) > 0
+        num_busy += sum(await waiting_and_running(served)) > 0
     await load
     await served.replica.wait_idle()
-    assert await told(served) == (0, 0)
+    assert await waiting_and_running(served) == (0, 0)
     assert num_busy > 0

@@ -331,5 +331,5 @@ async def test_closing_waits_for_a_worker_that_is_just_starting(worker: TextWork
     killed = process_of(worker)
     await worker.close()  # another is being started, or this one being killed
     assert killed.has_ended
-    assert worker._keeping is not None
-    assert worker._keeping.done()
+    assert worker._maintenance is not None
+    assert worker._maintenance.done()

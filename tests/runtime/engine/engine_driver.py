@@ -129,13 +129,13 @@ class Driver:
         return True
 
     def collect(self) -> None:
-        if num_flights := self.scheduler.num_flights:
-            self._provide(self.plans[-num_flights].step)
+        if num_in_flight := self.scheduler.num_in_flight:
+            self._provide(self.plans[-num_in_flight].step)
             committed = self.scheduler.commit(self.executor.collect())
             if committed.timing is not None:
                 self.timings.append(committed.timing)
             for output in committed.outputs:
-                self._take(output)
+                self._record(output)
         self.scheduler.check_integrity()
 
     def _make_masks(self, plan: StepPlan) -> bytes:
@@ -154,7 +154,7 @@ class Driver:
             self.step()
         raise AssertionError("the sequences do not end")
 
-    def _take(self, output: SequenceOutput) -> None:
+    def _record(self, output: SequenceOutput) -> None:
         assert output.sequence_id not in self.finished, "a sequence spoke after its end"
         self.texts[output.sequence_id] += output.tokens
         if output.finish_reason is not None:

@@ -162,11 +162,11 @@ def test_two_steps_in_flight_draw_the_same_text_and_a_late_result_is_dropped() -
     engine = driver(limits(depth=2))
     engine.add(request(1, [1, 2, 3], max_tokens=9, stop=[stop]))
     engine.step()
-    assert engine.scheduler.num_flights == 1
+    assert engine.scheduler.num_in_flight == 1
     assert [plan.rows[0].num_tokens for plan in engine.plans] == [3, 1]
     while 1 not in engine.finished:
         engine.step()
-    assert engine.scheduler.num_flights == 1  # the row past the stop token is still in flight
+    assert engine.scheduler.num_in_flight == 1  # the row past the stop token is still in flight
     engine.add(request(2, [4, 5], max_tokens=3))
     engine.run()
     assert engine.texts[1] == text[: text.index(stop) + 1]

@@ -62,7 +62,7 @@ def test_a_sequence_with_a_draft_has_one_row_in_flight_and_its_neighbour_two() -
     assert len(engine.plans) == 2
     engine.step()
     assert engine.plans[2].rows == [Row(0, 1, True, 4)]
-    assert engine.scheduler.num_flights == 0
+    assert engine.scheduler.num_in_flight == 0
     engine.run()
     assert engine.texts[1] == expected(request(1, [1, 2, 3], max_tokens=30), 100)[0]
 

@@ -62,10 +62,10 @@ def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
 def test_the_log_says_how_large_the_cache_is_and_how_long_sequences_may_be(
     make_model: Make, settings: dict[str, Any], size: str, length: str
 ) -> None:
-    told: list[str] = []
+    logged: list[str] = []
     defaults = {"max_sequences": 2, "kv_cache_bytes": 96 * 4096}
-    build_executor(ExecutionSettings(make_model(), device="cpu", **(defaults | settings)), told.append)
-    assert told[-1] == f"a KV cache of {size}, within --kv-cache-memory; sequences of up to {length}"
+    build_executor(ExecutionSettings(make_model(), device="cpu", **(defaults | settings)), logged.append)
+    assert logged[-1] == f"a KV cache of {size}, within --kv-cache-memory; sequences of up to {length}"
 
 
 def test_the_cache_is_sized_once_the_rest_of_the_memory_is_taken(

@@ -180,12 +180,12 @@ def test_a_type_that_torch_does_not_have_is_named(make_model: Make) -> None:
 def test_auto_is_the_type_that_the_config_says_or_else_the_stored_one(
     make_model: Make, changes: dict[str, Any], stored: torch.dtype, served: torch.dtype
 ) -> None:
-    path, told = make_model(**changes), list[str]()
+    path, logged = make_model(**changes), list[str]()
     rewrite(path, lambda weights: weights.update({name: value.to(stored) for name, value in weights.items()}))
-    executor = build_executor(ExecutionSettings(model_path=path, device="cpu"), told.append)
+    executor = build_executor(ExecutionSettings(model_path=path, device="cpu"), logged.append)
     assert executor._runner.kv_caches[0].dtype is served
     lines = [f"the weights are stored as {type_name(stored)} and served as {type_name(served)}"]
-    assert told[:-2] == (lines if stored is not served else [])
+    assert logged[:-2] == (lines if stored is not served else [])
 
 
 def test_the_stored_type_is_that_of_most_numbers_not_of_most_tensors_or_the_first(make_model: Make) -> None:
@@ -210,10 +210,10 @@ def test_a_model_that_the_native_kernels_cannot_run_runs_with_torch(
         raise NativeError("no thread can be started")
 
     monkeypatch.setattr(native_runner, "NativeProgram", refuse)
-    told: list[str] = []
+    logged: list[str] = []
     path = make_model()
-    build_executor(ExecutionSettings(model_path=path, device="cpu"), told.append)
-    assert told[:-1] == ["torch computes, slowly: no thread can be started"]
+    build_executor(ExecutionSettings(model_path=path, device="cpu"), logged.append)
+    assert logged[:-1] == ["torch computes, slowly: no thread can be started"]
     choice = usable_sets(read_cpu_flags())[0].value
     with pytest.raises(ModelError, match=f"--kernels {choice}: no thread"):
         build(path, kernels=choice)

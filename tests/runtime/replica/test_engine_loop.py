@@ -146,7 +146,7 @@ class Turn:
     def __init__(self, executor: SlowExecutor) -> None:
         self.heartbeat = Heartbeat.create(0.0)
         self.stalls: list[str | None] = []
-        self.told: list[StepOutputs] = []
+        self.sent: list[StepOutputs] = []
         self._executor = executor
         self._decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
 
@@ -180,7 +180,7 @@ class Turn:
         with contextlib.suppress(BlockingIOError):
             for message in self._decoder.feed(sock.recv(1 << 16)):
                 assert isinstance(message, StepOutputs)
-                self.told.append(message)
+                self.sent.append(message)
 
 
 def test_a_step_that_comes_forward_may_take_longer_than_the_deadline() -> None:
@@ -188,7 +188,7 @@ def test_a_step_that_comes_forward_may_take_longer_than_the_deadline() -> None:
     turn.run()
     assert len(turn.stalls) == 90 / STEP_POLL_SECONDS
     assert set(turn.stalls) == {None}
-    assert turn.told[-1].outputs[0].finish_reason == "length"
+    assert turn.sent[-1].outputs[0].finish_reason == "length"
 
 
 def test_a_step_that_stalls_is_found_within_the_deadline() -> None:
@@ -202,7 +202,7 @@ def test_a_step_that_stalls_is_found_within_the_deadline() -> None:
 def test_who_waits_and_runs_is_told_before_and_during_a_long_step() -> None:
     turn = Turn(SlowExecutor(seconds=60))
     turn.run((10.0, request(2, [3, 4])), (20.0, request(3, [1] * 100)))
-    states = [(message.stats.num_waiting, message.stats.num_running) for message in turn.told]
+    states = [(message.stats.num_waiting, message.stats.num_running) for message in turn.sent]
     assert states == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 0)]
-    assert [message.timing is None for message in turn.told] == [True] * 5 + [False]
-    assert turn.told[4].outputs[0].finish_reason == "error"  # refused at once, too
+    assert [message.timing is None for message in turn.sent] == [True] * 5 + [False]
+    assert turn.sent[4].outputs[0].finish_reason == "error"  # refused at once, too

@@ -77,3 +77,13 @@ def test_a_clean_exit_that_nobody_asked_for_is_a_failure() -> None:
     life.lose(Member.HTTP, 0, 0)
     assert life.ending is not None
     assert life.ending.status == 1
+
+
+def test_a_signal_behind_the_last_exit_changes_nothing() -> None:
+    life = Lifecycle(30)
+    life.lose(Member.ENGINE, 65, 0)
+    life.lose(Member.HTTP, 0, 0)
+    assert life.ask_to_stop(SIGTERM, 1) == ()
+    assert (life.stage, life.deadline) == (Stage.DONE, None)
+    assert life.ending is not None
+    assert life.ending.status == 65
