@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,6 @@ from e2e.cluster.nodes.volumes import PodVolumes
 from millrace_kubernetes.errors import ApiError
 
 Object = dict[str, Any]
-log = logging.getLogger(__name__)
 _KEPT_LOGS = 2
 _DEFAULT_GRACE_SECONDS = 30
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import signal
 import time
 from collections.abc import Awaitable
@@ -19,7 +18,6 @@ from e2e.cluster.nodes.quota import enforce_quota
 from e2e.cluster.nodes.sandbox import Mount, Sandbox, SandboxSpec, start_sandbox
 
 Object = dict[str, Any]
-log = logging.getLogger(__name__)
 _LEAST_GRACE_SECONDS = 2.0
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 from e2e.cluster.nodes.network.endpoints import Endpoint, can_proxy, select_backends, tcp_ports
 
 Object = dict[str, Any]
-log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 2.0
