@@ -19,16 +19,18 @@ from millrace_operator.autoscale.explain import BINDINGS
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics as OperatorMetrics
 from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+DOC_PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCS = {path.name: path.read_text() for path in DOC_PAGES}
 README = ROOT / "README.md"
 PAGES = [
-    *(ROOT / "docs").glob("*.md"),
+    *DOC_PAGES,
     *(README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"),
     *(path for folder in ("benchmarks", "kernels") for path in (ROOT / folder).rglob("*.md")),
 ]
@@ -175,6 +177,60 @@ def test_every_file_and_folder_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`([\w-][\w./-]*(?:/|\.py))`", DOCS["architecture.md"]))
     missing = {n for n in named if not any(p.endswith(f"/{n}") for p in paths_of_the_repository())}
     assert not missing
+
+
+def named_metrics(text: str) -> set[str]:
+    """Every metric of a replica or the gateway that a text names, without a histogram's endings."""
+    names = re.findall(r"\b(?:vllm:\w+|millrace:\w+|millrace_gateway_\w+)", text)
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
+@pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.name)
+def test_every_page_is_linked_from_the_readme_and_from_the_architecture(page: Path) -> None:
+    path = page.relative_to(ROOT / "docs").as_posix()
+    assert f"](docs/{path})" in README.read_text()
+    assert page.name == "architecture.md" or f"]({path})" in DOCS["architecture.md"]
+
+
+def test_the_how_tos_explain_every_reason_of_the_autoscaler_and_name_no_other() -> None:
+    found = re.findall(r"^\| `(\w+)`", DOCS["objectives.md"], re.MULTILINE)
+    assert {*map(str, ScalingReason), "External", "Bounds"} == set(found)
+
+
+@pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.name)
+def test_every_metric_that_a_page_names_exists(page: Path) -> None:
+    known = {*replica_families(), *gateway_families(), contract.METRIC_REQUEST_SUCCESS}
+    assert named_metrics(page.read_text()) <= known
+
+
+def written_paths(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    """The path of every field in `value`; the keys of a map that may have any are left out."""
+    yield path
+    if "items" in schema:
+        for item in value:
+            yield from list(written_paths(item, schema["items"], f"{path}[]"))[1:]
+    elif isinstance(value, dict) and "additionalProperties" not in schema:
+        for name, field in value.items():
+            yield from written_paths(field, schema.get("properties", {}).get(name, {}), f"{path}.{name}")
+
+
+def written_services() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every whole InferenceService in a page's YAML, with the page's name."""
+    for page in PAGES:
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for document in yaml.safe_load_all(block):
+                if document.get("kind") == contract.KIND:
+                    yield page.name, document
+
+
+@pytest.mark.parametrize(("page", "service"), [*written_services()])
+def test_every_service_written_in_a_page_is_one_that_the_operator_reads(
+    page: str, service: dict[str, Any]
+) -> None:
+    Spec.model_validate(service["spec"])
+    crd = yaml.safe_load((ROOT / "crds" / "inferenceservices.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert set(written_paths(service["spec"], schema, "spec")) <= crd_paths(), page
 
 
 def anchors(page: Path) -> set[str]:
