@@ -83,10 +83,10 @@ def show_product(cluster: LocalCluster, laps: Laps) -> Gateway:
     """Install Millrace, serve the example and stream a completion from it. Raises ClusterError."""
     say("millrace: installing the chart")
     install_chart(cluster)
-    apply_example(cluster, say)
     laps.end("chart")
     wait_for_product(cluster, say)
     laps.end("operator and gateway")
+    apply_example(cluster, say)
     wait_for_example(cluster, say)
     laps.end("example")
     gateway = find_gateway(cluster)

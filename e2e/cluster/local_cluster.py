@@ -94,9 +94,12 @@ class LocalCluster:
 
     @property
     def _stages(self) -> tuple[tuple[str, ...], ...]:
-        """The parts that start side by side, each stage once the one before it is ready."""
-        clients = ("kube-controller-manager", "kube-scheduler", "prometheus")
-        return (("etcd",), ("kube-apiserver",), (*clients, "nodes") if self.nodes else clients)
+        """The parts that start side by side, each stage once the one before it is ready.
+
+        Prometheus and the nodes ask again until the API server answers; the others would give up.
+        """
+        last = ("kube-controller-manager", "kube-scheduler")
+        return (("etcd", "prometheus"), ("kube-apiserver", *(("nodes",) if self.nodes else ())), last)
 
     def start_part(self, name: str) -> None:
         """Start one part unless it runs, and wait until it is ready. Raises PartFailedError."""

@@ -22,7 +22,7 @@ SERVICE = "stories"
 CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.millrace.dev"
 SERVICE_PATH = f"/apis/millrace.dev/v1alpha1/namespaces/default/inferenceservices/{SERVICE}"
 READY_SECONDS = 180.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 PROMPT = "Once upon a time"
 
 

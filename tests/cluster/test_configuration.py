@@ -138,7 +138,7 @@ def test_ports_are_kept_for_the_next_process(tmp_path: Path) -> None:
 
 def test_a_control_plane_alone_has_no_nodes(tmp_path: Path) -> None:
     assert "nodes" not in LocalCluster(tmp_path, nodes=()).part_names
-    assert LocalCluster(tmp_path).part_names[-1] == "nodes"
+    assert "nodes" in LocalCluster(tmp_path).part_names
 
 
 def test_nothing_answers_on_a_free_port() -> None:

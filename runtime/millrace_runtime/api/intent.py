@@ -128,3 +128,13 @@ def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
         presence_penalty=body.presence_penalty or 0.0,
         num_logprobs=num_logprobs,
     )
+
+
+def encode_request(request: GenerationRequest) -> bytes:
+    """Return the request in MessagePack."""
+    return msgspec.msgpack.encode(request)
+
+
+def decode_request(data: bytes) -> GenerationRequest:
+    """Return the request that `encode_request` encoded."""
+    return msgspec.msgpack.decode(data, type=GenerationRequest)

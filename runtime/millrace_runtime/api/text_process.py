@@ -6,16 +6,12 @@ python -m millrace_runtime.api.text_process, with the arguments of chat/text_pro
 import os
 import sys
 
-import msgspec
-
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.intent import GenerationRequest
+from millrace_runtime.api.intent import encode_request
 from millrace_runtime.api.reading import READERS
 from millrace_runtime.chat.errors import BodyRefusedError
 from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.chat.text_process import main
-
-MODULE = "millrace_runtime.api.text_process"
 
 
 def read_body(dialect: str, body: bytes) -> tuple[TextJob | list[list[int]], bytes]:
@@ -24,12 +20,7 @@ def read_body(dialect: str, body: bytes) -> tuple[TextJob | list[list[int]], byt
         request, prompts = READERS[dialect](body)
     except BadRequestError as error:
         raise BodyRefusedError(error.message, error.param, error.code) from error
-    return prompts, msgspec.msgpack.encode(request)
-
-
-def decode_request(data: bytes) -> GenerationRequest:
-    """Return the request that `read_body` encoded."""
-    return msgspec.msgpack.decode(data, type=GenerationRequest)
+    return prompts, encode_request(request)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ import uvloop
 from fastapi import FastAPI
 
 from millrace_runtime import contract
-from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
@@ -53,7 +52,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     limits = TextLimits(memory_bytes=membership.text_memory_bytes, num_threads=count_text_threads(os.environ))
     return create_app(
         EngineClient(sock),
-        TextWorker(settings.model_path, limits, text_process.MODULE),
+        TextWorker(settings.model_path, limits, TEXT_MODULE),
         Tokenizer.load(settings.model_path),
         ApiSettings(
             served_name=settings.served_name,

@@ -13,12 +13,11 @@ import uvicorn
 import uvloop
 
 from e2e.polling import wait_until_async
-from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -80,9 +79,7 @@ async def serve(
     theirs.setblocking(False)
     [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
-    text = TextWorker(
-        model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), text_process.MODULE
-    )
+    text = TextWorker(model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), TEXT_MODULE)
     app = create_app(EngineClient(ours), text, tokenizer, settings)
     server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None

@@ -16,10 +16,9 @@ import pytest
 from fastapi import FastAPI
 
 from e2e.polling import wait_until_async
-from millrace_runtime.api import text_process
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -113,7 +112,7 @@ async def serving_model(model: Path, drain_seconds: float = 30) -> AsyncIterator
     """Over within 30 s, whatever happens."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    text = TextWorker(model, TextLimits(retry_seconds=(1.0,)), text_process.MODULE)
+    text = TextWorker(model, TextLimits(retry_seconds=(1.0,)), TEXT_MODULE)
     app = create_app(EngineClient(ours), text, Tokenizer.load(model), ApiSettings(served_name="tiny"))
     with socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
         listener.bind(("127.0.0.1", 0))
@@ -140,7 +139,7 @@ def kill_text_process() -> None:
     """Kill the child of this process that tokenises."""
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if text_process.MODULE in Path(f"/proc/{pid}/cmdline").read_text():
+            if TEXT_MODULE in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(int(pid), signal.SIGKILL)
 
 

@@ -136,7 +136,8 @@ def _render_probes() -> dict[str, Any]:
         "startupProbe": {
             "httpGet": started,
             "periodSeconds": 1,
-            "timeoutSeconds": 5,
+            # It connects before the HTTP process runs: its 4 s begin only then.
+            "timeoutSeconds": 10,
             "failureThreshold": START_SECONDS // 4,  # each failing probe is held for 4 s
         },
         "readinessProbe": {"httpGet": ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
