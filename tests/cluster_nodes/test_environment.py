@@ -7,7 +7,6 @@ from e2e.cluster.nodes.environment import (
     build_environment,
     expand,
     field_value,
-    resource_value,
     service_variables,
 )
 from e2e.cluster.nodes.errors import PodRefusedError
@@ -79,14 +78,6 @@ def test_what_has_no_value_is_refused(entry: dict[str, Any], message: str) -> No
 )
 def test_downward_fields(path: str, value: str) -> None:
     assert field_value(path, FACTS) == value
-
-
-def test_resources_round_up_to_the_divisor() -> None:
-    container = {"resources": {"limits": {"cpu": "250m", "memory": "1Gi"}}}
-    assert resource_value({"resource": "limits.cpu"}, container) == "1"
-    assert resource_value({"resource": "limits.cpu", "divisor": "1m"}, container) == "250"
-    assert resource_value({"resource": "requests.memory", "divisor": "1Mi"}, container) == "1024"
-    assert int(resource_value({"resource": "limits.cpu"}, {})) >= 1
 
 
 def test_service_variables_are_those_of_the_namespace() -> None:

@@ -56,13 +56,8 @@ def test_services_have_the_names_of_cluster_dns() -> None:
         ("prod", "chat"): "127.96.0.9",
         ("default", "kubernetes"): "127.0.0.1",
     }
-    text = render_hosts(
-        pod("127.16.0.5") | {"spec": {"hostAliases": [{"ip": "127.0.0.9", "hostnames": ["x"]}]}},
-        "127.16.0.5",
-        found,
-        "cluster.local",
-    )
-    assert "127.16.0.5\tp\n127.0.0.9\tx\n" in text
+    text = render_hosts(pod("127.16.0.5"), "127.16.0.5", found, "cluster.local")
+    assert "127.16.0.5\tp\n" in text
     assert "127.96.0.9\tchat.prod.svc.cluster.local chat.prod.svc chat.prod chat\n" in text
     assert "gateway.system gateway\n" not in text
 

@@ -61,7 +61,7 @@ async def test_volumes_and_environment(bench: Any) -> None:
     account = "/var/run/secrets/kubernetes.io/serviceaccount"
     worker = bench.start(
         f"cat {account}/token {account}/deep/mode {account}/namespace /etc/settings/other /keys/key; echo;"
-        "echo $POD $KEY $CPU $mode $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT $JOINED;"
+        "echo $POD $KEY $mode $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT $JOINED;"
         "echo x > /scratch/file;"
         "touch /etc/settings/no 2>/dev/null || echo readonly",
         spec={
@@ -77,22 +77,20 @@ async def test_volumes_and_environment(bench: Any) -> None:
             {"name": "account", "mountPath": account, "readOnly": True},
             {"name": "settings", "mountPath": "/etc/settings"},
             {"name": "keys", "mountPath": "/keys"},
-            {"name": "scratch", "mountPath": "/scratch", "subPath": "inner"},
+            {"name": "scratch", "mountPath": "/scratch"},
         ],
         envFrom=[{"configMapRef": {"name": "settings"}}],
         env=[
             {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "key"}}},
-            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
             {"name": "JOINED", "value": "$(POD)-$(mode)"},
         ],
-        resources={"limits": {"cpu": "1500m"}},
     )
     status = await bench.wait(worker, lambda s: s["phase"] in ("Succeeded", "Failed"))
     assert bench.log(worker) == (
-        "token-of-p0fastprodxs3cret\np0 s3cret 2 fast 127.0.0.1:6443 p0-fast\nreadonly\n"
+        "token-of-p0fastprodxs3cret\np0 s3cret fast 127.0.0.1:6443 p0-fast\nreadonly\n"
     ), status
-    assert (bench.node.pod_folder("uid-p0") / "volumes" / "scratch" / "inner" / "file").read_text() == "x\n"
+    assert (bench.node.pod_folder("uid-p0") / "volumes" / "scratch" / "file").read_text() == "x\n"
 
 
 async def test_a_missing_config_map_is_waited_for_and_changes_arrive(bench: Any) -> None:

@@ -91,13 +91,6 @@ def test_conditions_keep_their_times_while_they_do_not_change() -> None:
     assert conditions["PodScheduled"]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
 
 
-def test_a_readiness_gate_holds_ready_but_not_containers_ready() -> None:
-    pod = {**POD, "spec": {**POD["spec"], "readinessGates": [{"conditionType": "x/y"}]}}
-    status = render_status(pod, facts(record(Running(NOW), is_ready=True)), NOW)
-    found = {each["type"]: each["status"] for each in status["conditions"]}
-    assert (found["ContainersReady"], found["Ready"]) == ("True", "False")
-
-
 def test_restarts_go_on_counting_after_the_node_did() -> None:
     seen = {
         "status": {"containerStatuses": [{"name": "main", "restartCount": 2, "containerID": "process://x"}]}
@@ -138,11 +131,15 @@ def test_every_unsupported_field_is_named() -> None:
         "name": "c",
         "tty": True,
         "readinessProbe": {"grpc": {"port": 1}},
-        "lifecycle": {"postStart": {}},
+        "lifecycle": {"postStart": {}, "preStop": {"sleep": {"seconds": 1}}},
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "a"}],
     }
     container["securityContext"] = {"privileged": True, "capabilities": {"add": ["NET_ADMIN"]}}
     with pytest.raises(PodRefusedError) as caught:
-        check_pod({"spec": {"hostPID": True, "containers": [container]}})
-    for field in ("hostPID", "c].tty", "readinessProbe.grpc", "postStart", "privileged", "capabilities.add"):
+        check_pod({"spec": {"hostPID": True, "hostAliases": [{}], "containers": [container]}})
+    for field in (
+        *("hostPID", "hostAliases", "c].tty", "/v: subPath", "readinessProbe.grpc", "postStart"),
+        *("preStop.sleep", "privileged", "capabilities.add"),
+    ):
         assert field in str(caught.value)
     check_pod({"spec": {"containers": [{"name": "c", "readinessProbe": {"httpGet": {"port": 80}}}]}})

@@ -12,7 +12,15 @@ from e2e.cluster.nodes.prober import ACTIONS
 from e2e.cluster.nodes.probes import ProbeKind
 
 Object = dict[str, Any]
-_POD_FLAGS = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "ephemeralContainers")
+_POD_FLAGS = (
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+    "hostAliases",
+    "shareProcessNamespace",
+    "ephemeralContainers",
+    "readinessGates",
+)
 _CONTAINER_FLAGS = ("stdin", "tty", "volumeDevices")
 
 
@@ -42,6 +50,10 @@ def _container_problems(container: Object) -> Iterator[str]:
         yield "securityContext.capabilities.add"
     if "postStart" in container.get("lifecycle", {}):
         yield "lifecycle.postStart"
+    if "sleep" in container.get("lifecycle", {}).get("preStop", {}):
+        yield "lifecycle.preStop.sleep"
+    for mount in container.get("volumeMounts", ()):
+        yield from (f"{mount['mountPath']}: {field}" for field in ("subPath", "subPathExpr") if field in mount)
     for name in [kind.value for kind in ProbeKind if kind.value in container]:
         if not any(action in container[name] for action in ACTIONS):
             yield f"{name}.grpc" if "grpc" in container[name] else f"{name} without an action"

@@ -192,9 +192,7 @@ class ContainerWorker:
 
     async def _pre_stop(self, hook: Object, grace_seconds: float) -> None:
         assert self._prober is not None
-        if "sleep" in hook:
-            await asyncio.sleep(hook["sleep"]["seconds"])
-        elif (failure := await self._prober.ask(hook, max(grace_seconds, 0.1))) is not None:
+        if (failure := await self._prober.ask(hook, max(grace_seconds, 0.1))) is not None:
             self._emit("FailedPreStopHook", f"PreStopHook failed: {failure}")
 
     def _set(self, record: ContainerRecord) -> None:

@@ -1,6 +1,5 @@
 """A container's environment: image, Services, the pod's env and envFrom, $(VAR) references. Pure."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +7,6 @@ from typing import Any
 
 from e2e.cluster.nodes.errors import PodRefusedError
 from e2e.cluster.nodes.network.endpoints import Endpoint
-from e2e.cluster.nodes.quantities import parse_quantity
 
 Object = dict[str, Any]
 ENV_BIND_ADDRESS = "MILLRACE_BIND_ADDRESS"
@@ -42,7 +40,7 @@ def build_environment(
     for source in container.get("envFrom", ()):
         env |= _from_source(source, facts)
     for entry in container.get("env", ()):
-        value = _value(entry, container, facts, env)
+        value = _value(entry, facts, env)
         if value is not None:
             env[entry["name"]] = value
     return env
@@ -101,7 +99,7 @@ def _from_source(source: Object, facts: Facts) -> dict[str, str]:
     return {source.get("prefix", "") + key: value for key, value in (data or {}).items()}
 
 
-def _value(entry: Object, container: Object, facts: Facts, env: Mapping[str, str]) -> str | None:
+def _value(entry: Object, facts: Facts, env: Mapping[str, str]) -> str | None:
     source = entry.get("valueFrom")
     if source is None:
         return expand(entry.get("value", ""), env)
@@ -110,8 +108,6 @@ def _value(entry: Object, container: Object, facts: Facts, env: Mapping[str, str
             return _key(source[kind], kind, known)
     if "fieldRef" in source:
         return field_value(source["fieldRef"]["fieldPath"], facts)
-    if "resourceFieldRef" in source:
-        return resource_value(source["resourceFieldRef"], container)
     raise _missing(f"env {entry['name']}: this node has no {', '.join(source)}")
 
 
@@ -147,19 +143,3 @@ def field_value(path: str, facts: Facts) -> str:
         if path.startswith(f"metadata.{kind}['"):
             return values.get(path[len(f"metadata.{kind}['") : -2], "")
     raise _missing(f"this node has no downward API field {path!r}")
-
-
-def resource_value(reference: Object, container: Object) -> str:
-    """Return a limit or request over its divisor, rounded up. A missing limit is the machine's amount."""
-    kind, _, resource = reference["resource"].partition(".")
-    resources = container.get("resources", {})
-    text = resources.get(kind, {}).get(resource) or resources.get("limits", {}).get(resource)
-    amount = parse_quantity(text) if text else _machine(resource)
-    divisor = parse_quantity(reference.get("divisor") or "1") or 1.0
-    return str(-int(-amount / divisor // 1))
-
-
-def _machine(resource: str) -> float:
-    if resource == "memory":
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return float(os.cpu_count() or 1) if resource == "cpu" else 0.0

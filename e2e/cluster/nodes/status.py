@@ -101,25 +101,18 @@ def decide_conditions(pod: Object, facts: PodFacts, phase: str) -> Iterator[Cond
     yield Condition(
         "Initialized", facts.is_initialized, None if facts.is_initialized else "ContainersNotInitialized"
     )
-    yield _decide_ready("Ready", facts, phase, _find_closed_gates(pod))
-    yield _decide_ready("ContainersReady", facts, phase, [])
+    yield _decide_ready("Ready", facts, phase)
+    yield _decide_ready("ContainersReady", facts, phase)
     yield Condition("PodScheduled", is_true=True)
 
 
-def _decide_ready(kind: str, facts: PodFacts, phase: str, closed_gates: list[str]) -> Condition:
+def _decide_ready(kind: str, facts: PodFacts, phase: str) -> Condition:
     if phase in ("Succeeded", "Failed"):
         return Condition(kind, False, "PodCompleted" if phase == "Succeeded" else "PodFailed")
     if unready := [record.name for record in facts.main if not record.is_ready]:
         message = f"containers with unready status: [{' '.join(unready)}]"
         return Condition(kind, False, "ContainersNotReady", message)
-    if closed_gates:
-        return Condition(kind, False, "ReadinessGatesNotReady", f"waits for {closed_gates}")
     return Condition(kind, is_true=True)
-
-
-def _find_closed_gates(pod: Object) -> list[str]:
-    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", ())]
-    return [gate for gate in gates if _find_condition(pod, gate).get("status") != "True"]
 
 
 def _render_condition(pod: Object, condition: Condition, now: datetime) -> Object:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from e2e.cluster.nodes.environment import Facts, field_value, resource_value
+from e2e.cluster.nodes.environment import Facts, field_value
 from e2e.cluster.nodes.errors import PodRefusedError
 from e2e.cluster.nodes.sandbox import Mount
 
@@ -58,15 +58,7 @@ class PodVolumes:
         return tuple(self._mount(each) for each in wanted)
 
     def _mount(self, wanted: Object) -> Mount:
-        if "subPathExpr" in wanted:
-            raise PodRefusedError("CreateContainerConfigError", "this node has no subPathExpr; write subPath")
         path = self._paths[wanted["name"]]
-        if sub := wanted.get("subPath"):
-            if ".." in Path(sub).parts or sub.startswith("/"):
-                raise PodRefusedError("CreateContainerConfigError", f"subPath {sub!r} leaves its volume")
-            path = path / sub
-            if not path.exists():
-                path.mkdir(parents=True)
         readonly = bool(wanted.get("readOnly")) or self._is_fetched(wanted["name"])
         return Mount(wanted["mountPath"], os.path.realpath(path), readonly=readonly)
 
@@ -110,13 +102,9 @@ class PodVolumes:
         return _choose(await self._fetch(kind, source), source, kind)
 
     def _downward(self, item: Object) -> str:
-        if "fieldRef" in item:
-            return field_value(item["fieldRef"]["fieldPath"], self._facts)
-        reference = item["resourceFieldRef"]
-        containers = self._facts.pod["spec"]["containers"]
-        return resource_value(
-            reference, next(c for c in containers if c["name"] == reference["containerName"])
-        )
+        if "fieldRef" not in item:
+            raise PodRefusedError("FailedMount", f"{item['path']}: this node has no resourceFieldRef")
+        return field_value(item["fieldRef"]["fieldPath"], self._facts)
 
     async def _fetch(self, kind: str, source: Object) -> Mapping[str, bytes]:
         name = source.get("name") or source.get("secretName", "")

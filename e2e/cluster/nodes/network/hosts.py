@@ -61,7 +61,6 @@ def render_hosts(pod: Object, address: str, services: Mapping[ServiceKey, str], 
     """Return the file's text for one pod."""
     metadata, spec = pod["metadata"], pod["spec"]
     lines = ["127.0.0.1\tlocalhost", f"{address}\t{spec.get('hostname') or metadata['name']}"]
-    lines += [f"{each['ip']}\t{' '.join(each.get('hostnames', ()))}" for each in spec.get("hostAliases", ())]
     for (namespace, name), target in sorted(services.items()):
         names = [f"{name}.{namespace}.svc.{domain}", f"{name}.{namespace}.svc", f"{name}.{namespace}"]
         names += [name] if namespace == metadata["namespace"] else []
