@@ -25,13 +25,14 @@ from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
 API_PORT = 6443
 PROMETHEUS_PORT = 9090
+USUAL_STATE = REPOSITORY / ".millrace"
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
     parser.add_argument(
-        "--state-dir", type=Path, default=REPOSITORY / ".millrace", help="the cluster's files (.millrace)"
+        "--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)"
     )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the cluster, install Millrace, serve an example")
@@ -118,7 +119,13 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
             "go on        kubectl get infsvc -w      kubectl describe infsvc stories",
             "             kubectl explain infsvc.spec.scaling   kubectl logs -l millrace.dev/service=stories",
         ]
-    return "\n".join([*lines, "end it       make down"])
+    return "\n".join([*lines, f"end it       {end_command(cluster.layout.state)}"])
+
+
+def end_command(state: Path) -> str:
+    """Return the command that ends the cluster of a state folder."""
+    is_usual = state.absolute() == USUAL_STATE
+    return "make down" if is_usual else f"python3 -m e2e.cluster --state-dir {state} down"
 
 
 def bring_down(arguments: argparse.Namespace) -> None:
@@ -152,7 +159,8 @@ def main(argv: list[str]) -> int:
         print(f"{arguments.command} failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; what was started still runs: make down ends it", file=sys.stderr)
+        ending = end_command(arguments.state_dir)
+        print(f"\ninterrupted; what was started still runs. End it: {ending}", file=sys.stderr)
         return 130
     return 0
 

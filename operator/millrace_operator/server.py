@@ -8,9 +8,10 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.metrics import Metrics
-from millrace_runtime.listener import open_listener
+from millrace_runtime.listener import open_listener, show_address
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
@@ -47,11 +48,18 @@ class Views:
 
 @asynccontextmanager
 async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.BaseSite]:
-    """Serve while entered. Raises OSError when the address can't be bound."""
+    """Serve while entered. Raises BadStartError when the address can't be bound."""
+    try:
+        listener = open_listener(address, port)
+    except OSError as error:
+        raise BadStartError(
+            f"can't listen on {show_address(address, port)}: {error.strerror or error}; "
+            "end what listens there, or give another --port"
+        ) from error
     runner = web.AppRunner(build_app(views), access_log=None)
     await runner.setup()
     try:
-        site = web.SockSite(runner, open_listener(address, port))
+        site = web.SockSite(runner, listener)
         await site.start()
         yield site
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.__main__ import guide, main
+from e2e.cluster.__main__ import end_command, guide, main
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import Gateway, pod_reason
@@ -76,7 +76,8 @@ def test_the_guide_can_be_pasted(tmp_path: Path) -> None:
     assert f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n" in text
     assert f'export PATH={tmp_path / "bin"}:"$PATH"\n' in text
     assert "curl -N http://127.96.0.9:8080/v1/completions" in text
-    assert "make down" in text
+    assert f"end it       python3 -m e2e.cluster --state-dir {tmp_path} down" in text
+    assert end_command(REPOSITORY / ".millrace") == "make down"
 
 
 def test_a_pods_reason_is_its_containers_or_its_schedulers() -> None:

@@ -1,7 +1,10 @@
+import socket
+
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
 from millrace_operator.server import (
@@ -47,6 +50,14 @@ async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> No
     async with serve(make_views(State()), address, 0) as site, aiohttp.ClientSession() as http:
         for host in asked:
             assert (await http.get(f"{url_of(site, host)}/healthz")).status == 200
+
+
+async def test_a_taken_port_is_named_with_the_flag_that_moves_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadStartError, match=rf"can't listen on 127\.0\.0\.1:{port}: .*another --port"):
+            async with serve(make_views(State()), "127.0.0.1", port):
+                pass
 
 
 async def test_metrics_have_controller_runtimes_names() -> None:

@@ -5,7 +5,7 @@ ClusterError
 ├── ConflictError         409: our view is old, or the object is not ours
 ├── RefusedError          400, 403, 422: trying again changes nothing until something else does
 ├── NotLeaderError        the Lease is no longer certainly ours; nothing was written
-└── BadStartError         there is no way to reach an API server; the text says what to set
+└── BadStartError         the operator cannot begin; the text says what to set
 """
 
 
