@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
+# One environment, one cluster: nothing here runs beside something else.
+.NOTPARALLEL:
 .PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime
 
 help:  ## list the commands

@@ -116,8 +116,9 @@ def check_means() -> None:
 
 
 def has_pip() -> bool:
-    """Return whether the environment is there with its pip: one half made has none."""
-    return any(VENV.glob("lib/python3*/site-packages/pip/__main__.py"))
+    """Return whether the environment is there with a pip of this Python: one half made has none."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return (VENV / "lib" / version / "site-packages" / "pip" / "__main__.py").exists()
 
 
 def make_venv() -> None:

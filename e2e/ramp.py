@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from e2e.service import Service
-from e2e.traffic import Load, Phase, Stream, ttft_percentile
+from e2e.traffic import Load, Phase, Stream, check_size, ttft_percentile
 
 MAX_TOKENS = 32
 OBJECTIVE_SECONDS = 2.0
@@ -88,6 +88,7 @@ def ramp_beside(service: Service, alone: Replica, peak_seconds: float) -> Iterat
     rates = [alone.requests_per_second * share for share in RAMP_SHARES]
     phases = [Phase(RAMP_STEP_SECONDS, rate) for rate in rates]
     phases.append(Phase(peak_seconds, PEAK * alone.requests_per_second))
+    check_size(phases)
     thread = threading.Thread(target=lambda: asyncio.run(load.run(phases)))
     thread.start()
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from e2e.cluster.api_reader import find_condition, has_condition, is_observed
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import EXAMPLE, find_gateway
@@ -75,10 +76,8 @@ class Service:
 
         def is_served() -> bool:
             found = self.read()
-            status = found.get("status", {})
-            conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
-            is_seen = status.get("observedGeneration") == found["metadata"]["generation"]
-            return is_seen and conditions.get("Ready") == "True" and conditions.get("Progressing") == "False"
+            is_done = find_condition(found, "Progressing").get("status") == "False"
+            return is_observed(found) and has_condition(found, "Ready") and is_done
 
         self.wait_for("Ready", is_served, seconds)
 
@@ -93,10 +92,11 @@ class Service:
 
     def explain(self) -> str:
         """Return the conditions and pods in words, for a failing test."""
-        conditions = [
-            f"{c['type']}={c['status']} {c['reason']}: {c['message']}"
-            for c in self.status().get("conditions", [])
-        ]
+        try:
+            found = self.status().get("conditions", [])
+        except PartFailedError as error:
+            return str(error)
+        conditions = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in found]
         return "\n".join([*conditions, self.kubectl("get", "pods", "-o", "wide")])
 
     def target(self, **options: Any) -> Target:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-MAX_REQUESTS = 20_000
+MAX_REQUESTS = 60_000
 REQUEST_TIMEOUT_SECONDS = 180.0
 
 
@@ -165,6 +165,13 @@ class Load:
 
     def _now(self) -> float:
         return time.monotonic() - self.began
+
+
+def check_size(phases: Iterable[Phase]) -> None:
+    """Refuse phases of more than MAX_REQUESTS: they would end early. Raises ValueError."""
+    expected = sum(phase.seconds * phase.rate for phase in phases)
+    if expected > MAX_REQUESTS:
+        raise ValueError(f"{expected:.0f} requests are more than {MAX_REQUESTS}: make the load shorter")
 
 
 def poisson_times(phases: Iterable[Phase], seed: int) -> Iterator[float]:

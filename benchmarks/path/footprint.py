@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster.memory import available_memory
+
 SAMPLE_SECONDS = 0.5
 
 
@@ -25,11 +27,11 @@ class Footprint:
 def watch_footprint() -> Iterator[Footprint]:
     """Measure what happens inside; the footprint is whole at its end."""
     found, is_over = Footprint(), threading.Event()
-    received, available = read_received(), read_available()
+    received, available = read_received(), available_memory()
 
     def sample() -> None:
         while not is_over.wait(SAMPLE_SECONDS):
-            found.peak_memory = max(found.peak_memory, available - read_available())
+            found.peak_memory = max(found.peak_memory, available - available_memory())
 
     sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
@@ -39,12 +41,6 @@ def watch_footprint() -> Iterator[Footprint]:
         is_over.set()
         sampler.join()
         found.downloaded = read_received() - received
-
-
-def read_available(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the bytes of memory that may be used without swapping."""
-    line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) * 1024
 
 
 def read_received(table: Path = Path("/proc/net/dev")) -> int:
@@ -66,4 +62,4 @@ def measure_disk(folder: Path) -> int:
 def settle_memory(seconds: float = 5.0) -> int:
     """Return the available memory once what has ended has given its own back."""
     time.sleep(seconds)
-    return read_available()
+    return available_memory()

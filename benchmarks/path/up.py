@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.path.footprint import measure_disk, read_available, settle_memory, watch_footprint
+from benchmarks.path.footprint import measure_disk, settle_memory, watch_footprint
+from e2e.cluster.memory import available_memory
 from e2e.cluster.settings import REPOSITORY
 
 CACHES = {
@@ -31,14 +32,14 @@ class Made:
 
 
 class Clone:
-    """A clone in a folder of its own; with `is_cold` a home there too, where its caches begin empty."""
+    """A clone in a folder of its own; with `is_cold` caches there too, which begin empty."""
 
     def __init__(self, folder: Path, *, is_cold: bool) -> None:
         self.path = folder / "millrace"
         self.caches = (
-            {variable: folder / "home" / name for variable, name in CACHES.items()} if is_cold else {}
+            {variable: folder / "caches" / name for variable, name in CACHES.items()} if is_cold else {}
         )
-        self._environment = {**os.environ, **{name: str(path) for name, path in self.caches.items()}}
+        self._environment = strangers_environment() | {name: str(path) for name, path in self.caches.items()}
         subprocess.run(["git", "clone", "-q", REPOSITORY, self.path], check=True)
 
     @property
@@ -63,6 +64,12 @@ class Clone:
         """Return the bytes of each cache of its own, and of the environment."""
         found = {CACHES[variable]: measure_disk(path) for variable, path in self.caches.items()}
         return {**found, "environment": measure_disk(self.path / ".venv")}
+
+
+def strangers_environment() -> dict[str, str]:
+    """Return our environment without what a make that started us hands to every make below it."""
+    handed = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
+    return {name: value for name, value in os.environ.items() if name not in handed}
 
 
 def show(line: str) -> str:
@@ -100,5 +107,5 @@ def time_ups(clone: Clone) -> dict[str, Any]:
         "first_up_disk_bytes": clone.measure_disks(),
         "second_up_seconds": round(second.seconds, 1),
         "second_up_steps": second.steps,
-        "running_memory_bytes": available - read_available(),
+        "running_memory_bytes": available - available_memory(),
     }

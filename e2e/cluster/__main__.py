@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import ClusterError, PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.prechecks import check_machine, check_port
 from e2e.cluster.product import (
@@ -31,13 +31,11 @@ USUAL_STATE = REPOSITORY / ".millrace"
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
-    parser.add_argument(
-        "--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)"
-    )
+    parser.add_argument("--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the cluster, install Millrace, serve an example")
-    up.add_argument("--api-port", type=int, default=API_PORT, help="the API server's port on 127.0.0.1")
-    up.add_argument("--prometheus-port", type=int, default=PROMETHEUS_PORT, help="Prometheus' port there")
+    up.add_argument("--api-port", type=int, help=f"the API server's port on 127.0.0.1 ({API_PORT})")
+    up.add_argument("--prometheus-port", type=int, help=f"Prometheus' port there ({PROMETHEUS_PORT})")
     up.add_argument(
         "--node", action="append", metavar="name=NAME,gpus=N,cpu=N,memory=Q", help="a Node; repeatable"
     )
@@ -70,14 +68,24 @@ def prepare(arguments: argparse.Namespace) -> LocalCluster:
     cache = cache_folder()
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
     check_machine(state, cache, must_build=must_build)
-    ports = free_ports(arguments.api_port, arguments.prometheus_port)
+    ports = free_ports(arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT)
     cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
-    running = {record.name for record in cluster.processes.running()}
-    if "kube-apiserver" not in running:
-        check_port(cluster.ports.api, "--api-port")
-    if "prometheus" not in running:
-        check_port(cluster.ports.prometheus, "--prometheus-port")
+    check_ports(arguments, cluster)
     return cluster
+
+
+def check_ports(arguments: argparse.Namespace, cluster: LocalCluster) -> None:
+    """Refuse ports that are taken, and others than a running cluster has. Raises PrecheckFailedError."""
+    running = {record.name for record in cluster.processes.running()}
+    for part, flag, asked, port in (
+        ("kube-apiserver", "--api-port", arguments.api_port, cluster.ports.api),
+        ("prometheus", "--prometheus-port", arguments.prometheus_port, cluster.ports.prometheus),
+    ):
+        if part not in running:
+            check_port(port, flag)
+        elif asked not in (None, port):
+            ending = end_command(cluster.layout.state)
+            raise PrecheckFailedError(f"{part} runs on port {port}; to move it end it first: {ending}")
 
 
 def show_product(cluster: LocalCluster, laps: Laps) -> Gateway:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -54,12 +53,20 @@ class LocalCluster:
         """`nodes` are the words of the process nodes' `--node`; none: a control plane alone."""
         self.layout = Layout(state.absolute())
         self.nodes = tuple(nodes)
-        self.ports = Ports.load(self.layout.ports) or ports or free_ports()
         self.processes = ProcessTable(self.layout.records, self.layout.logs)
+        self.ports = self._choose_ports(ports)
         self._detached = detached
         self._say = say
         self._programs: Mapping[str, Path] = {}
         self._reaper: subprocess.Popen[bytes] | None = None
+        self._api: ApiReader | None = None
+
+    def _choose_ports(self, asked: Ports | None) -> Ports:
+        """Return the ports of what runs; where nothing runs, those that are asked for."""
+        known = Ports.load(self.layout.ports)
+        if known and (asked is None or self.processes.running()):
+            return known
+        return asked or free_ports()
 
     @property
     def kubeconfig(self) -> Path:
@@ -124,6 +131,9 @@ class LocalCluster:
         """
         self._check_folder()
         ended = self.processes.stop_all()
+        if self._api is not None:
+            self._api.close()
+            self._api = None  # the next cluster has other keys
         if self._reaper and self._reaper.stdin:
             self._reaper.stdin.close()
             self._reaper.wait()
@@ -131,10 +141,12 @@ class LocalCluster:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return ended
 
-    @cached_property
+    @property
     def api(self) -> ApiReader:
         """What reads objects without a kubectl, once the cluster has its keys."""
-        return ApiReader(self.api_url, client_context(self.layout.keys, "ca", "admin"))
+        if self._api is None:
+            self._api = ApiReader(self.ports.api, client_context(self.layout.keys, "ca", "admin"))
+        return self._api
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it printed. Raises PartFailedError."""

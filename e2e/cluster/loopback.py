@@ -1,5 +1,6 @@
 """HTTP to this machine's own parts. It asks no proxy, whatever the environment names."""
 
+import http.client
 import ssl
 import urllib.request
 
@@ -18,6 +19,6 @@ def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
     """Return whether a GET is answered with success."""
     try:
         fetch(url, context)
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
     return True

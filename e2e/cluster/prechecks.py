@@ -10,14 +10,15 @@ from pathlib import Path
 
 from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.memory import available_memory
 from e2e.cluster.settings import VENV
 
 MINIMUM_PYTHON = (3, 11)
 COMPILERS = ("c++", "g++", "clang++")
 """As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
 MEMORY_TO_RUN = 3_000_000_000
-"""Bytes: control plane 0.7 GB, Prometheus 0.1, operators and gateways 0.4, a replica or two of the
-example at 0.6 each, and room to breathe."""
+"""Bytes. 1.3 GB are taken with one replica of the example (running_memory_bytes of benchmarks/path); garbage
+may wait in the control plane, and each further replica takes 0.3."""
 
 
 def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None:
@@ -27,12 +28,6 @@ def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None
             f"Python {version[0]}.{version[1]} is too old; run this with Python 3.11 or newer "
             "(make up PYTHON=python3.11)"
         )
-
-
-def available_memory(meminfo: str) -> int:
-    """Parse the bytes that may be used without swapping from /proc/meminfo's text."""
-    kibibytes = next(line.split()[1] for line in meminfo.splitlines() if line.startswith("MemAvailable:"))
-    return int(kibibytes) * 1024
 
 
 def check_memory(available: int, needed: int = MEMORY_TO_RUN) -> None:
@@ -119,7 +114,7 @@ def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:
     """Refuse a machine on which the cluster could not run. Raises PrecheckFailedError."""
     check_python()
     check_disks(list_needs(state, cache, VENV, os.environ, must_build=must_build))
-    check_memory(available_memory(Path("/proc/meminfo").read_text()))
+    check_memory(available_memory())
     if not os.access(state if state.exists() else state.parent, os.W_OK):
         raise PrecheckFailedError(f"{state} can't be written; run as its owner or name another --state-dir")
     check_namespaces()

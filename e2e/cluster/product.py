@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.cluster.api_reader import Object, has_condition
+from e2e.cluster.api_reader import find_condition, has_condition, is_observed
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.progress import Say
@@ -107,9 +107,9 @@ def describe_component(cluster: LocalCluster, component: str) -> str:
     """Say what a component's pods wait for; empty once all of them are ready."""
     deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
     deployment = cluster.api.get(f"{deployments}/millrace-{component}")
-    wanted = deployment["spec"]["replicas"]
-    ready = deployment.get("status", {}).get("readyReplicas", 0)
-    if ready >= wanted:
+    wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
+    ready = status.get("readyReplicas", 0)
+    if is_observed(deployment) and min(ready, status.get("updatedReplicas", 0)) >= wanted:
         return ""
     pods = cluster.api.list(f"/api/v1/namespaces/{NAMESPACE}/pods", f"millrace.dev/component={component}")
     reasons = sorted({reason for pod in pods if (reason := pod_reason(pod))})
@@ -141,10 +141,14 @@ def wait_for_example(cluster: LocalCluster, say: Say) -> None:
 
 def describe_example(cluster: LocalCluster) -> str:
     """Say why the example is not Ready; empty once it is."""
-    conditions = cluster.api.get(SERVICE_PATH).get("status", {}).get("conditions", [])
-    ready: Object = next((each for each in conditions if each["type"] == "Ready"), {})
-    if ready.get("status") == "True":
+    found = cluster.api.get(SERVICE_PATH)
+    if not is_observed(found):
+        return f"{SERVICE}: the operator has not seen this change yet"
+    ready, progressing = find_condition(found, "Ready"), find_condition(found, "Progressing")
+    if ready.get("status") == "True" and progressing.get("status") != "True":
         return ""
+    if ready.get("status") == "True":
+        return f"{SERVICE}: {progressing['reason']}: {progressing['message']}"
     reason = f"{ready['reason']}: {ready['message']}" if ready else "the operator has not seen it yet"
     return f"{SERVICE}: {reason}"
 

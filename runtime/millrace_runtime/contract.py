@@ -24,7 +24,8 @@ PORT_LIVE: Final = 8001  # the supervisor's /livez, answered without the HTTP pr
 PORT_NAME_HTTP: Final = "http"
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
-PATH_STARTED: Final = "/readyz?wait=4"  # answered once the replica is ready, after 4 s at most
+STARTED_WAIT_SECONDS: Final = 4
+PATH_STARTED: Final = f"/readyz?wait={STARTED_WAIT_SECONDS}"  # answered once ready, at most so much later
 PATH_METRICS: Final = "/metrics"
 CONTAINER_REPLICA: Final = "replica"
 # On a replica's 503: it is shutting down and has not begun this request, so another may have it.

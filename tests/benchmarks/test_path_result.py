@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.path.__main__ import show, without_first_up
-from benchmarks.path.footprint import measure_disk, read_available, read_received
-from benchmarks.path.up import read_steps
+from benchmarks.path.footprint import measure_disk, read_received
+from benchmarks.path.up import read_steps, strangers_environment
 from e2e.cluster import progress
 from e2e.cluster.progress import Laps
 
@@ -44,6 +44,12 @@ def test_the_steps_are_read_from_what_make_up_says(monkeypatch: pytest.MonkeyPat
     assert steps == {"venv": 0.0, "cluster": 3.5, "chart": 0.8, "operator and gateway": 4.8}
 
 
+def test_a_clone_is_not_handed_the_flags_of_the_make_that_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=--warm")
+    monkeypatch.setenv("ARGS", "--warm")
+    assert not {"MAKEFLAGS", "ARGS"} & set(strangers_environment())
+
+
 def test_a_files_second_name_takes_no_disk(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"x" * 100_000)
     alone = measure_disk(tmp_path)
@@ -57,5 +63,3 @@ def test_what_the_kernel_counts_is_read(tmp_path: Path) -> None:
     table = tmp_path / "dev"
     table.write_text("Inter-|   Receive\n face |bytes packets\n  lo: 500 1 0\neth0:  70 2 0\n eth1: 7 1 0\n")
     assert read_received(table) == 77
-    table.write_text("MemTotal: 9 kB\nMemAvailable:   2 kB\n")
-    assert read_available(table) == 2048

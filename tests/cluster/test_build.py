@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.build import announce, get_programs, go_arguments, last_words, link_programs
+from e2e.cluster.build import announce, get_programs, go_arguments, last_words, limit_compilers, link_programs
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.sources import PARTS, Origin, Part, Program, Source
 
@@ -106,3 +106,9 @@ def test_links_are_replaced(tmp_path: Path) -> None:
         link_programs({"kubectl": tmp_path / target}, tmp_path / "bin")
     assert (tmp_path / "bin" / "kubectl").readlink() == tmp_path / "new"
     assert len(list((tmp_path / "bin").iterdir())) == 1
+
+
+def test_compilers_collect_late_only_where_memory_allows_it_for_every_core() -> None:
+    assert limit_compilers(24 << 30, 2) == {"GOGC": "off", "GOMEMLIMIT": str(1 << 30)}
+    assert limit_compilers(8 << 30, 8) == {"GOGC": "off", "GOMEMLIMIT": str(1 << 29)}
+    assert limit_compilers(6 << 30, 8) == {}

@@ -136,6 +136,18 @@ def test_ports_are_kept_for_the_next_process(tmp_path: Path) -> None:
     assert LocalCluster(tmp_path).ports == ports
 
 
+def test_ports_that_are_asked_for_beat_those_of_a_cluster_that_has_ended(tmp_path: Path) -> None:
+    free_ports(api=6443).save(tmp_path / "ports.json")
+    asked = free_ports(api=7443)
+    assert LocalCluster(tmp_path, ports=asked).ports == asked
+    table = LocalCluster(tmp_path).processes
+    table.start("etcd", ("sleep", "60"), {})
+    try:
+        assert LocalCluster(tmp_path, ports=asked).ports.api == 6443
+    finally:
+        table.stop_all(seconds=0.0)
+
+
 def test_a_control_plane_alone_has_no_nodes(tmp_path: Path) -> None:
     assert "nodes" not in LocalCluster(tmp_path, nodes=()).part_names
     assert "nodes" in LocalCluster(tmp_path).part_names

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.memory import available_memory
 from e2e.cluster.prechecks import (
     allow_namespaces,
-    available_memory,
     check_compiler,
     check_memory,
     check_namespaces,
@@ -25,8 +25,9 @@ def test_an_old_python_is_refused() -> None:
         check_python((3, 10))
 
 
-def test_too_little_memory_is_refused() -> None:
-    available = available_memory("MemTotal: 900 kB\nMemAvailable:    1000000 kB\n")
+def test_too_little_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemAvailable:    1000000 kB\n")
+    available = available_memory(tmp_path / "meminfo")
     assert available == 1_024_000_000
     with pytest.raises(PrecheckFailedError, match=r"1\.0 GB of memory are available"):
         check_memory(available)

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from e2e.ramp import Ramp
-from e2e.traffic import Load, Phase, Stream, Target
+from e2e.traffic import Load, Phase, Stream, Target, check_size
 
 
 def event(text: str = "", finish: str | None = None) -> dict[str, Any]:
@@ -89,3 +89,9 @@ def test_a_window_without_a_stream_does_not_meet_the_objective() -> None:
     load = Load(Target("http://127.0.0.1:1"))
     load.streams = [Stream(0, 2, sent=16.0, first_token=16.1), Stream(1, 2, sent=26.0, first_token=26.1)]
     assert Ramp(load, peak_at=15.0).recovery_seconds(15.0) == 10.0
+
+
+def test_a_load_that_would_end_early_is_refused() -> None:
+    check_size([Phase(10.0, 5.0)])
+    with pytest.raises(ValueError, match="66000 requests are more than 60000: make the load shorter"):
+        check_size([Phase(60.0, 100.0), Phase(600.0, 100.0)])

@@ -40,6 +40,13 @@ def test_an_environment_that_was_half_made_is_made_anew(empty_environment: Path)
     )
 
 
+def test_a_pip_of_another_python_is_none(empty_environment: Path) -> None:
+    pip = empty_environment / "lib" / "python3.10" / "site-packages" / "pip"
+    pip.mkdir(parents=True)
+    (pip / "__main__.py").touch()
+    assert not environment.has_pip()
+
+
 def fail_to_install(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
     def fail(_: Say) -> None:
         raise failure

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from millrace_kernels.native.instruction_sets import buildable_sets
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "operator", "runtime", "kernels")
-PACKAGES = ("millrace_operator", "millrace_runtime", "millrace_gateway", "millrace_cli", "millrace_kernels")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = {Path(path).name for path in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
 COMPILER = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; echo made > "$2"\n'
 pytestmark = pytest.mark.slow
 

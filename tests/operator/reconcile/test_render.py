@@ -1,10 +1,16 @@
 from millrace_operator.cluster.kinds import SERVICE, Obj
 from millrace_operator.reconcile.render.metadata import render_child
 from millrace_operator.reconcile.render.network import render_headless_service, render_service
-from millrace_operator.reconcile.render.pod_template import model_path, render_arguments, render_pod_template
+from millrace_operator.reconcile.render.pod_template import (
+    START_SECONDS,
+    model_path,
+    render_arguments,
+    render_pod_template,
+)
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import render_disruption_budget
 from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
 from tests.operator.world import make_service
 
 SETTINGS = RenderSettings(gateway_port=8080)
@@ -21,6 +27,12 @@ def test_arguments_say_only_what_was_written() -> None:
     assert render_arguments(service, Spec.model_validate(service["spec"])) == [
         "serve", "--model", "/models/stories", "--served-name", "chat",
     ]  # fmt: skip
+
+
+def test_a_replica_may_start_for_half_an_hour_whether_its_image_holds_the_probe_or_not() -> None:
+    probe = template()["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == START_SECONDS
+    assert contract.STARTED_WAIT_SECONDS <= probe["periodSeconds"] < probe["timeoutSeconds"]
 
 
 def test_every_engine_setting_reaches_the_replica() -> None:

@@ -135,10 +135,11 @@ def _render_probes() -> dict[str, Any]:
     return {
         "startupProbe": {
             "httpGet": started,
-            "periodSeconds": 1,
-            # It connects before the HTTP process runs: its 4 s begin only then.
+            "initialDelaySeconds": 1,  # the port is bound by then
+            "periodSeconds": contract.STARTED_WAIT_SECONDS,
+            # It connects before the HTTP process runs, and only then does the wait begin.
             "timeoutSeconds": 10,
-            "failureThreshold": START_SECONDS // 4,  # each failing probe is held for 4 s
+            "failureThreshold": START_SECONDS // contract.STARTED_WAIT_SECONDS,
         },
         "readinessProbe": {"httpGet": ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {"httpGet": live, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 3},
