@@ -4,6 +4,8 @@ import importlib
 import sys
 from dataclasses import dataclass
 
+from millrace_runtime.replica.garbage import paused_collection
+
 
 @dataclass(frozen=True)
 class SubCommand:
@@ -42,7 +44,8 @@ def usage() -> str:
 def run(sub_command: SubCommand, argv: list[str]) -> int:
     """Load and run a sub-command, and return its exit status."""
     try:
-        module = importlib.import_module(sub_command.module)
+        with paused_collection():
+            module = importlib.import_module(sub_command.module)
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("millrace"):
             raise
