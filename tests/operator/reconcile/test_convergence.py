@@ -37,43 +37,6 @@ async def test_nothing_is_written_when_nothing_changed_even_after_a_restart() ->
     assert await world.reconcile_until_quiet() == 0
 
 
-async def test_the_log_says_once_what_is_written_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "millrace_operator.reconcile")
-    world = await started()
-    name = world.objects("Deployment")[0]["metadata"]["name"]
-    first = world.pods()[0]["metadata"]["name"]
-    absent, differs = "it does not exist", "it differs from what is wanted"
-    assert drain(caplog) == [
-        f"apply ServiceAccount chat-replica: {absent}",
-        f"apply Service chat-replicas: {absent}",
-        f"apply Service chat: {absent}",
-        f"apply ControllerRevision {name}: {absent}",
-        f"apply Deployment {name}: {absent}",
-        f"apply PodDisruptionBudget chat: {absent}",
-    ]
-    world.edit(replicas=2)
-    await world.settle()
-    assert drain(caplog) == [
-        f"apply Deployment {name}: replicas 1 -> 2",
-        f"apply PodDisruptionBudget chat: {differs}",
-    ]
-    (second,) = {pod["metadata"]["name"] for pod in world.pods()} - {first}
-    world.edit(replicas=1)
-    await world.settle()
-    assert drain(caplog) == [
-        f"mark Pod {second}: it goes first (its load is not known)",
-        f"apply PodDisruptionBudget chat: {differs}",
-        f"apply Deployment {name}: replicas 2 -> 1",
-    ]
-
-
-def drain(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the service since the last call."""
-    lines = [message.removeprefix(f"{KEY}: ") for message in caplog.messages]
-    caplog.clear()
-    return lines
-
-
 async def test_the_decision_is_in_status_before_a_deployment_follows_it() -> None:
     world = await started()
     world.cluster.writes.clear()
