@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from millrace_runtime import contract
 
 BACKLOG = 2048
+"""Connections that may wait to be accepted. Give it to the server too: aiohttp listens again, with 128."""
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT})
 """What a kernel without IPv6 answers, or one where it is switched off."""
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104  shown, not bound

@@ -9,7 +9,7 @@ from aiohttp import web
 from millrace_gateway.objects import Key
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from tests.addresses import needs_ipv6, url_of
+from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 from tests.gateway.conftest import Bench
 from tests.gateway.test_proxy import BODY, CHAT, COMPLETIONS, FINISHED, IN_FLIGHT
 
@@ -24,6 +24,10 @@ async def list_ids(bench: Bench, host: str | None = None) -> list[str]:
     headers = {"Host": host} if host else {}
     async with bench.client.get(f"{bench.url}/v1/models", headers=headers) as response:
         return [model["id"] for model in (await response.json())["data"]]
+
+
+async def test_a_burst_of_connections_may_wait(bench: Bench) -> None:
+    assert backlog_of(bench.site) == expected_backlog()
 
 
 @needs_ipv6

@@ -15,7 +15,7 @@ from millrace_operator.server import (
     build_app,
     serve,
 )
-from tests.addresses import needs_ipv6, url_of
+from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 
 
 class State:
@@ -50,6 +50,11 @@ async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> No
     async with serve(make_views(State()), address, 0) as site, aiohttp.ClientSession() as http:
         for host in asked:
             assert (await http.get(f"{url_of(site, host)}/healthz")).status == 200
+
+
+async def test_a_burst_of_connections_may_wait() -> None:
+    async with serve(make_views(State()), "127.0.0.1", 0) as site:
+        assert backlog_of(site) == expected_backlog()
 
 
 async def test_a_taken_port_is_named_with_the_flag_that_moves_it() -> None:
