@@ -3,6 +3,7 @@
 Standard library only: operator, gateway and supervisor use it.
 """
 
+import argparse
 import errno
 import socket
 from collections.abc import Callable, Mapping
@@ -28,6 +29,13 @@ class _Place(NamedTuple):
 def read_bind_address(environment: Mapping[str, str]) -> str:
     """Return the address that the environment says, else the default."""
     return environment.get(contract.ENV_BIND_ADDRESS) or contract.DEFAULT_BIND_ADDRESS
+
+
+def parse_port(text: str) -> int:
+    """Return the port that a flag's value says. Raises ArgumentTypeError, which argparse shows."""
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
 
 
 def open_listener(address: str, port: int, make_socket: SocketMaker = socket.socket) -> socket.socket:
