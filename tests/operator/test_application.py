@@ -1,6 +1,7 @@
 """The parts put together on the fake API server; only Kopf's watches are left out."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -9,7 +10,7 @@ from e2e.polling import wait_until_async
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.cluster.errors import ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.lease import LeaseView
+from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
@@ -71,6 +72,17 @@ async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) ->
     await application.election.campaign()
     await application._relist()
     assert application._read_decision(KEY) is None
+
+
+async def test_a_replica_that_lost_the_lease_does_not_name_itself_as_the_leader(cluster: FakeCluster) -> None:
+    view = make_view()
+    application = Application(SETTINGS, cluster, view, Metrics())
+    await application.election.campaign()
+    health = application._read_health()
+    assert (health.is_leader, health.leader) == (True, SETTINGS.identity)
+    view.renewed_at = time.monotonic() - DEADLINE_SECONDS
+    health = application._read_health()
+    assert (health.is_leader, health.leader) == (False, "")
 
 
 async def test_stopping_lets_the_lease_go(application: Application, cluster: FakeCluster) -> None:
