@@ -50,6 +50,16 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
     assert rules[1] == "get, list, watch"
 
 
+def test_the_operator_has_no_right_that_it_does_not_use() -> None:
+    """It writes status by apply and reads it with the object. It records Events, and Kopf posts none."""
+    rules = dict(
+        re.findall(
+            r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"].partition("gateway\nrules")[0]
+        )
+    )
+    assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create")
+
+
 def read_probes(template: str) -> dict[str, Any]:
     """A probe is plain YAML once its port is filled in."""
     found = re.findall(r"^ {8}(\w+Probe:\n(?: {10}.*\n)+)", TEMPLATES[template], re.MULTILINE)

@@ -22,6 +22,9 @@ FIELD_MANAGER = "millrace-operator"
 APPLY_QUERY = {"fieldManager": FIELD_MANAGER, "force": "true"}
 APPLY_TYPE = "application/apply-patch+yaml"
 LIST_CHUNK = 500
+WRITES_PER_SECOND = 50.0
+BURST = 100
+TIMEOUT_SECONDS = 15.0
 CREATE_ONLY_VERSION = "1"
 """A resourceVersion that no live object has: an apply with it creates, or is a 409."""
 
@@ -34,16 +37,13 @@ class ApiServer(Cluster):
         access: Access,
         *,
         may_write: Callable[[], bool],
-        writes_per_second: float = 50,
-        burst: int = 100,
-        timeout_seconds: float = 15,
         on_request: Callable[[str, int], None] = lambda _method, _code: None,
     ) -> None:
         self._access = access
         self._may_write = may_write
         self._on_request = on_request
-        self._bucket = TokenBucket(writes_per_second, burst, time.monotonic())
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._bucket = TokenBucket(WRITES_PER_SECOND, BURST, time.monotonic())
+        self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
