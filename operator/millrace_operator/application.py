@@ -142,7 +142,8 @@ class Application:
         """Reconcile one service and return the result in controller-runtime's words."""
         try:
             again = await self._reconciler.reconcile(key)
-        except NotLeaderError:
+        except NotLeaderError:  # for a moment, or until another leader lists everything
+            self.queue.retry(key)
             return "error"
         except ConflictError:
             await self._refresh(key)
