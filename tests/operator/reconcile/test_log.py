@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError
+from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from tests.operator.world import KEY, World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
@@ -67,6 +67,18 @@ async def test_a_refused_write_is_a_warning_with_the_servers_words(caplog: pytes
     world.cluster.faults.extend([None, RefusedError(REFUSAL)])
     await world.reconcile()
     assert drain(caplog)[0] == "status: ChildRefused, 0 of 1 desired replicas ready"
+
+
+async def test_an_event_that_is_not_recorded_is_said_and_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    await world.reconcile_until_quiet()
+    world.run_controllers()
+    world.cluster.faults.extend([None, TransientError("away")])
+    await world.reconcile()
+    assert world.condition("Ready")["status"] == "True"
+    assert "event not recorded: away" in drain(caplog)
 
 
 @pytest.mark.parametrize("fault", [NotLeaderError("the Lease ran out"), ConflictError("old")])
