@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
@@ -90,7 +90,7 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
     call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
     bench.gateway.service_sink.replace([])
-    with bench.gateway.metrics.count_request(Key("team", "chat")):
+    with bench.gateway.metrics.count_request(ServiceKey("team", "chat")):
         release.set()
         async with await call as response:
             assert response.status == 200

@@ -5,6 +5,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from millrace_operator.cluster.errors import BadStartError
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
 from millrace_operator.server import (
@@ -29,12 +30,12 @@ def make_views(state: State) -> Views:
     metrics.count_request("PATCH", 200)
     queue = WorkQueue()
     for name in "abc":
-        queue.add(("shop", name))
+        queue.add(ServiceKey("shop", name))
     metrics.follow(queue, lambda: 1.5, "lease", lambda: state.leads)
     return Views(
         metrics=metrics,
         read_health=lambda: Health(state.watch, state.queue, state.leads, "pod-b"),
-        read_decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
+        read_decision=lambda key: {"decision": {"desired": 2}} if key == ServiceKey("shop", "chat") else None,
     )
 
 

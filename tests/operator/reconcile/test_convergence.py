@@ -50,7 +50,7 @@ async def test_a_child_deleted_by_hand_comes_back(kind: Kind) -> None:
     world = await started()
     names = {child["metadata"]["name"] for child in world.objects(kind.kind)}
     for name in names:
-        world.cluster.remove(kind, KEY[0], name)
+        world.cluster.remove(kind, KEY.namespace, name)
     await world.settle()
     assert {child["metadata"]["name"] for child in world.objects(kind.kind)} == names
 
@@ -70,7 +70,7 @@ async def test_somebody_elses_service_of_the_same_name_is_left_alone_and_reporte
     theirs = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": KEY[0], "name": KEY[1]},
+        "metadata": {"namespace": KEY.namespace, "name": KEY.name},
         "spec": {"ports": []},
     }
     stored = world.cluster.put(theirs)
@@ -257,7 +257,7 @@ async def test_a_record_deleted_mid_rollout_costs_no_serving_pod() -> None:
     world.broken[world.status["updateRevision"]] = crash_status()
     await world.settle()
     for record in world.objects("ControllerRevision"):
-        del world.cluster.objects[("ControllerRevision", KEY[0], record["metadata"]["name"])]
+        del world.cluster.objects[("ControllerRevision", KEY.namespace, record["metadata"]["name"])]
     await world.settle()
     assert len(world.pods(stable)) == 2
     assert len(world.objects("ControllerRevision")) == 2
@@ -268,7 +268,7 @@ async def test_a_pod_that_vanished_is_no_conflict_for_ever() -> None:
     await world.settle()
     world.edit(replicas=1)
     world.observe()
-    world.cluster.remove(POD, KEY[0], world.pods()[-1]["metadata"]["name"])
+    world.cluster.remove(POD, KEY.namespace, world.pods()[-1]["metadata"]["name"])
     with pytest.raises(ConflictError):
         await world.reconciler.reconcile(KEY)
     await world.settle()
