@@ -1,9 +1,13 @@
 """Servers on IPv6 and IPv4, as tests ask for them."""
 
 import socket
+import struct
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+
+from millrace_runtime.listener import BACKLOG
 
 
 def has_ipv6() -> bool:
@@ -27,3 +31,15 @@ def url_of(site: web.BaseSite, host: str) -> str:
     """The URL of a site that listens on a port of its choice, by one of its addresses."""
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def backlog_of(site: web.BaseSite) -> int:
+    """How many connections the kernel lets wait at a site. TCP_INFO of a listener has it as `tcpi_sacked`."""
+    info = site._server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)  # type: ignore[union-attr]
+    backlog: int = struct.unpack_from("I", info, 28)[0]
+    return backlog
+
+
+def expected_backlog() -> int:
+    """BACKLOG, or less where the machine allows less."""
+    return min(BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text()))

@@ -142,7 +142,8 @@ class Application:
         """Reconcile one service and return the result in controller-runtime's words."""
         try:
             again = await self._reconciler.reconcile(key)
-        except NotLeaderError:
+        except NotLeaderError:  # for a moment, or until another leader lists everything
+            self.queue.retry(key)
             return "error"
         except ConflictError:
             await self._refresh(key)
@@ -180,11 +181,13 @@ class Application:
         )
 
     def _read_health(self) -> Health:
+        is_leader, holder = self.election.is_leader(), self.election.holder
+        has_lost = not is_leader and holder == self._settings.identity
         return Health(
             overdue_seconds=self.ingest.overdue_seconds(),
             queue_age_seconds=self.queue.age_seconds(),
-            is_leader=self.election.is_leader(),
-            leader=self.election.holder,
+            is_leader=is_leader,
+            leader="" if has_lost else holder,
         )
 
     def _read_decision(self, key: ServiceKey) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
 from millrace_runtime import contract
-from millrace_runtime.listener import read_bind_address
+from millrace_runtime.listener import parse_port, read_bind_address
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -53,7 +53,9 @@ def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
 def _add_render_flags(parser: argparse.ArgumentParser) -> None:
     add, defaults = parser.add_argument, RenderSettings
     add("--gateway-service", default=defaults.gateway_service, help="DNS name of the gateway's Service")
-    add("--gateway-port", type=int, default=defaults.gateway_port, help="port of the gateway's Service")
+    add(
+        "--gateway-port", type=parse_port, default=defaults.gateway_port, help="port of the gateway's Service"
+    )
     add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
     add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
     add(
@@ -68,7 +70,12 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
     add("--identity", default=os.environ.get("POD_NAME", socket.gethostname()), help="name in the Lease")
-    add("--port", type=int, default=contract.PORT_OPERATOR_METRICS, help="port of /metrics and /healthz")
+    add(
+        "--port",
+        type=parse_port,
+        default=contract.PORT_OPERATOR_METRICS,
+        help="port of /metrics and /healthz",
+    )
     add("--workers", type=int, default=4, help="services reconciled at the same time")
     add("--log-level", default="INFO", choices=LOG_LEVELS, help="least that is logged")
 

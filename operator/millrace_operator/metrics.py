@@ -1,4 +1,4 @@
-"""The operator's own metrics, under controller-runtime's names so that its dashboards carry over."""
+"""The operator's own metrics. A metric that controller-runtime has too has its name and labels."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,11 +20,15 @@ class _QueueCollector(Collector):
         self._queue = queue
 
     def collect(self) -> Iterable[Metric]:
-        """Yield its depth, adds and retries."""
+        """Return its depth, adds and retries."""
         queue = self._queue
-        yield GaugeMetricFamily("workqueue_depth", "Keys that wait.", len(queue))
-        yield CounterMetricFamily("workqueue_adds", "Keys added.", queue.num_added)
-        yield CounterMetricFamily("workqueue_retries", "Keys tried again.", queue.num_retries)
+        depth = GaugeMetricFamily("workqueue_depth", "Keys that wait.", labels=["name"])
+        adds = CounterMetricFamily("workqueue_adds", "Keys added.", labels=["name"])
+        retries = CounterMetricFamily("workqueue_retries", "Keys tried again.", labels=["name"])
+        depth.add_metric([_CONTROLLER], len(queue))
+        adds.add_metric([_CONTROLLER], queue.num_added)
+        retries.add_metric([_CONTROLLER], queue.num_retries)
+        return depth, adds, retries
 
 
 class Metrics:
@@ -39,7 +43,8 @@ class Metrics:
         self._seconds = Histogram(
             f"{per_controller}_time_seconds", "Duration.", ["controller"], registry=self.registry
         )
-        self.active_workers = gauge(f"{_PREFIX}_active_workers", "Workers at work.")
+        workers = gauge(f"{_PREFIX}_active_workers", "Workers at work.", ["controller"])
+        self.active_workers = workers.labels(_CONTROLLER)
         self._watch_age = gauge("watch_last_event_age_seconds", "Since the last watch event.")
         self._leader = gauge("leader_election_master_status", "1 while leading.", ["name"])
         self.relists = counter("relist_total", "Complete lists.")
@@ -65,7 +70,7 @@ class Metrics:
         self._requests.labels(method, str(code)).inc()
 
     def count_reconcile(self, result: str, seconds: float) -> None:
-        """Count a reconcile: result success, requeue_after or error."""
+        """Count a reconcile: result success, requeue_after, requeue or error."""
         self._reconciles.labels(_CONTROLLER, result).inc()
         self._seconds.labels(_CONTROLLER).observe(seconds)
         if result == "error":

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.metrics import Metrics
-from millrace_runtime.listener import open_listener, show_address
+from millrace_runtime.listener import BACKLOG, open_listener, show_address
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
@@ -59,7 +59,7 @@ async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.Base
     runner = web.AppRunner(build_app(views), access_log=None)
     await runner.setup()
     try:
-        site = web.SockSite(runner, listener)
+        site = web.SockSite(runner, listener, backlog=BACKLOG)
         await site.start()
         yield site
     finally:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
@@ -11,7 +11,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 class HostAddress(NamedTuple):
     """A Host of the form `<name>.<namespace>`."""
 
-    key: Key
+    key: ServiceKey
     is_qualified: bool
     """`.svc` followed, so that it can only be meant as a Service of this cluster."""
 
@@ -24,4 +24,4 @@ def parse_host(host: str, cluster_domain: str) -> HostAddress | None:
         return None
     if suffix not in ("", "svc", f"svc.{cluster_domain.lower()}"):
         return None
-    return HostAddress(Key(namespace=key[1], name=key[0]), is_qualified=bool(suffix))
+    return HostAddress(ServiceKey(namespace=key[1], name=key[0]), is_qualified=bool(suffix))

@@ -8,7 +8,15 @@ tenant's prompts. Services of one namespace that share a served name answer to i
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millrace_gateway.objects import Key, Object, Replica, Service, read_key, read_replica, read_service
+from millrace_gateway.objects import (
+    Object,
+    Replica,
+    Service,
+    ServiceKey,
+    read_key,
+    read_replica,
+    read_service,
+)
 
 
 @dataclass(frozen=True)
@@ -27,9 +35,9 @@ class Catalogue:
     """Owner of the services and replicas as last seen. Lookups never wait and never raise."""
 
     def __init__(self) -> None:
-        self._services: dict[Key, Service] = {}
+        self._services: dict[ServiceKey, Service] = {}
         self._replicas: dict[str, Replica] = {}
-        self._ready: dict[Key, tuple[Replica, ...]] = {}
+        self._ready: dict[ServiceKey, tuple[Replica, ...]] = {}
         self._short: dict[str, Route] = {}
 
     # Events in.
@@ -74,7 +82,7 @@ class Catalogue:
 
     # Lookups out.
 
-    def find(self, key: Key) -> Route | None:
+    def find(self, key: ServiceKey) -> Route | None:
         """Return the route to one service by its namespace and name."""
         service = self._services.get(key)
         return Route((service,)) if service else None
@@ -86,7 +94,7 @@ class Catalogue:
         it: a service of another namespace would capture their clients.
         """
         namespace, slash, name = model.partition("/")
-        exact = self.find(Key(namespace, name)) if slash else None
+        exact = self.find(ServiceKey(namespace, name)) if slash else None
         if exact:
             return exact
         route = self._short.get(model)
@@ -105,7 +113,7 @@ class Catalogue:
         return any(key.namespace == namespace for key in self._services)
 
     @property
-    def keys(self) -> frozenset[Key]:
+    def keys(self) -> frozenset[ServiceKey]:
         """Every service there is."""
         return frozenset(self._services)
 
@@ -121,7 +129,7 @@ class Catalogue:
         """Return `<namespace>/<name>` of each service of a namespace."""
         return sorted(str(key) for key in self._services if key.namespace == namespace)
 
-    def _index(self, key: Key) -> None:
+    def _index(self, key: ServiceKey) -> None:
         ready = tuple(r for r in self._replicas.values() if r.key == key and r.is_ready)
         if ready:
             self._ready[key] = ready

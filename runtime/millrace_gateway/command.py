@@ -16,7 +16,7 @@ from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
 from millrace_runtime.contract import ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
-from millrace_runtime.listener import read_bind_address, show_address
+from millrace_runtime.listener import parse_port, read_bind_address, show_address
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def read_settings(argv: list[str]) -> Settings:
         help=f"the address to listen on (default: ${ENV_BIND_ADDRESS}, else all addresses, IPv6 and IPv4)",
     )
     parser.add_argument(
-        "--port", type=_read_port, default=PORT_GATEWAY, help="the port to listen on (default: %(default)s)"
+        "--port", type=parse_port, default=PORT_GATEWAY, help="the port to listen on (default: %(default)s)"
     )
     parser.add_argument(
         "--cluster-domain",
@@ -102,12 +102,6 @@ class _Signals:
         is_first = arrival.done()
         arrival.cancel()
         return is_first
-
-
-def _read_port(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
-    return int(text)
 
 
 def _fail(reason: str, status: int) -> int:

@@ -18,7 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 from millrace_runtime.contract import (
     METRIC_GATEWAY_ARRIVALS,
     METRIC_GATEWAY_FINISHED,
@@ -77,9 +77,9 @@ class Metrics:
         self._in_flight = Gauge(
             METRIC_GATEWAY_IN_FLIGHT, "Requests received and not ended.", _LABELS, registry=self.registry
         )
-        self._series: dict[Key, Series] = {}
+        self._series: dict[ServiceKey, Series] = {}
 
-    def track(self, keys: Collection[Key]) -> None:
+    def track(self, keys: Collection[ServiceKey]) -> None:
         """Begin the series of each new service, and drop those of deleted services."""
         for key in self._series.keys() - set(keys):
             self._remove(key)
@@ -91,7 +91,7 @@ class Metrics:
             )
 
     @contextmanager
-    def count_request(self, key: Key) -> Iterator[Ending]:
+    def count_request(self, key: ServiceKey) -> Iterator[Ending]:
         """Count a request's arrival, and at the exit its end, with the outcome that the caller has set.
 
         A request of a service that is not tracked is in no series. If its service is deleted meanwhile and
@@ -112,7 +112,7 @@ class Metrics:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _remove(self, key: Key) -> None:
+    def _remove(self, key: ServiceKey) -> None:
         del self._series[key]
         self._arrivals.remove(*key)
         self._in_flight.remove(*key)

@@ -10,7 +10,7 @@ Object = Mapping[str, Any]
 """A Kubernetes object as JSON gives it."""
 
 
-class Key(NamedTuple):
+class ServiceKey(NamedTuple):
     """Names one service in the cluster."""
 
     namespace: str
@@ -24,7 +24,7 @@ class Key(NamedTuple):
 class Service:
     """An InferenceService, as far as routing goes."""
 
-    key: Key
+    key: ServiceKey
     uid: str
     created: str
     """creationTimestamp: RFC 3339 in UTC, so it sorts as text."""
@@ -44,7 +44,7 @@ class Replica:
     """A pod that serves."""
 
     uid: str
-    key: Key
+    key: ServiceKey
     pod: str
     address: str
     is_ready: bool
@@ -74,17 +74,17 @@ def read_replica(item: Object) -> Replica | None:
     ready = _find_condition(item, "Ready").get("status") == "True"
     return Replica(
         uid=metadata["uid"],
-        key=Key(metadata["namespace"], service),
+        key=ServiceKey(metadata["namespace"], service),
         pod=metadata["name"],
         address=address,
         is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
     )
 
 
-def read_key(item: Object) -> Key:
+def read_key(item: Object) -> ServiceKey:
     """Read an object's namespace and name."""
     metadata = item["metadata"]
-    return Key(metadata["namespace"], metadata["name"])
+    return ServiceKey(metadata["namespace"], metadata["name"])
 
 
 def _find_condition(item: Object, kind: str) -> Object:

@@ -20,7 +20,7 @@ from millrace_gateway.upstream import open_session
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from millrace_runtime.listener import open_listener
+from millrace_runtime.listener import BACKLOG, open_listener
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Gateway:
             await runner.setup()
             try:
                 listener = open_listener(self.settings.bind_address, self.settings.port)
-                site = web.SockSite(runner, listener)
+                site = web.SockSite(runner, listener, backlog=BACKLOG)
                 await site.start()
                 yield site
             finally:

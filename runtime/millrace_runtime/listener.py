@@ -3,6 +3,7 @@
 Standard library only: operator, gateway and supervisor use it.
 """
 
+import argparse
 import errno
 import socket
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from millrace_runtime import contract
 
 BACKLOG = 2048
+"""Connections that may wait to be accepted. Give it to the server too: aiohttp listens again, with 128."""
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT})
 """What a kernel without IPv6 answers, or one where it is switched off."""
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104  shown, not bound
@@ -27,6 +29,13 @@ class _Place(NamedTuple):
 def read_bind_address(environment: Mapping[str, str]) -> str:
     """Return the address that the environment says, else the default."""
     return environment.get(contract.ENV_BIND_ADDRESS) or contract.DEFAULT_BIND_ADDRESS
+
+
+def parse_port(text: str) -> int:
+    """Return the port that a flag's value says. Raises ArgumentTypeError, which argparse shows."""
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
 
 
 def open_listener(address: str, port: int, make_socket: SocketMaker = socket.socket) -> socket.socket:

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import Metric
 
 from millrace_gateway.metrics import Metrics as GatewayMetrics
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 from millrace_operator.autoscale.decision import Reason as ScalingReason
 from millrace_operator.autoscale.explain import BINDINGS
 from millrace_operator.ingest.queue import WorkQueue
@@ -98,7 +98,7 @@ def replica_families() -> dict[str, Metric]:
 
 def gateway_families() -> dict[str, Metric]:
     metrics = GatewayMetrics()
-    metrics.track({Key("namespace", "service")})
+    metrics.track({ServiceKey("namespace", "service")})
     return exposed(metrics.registry.collect())  # type: ignore[arg-type]
 
 

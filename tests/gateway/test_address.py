@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.address import parse_host
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 
 LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
 
@@ -15,7 +15,7 @@ def test_every_way_to_write_a_service_is_understood(
     name: str, namespace: str, suffix: str, port: str
 ) -> None:
     for host in (f"{name}.{namespace}{suffix}{port}", f"{name}.{namespace}{suffix}{port}".upper()):
-        assert parse_host(host, "cluster.local") == (Key(namespace, name), bool(suffix))
+        assert parse_host(host, "cluster.local") == (ServiceKey(namespace, name), bool(suffix))
 
 
 @given(st.text())
@@ -46,4 +46,4 @@ def test_other_hosts_leave_it_to_the_model(host: str) -> None:
 
 
 def test_a_trailing_dot_and_another_cluster_domain_are_understood() -> None:
-    assert parse_host("a.b.svc.corp.example.:80", "Corp.Example") == (Key("b", "a"), True)
+    assert parse_host("a.b.svc.corp.example.:80", "Corp.Example") == (ServiceKey("b", "a"), True)

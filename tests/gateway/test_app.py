@@ -6,10 +6,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from tests.addresses import needs_ipv6, url_of
+from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 from tests.gateway.conftest import Bench
 from tests.gateway.test_proxy import BODY, CHAT, COMPLETIONS, FINISHED, IN_FLIGHT
 
@@ -24,6 +24,10 @@ async def list_ids(bench: Bench, host: str | None = None) -> list[str]:
     headers = {"Host": host} if host else {}
     async with bench.client.get(f"{bench.url}/v1/models", headers=headers) as response:
         return [model["id"] for model in (await response.json())["data"]]
+
+
+async def test_a_burst_of_connections_may_wait(bench: Bench) -> None:
+    assert backlog_of(bench.site) == expected_backlog()
 
 
 @needs_ipv6
@@ -86,7 +90,7 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
     call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
     bench.gateway.service_sink.replace([])
-    with bench.gateway.metrics.count_request(Key("team", "chat")):
+    with bench.gateway.metrics.count_request(ServiceKey("team", "chat")):
         release.set()
         async with await call as response:
             assert response.status == 200

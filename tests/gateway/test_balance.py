@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.balance import Balancer
-from millrace_gateway.objects import Key, Replica
+from millrace_gateway.objects import Replica, ServiceKey
 
-REPLICAS = tuple(Replica(f"p{i}", Key("a", "chat"), f"p{i}", f"127.9.8.{i}", is_ready=True) for i in range(3))
+REPLICAS = tuple(
+    Replica(f"p{i}", ServiceKey("a", "chat"), f"p{i}", f"127.9.8.{i}", is_ready=True) for i in range(3)
+)
 
 
 def test_the_least_loaded_is_picked() -> None:

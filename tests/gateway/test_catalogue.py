@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.catalogue import Catalogue, Route
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 from tests.gateway.conftest import make_pod, make_service
 
 
@@ -82,7 +82,7 @@ def test_a_service_may_serve_under_its_own_namespaces_prefix() -> None:
 
 def test_a_pods_life_moves_it_in_and_out_of_the_ready() -> None:
     catalogue = make_catalogue(make_service("a", "chat"))
-    route = catalogue.find(Key("a", "chat"))
+    route = catalogue.find(ServiceKey("a", "chat"))
     assert catalogue.ready_replicas(route) == ()
     catalogue.apply_replica(make_pod("a", "chat", "p1", ready=False))
     assert catalogue.ready_replicas(route) == ()
@@ -101,14 +101,14 @@ def test_a_pod_relabelled_leaves_its_former_service() -> None:
     catalogue = make_catalogue(make_service("a", "one"), make_service("a", "two"))
     catalogue.apply_replica(make_pod("a", "one", "p1"))
     catalogue.apply_replica(make_pod("a", "two", "p1"))
-    assert catalogue.ready_replicas(catalogue.find(Key("a", "one"))) == ()
-    assert len(catalogue.ready_replicas(catalogue.find(Key("a", "two")))) == 1
+    assert catalogue.ready_replicas(catalogue.find(ServiceKey("a", "one"))) == ()
+    assert len(catalogue.ready_replicas(catalogue.find(ServiceKey("a", "two")))) == 1
 
 
 def test_a_pod_in_another_namespace_serves_nothing_here() -> None:
     catalogue = make_catalogue(make_service("a", "chat"))
     catalogue.apply_replica(make_pod("evil", "chat", "p1"))
-    assert catalogue.ready_replicas(catalogue.find(Key("a", "chat"))) == ()
+    assert catalogue.ready_replicas(catalogue.find(ServiceKey("a", "chat"))) == ()
 
 
 NAMES = st.sampled_from(["x", "y"])

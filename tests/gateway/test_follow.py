@@ -6,7 +6,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from e2e.polling import wait_until_async
-from millrace_gateway.objects import Key
+from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_gateway.sinks import REPLICAS, SERVICES
@@ -34,12 +34,12 @@ async def test_services_and_replicas_are_listed_then_followed() -> None:
 
 
 async def check_changes(api: FakeApiServer, gateway: Gateway) -> None:
-    catalogue, two = gateway.catalogue, Key("a", "two")
+    catalogue, two = gateway.catalogue, ServiceKey("a", "two")
     await wait_until_async(
         "both streams", lambda: api.num_streams(SERVICES.path) and api.num_streams(REPLICAS.path)
     )
     assert gateway.lifecycle.is_synced
-    assert set(catalogue.keys) == {Key("a", "one")}
+    assert set(catalogue.keys) == {ServiceKey("a", "one")}
     api.put(SERVICES.path, make_service("a", "two"))
     api.put(REPLICAS.path, make_pod("a", "two", "p1"))
     route = await wait_until_async("the second service", lambda: catalogue.find(two))

@@ -1,4 +1,4 @@
-from millrace_gateway.objects import Key, read_replica, read_service
+from millrace_gateway.objects import ServiceKey, read_replica, read_service
 from tests.gateway.conftest import make_pod, make_service
 
 
@@ -16,7 +16,7 @@ def test_a_service_tells_why_it_is_not_ready() -> None:
 
 def test_a_bare_object_is_read() -> None:
     service = read_service({"metadata": {"namespace": "a", "name": "b"}})
-    assert (service.key, service.served_name, service.created) == (Key("a", "b"), "b", "")
+    assert (service.key, service.served_name, service.created) == (ServiceKey("a", "b"), "b", "")
 
 
 def test_a_replica_is_ready_only_with_condition_address_and_future() -> None:

@@ -1,18 +1,22 @@
 """The parts put together on the fake API server; only Kopf's watches are left out."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from e2e.polling import wait_until_async
+from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
-from millrace_operator.cluster.errors import ConflictError, RefusedError, TransientError
+from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.lease import LeaseView
+from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
+from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
+from tests.operator.cluster.test_connection import FakeAccess
 from tests.operator.world import KEY, make_service
 
 SETTINGS = OperatorSettings(
@@ -41,7 +45,16 @@ async def application(cluster: FakeCluster) -> AsyncIterator[Application]:
 
 
 def has(cluster: FakeCluster, kind: str) -> Callable[[], bool]:
-    return lambda: any(key[0] == kind for key in cluster.objects)
+    return lambda: any(key.kind == kind for key in cluster.objects)
+
+
+def num_deployments(cluster: FakeCluster) -> int:
+    return sum(key.kind == "Deployment" for key in cluster.objects)
+
+
+async def cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.usefixtures("application")
@@ -58,23 +71,92 @@ async def test_failures_of_every_sort_are_tried_again(application: Application, 
     old = cluster.objects[("InferenceService", *KEY)]
     application.cache.put(cluster.put({**old, "spec": edited["spec"]}))
     application.queue.add(KEY)
-    await wait_until_async(
-        "a second Deployment", lambda: len([key for key in cluster.objects if key[0] == "Deployment"]) == 2
-    )
+    await wait_until_async("a second Deployment", lambda: num_deployments(cluster) == 2)
     await wait_until_async("no fault is left", lambda: not cluster.faults)
     assert application.queue.num_retries >= 3
 
 
+async def test_a_lease_that_lapses_for_a_moment_loses_no_service(
+    application: Application, cluster: FakeCluster
+) -> None:
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    cluster.faults.append(NotLeaderError("the Lease ran out before this write"))
+    old = cluster.objects[("InferenceService", *KEY)]
+    application.cache.put(cluster.put({**old, "spec": make_service(engine={"maxSequences": 4})["spec"]}))
+    application.queue.add(KEY)
+    await wait_until_async("a second Deployment", lambda: num_deployments(cluster) == 2)
+    assert not cluster.faults
+
+
+async def test_a_resource_that_is_not_known_yet_is_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RESOURCE_RETRY_SECONDS", 0.01)
+    cluster.read_faults.extend([RefusedError("not found"), TransientError("away")])
+    await Application(SETTINGS, cluster, make_view(), Metrics())._wait_for_resource()
+    assert not cluster.read_faults
+    assert caplog.text.count("is the CRD installed?") == 2
+
+
 async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) -> None:
     application = Application(SETTINGS, cluster, make_view(), Metrics())
-    await application._wait_for_resource()
+    cluster.put(make_service())
     await application.election.campaign()
-    await application._relist()
-    assert application._read_decision(KEY) is None
+    cluster.writes.clear()
+    cluster.read_faults.extend([None, TransientError("away")])
+    leading = asyncio.create_task(application._lead())
+    await wait_until_async("the list that fails", lambda: not cluster.read_faults)
+    assert not cluster.writes
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    await cancel(leading)
 
 
-async def test_stopping_lets_the_lease_go(application: Application, cluster: FakeCluster) -> None:
+async def test_a_replica_that_lost_the_lease_does_not_name_itself_as_the_leader(cluster: FakeCluster) -> None:
+    view = make_view()
+    application = Application(SETTINGS, cluster, view, Metrics())
+    await application.election.campaign()
+    health = application._read_health()
+    assert (health.is_leader, health.leader) == (True, SETTINGS.identity)
+    view.renewed_at = time.monotonic() - DEADLINE_SECONDS
+    health = application._read_health()
+    assert (health.is_leader, health.leader) == (False, "")
+
+
+async def test_stopping_lets_the_lease_go(cluster: FakeCluster) -> None:
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    running = asyncio.create_task(application.election.run())
     await wait_until_async("it leads", application.election.is_leader)
-    await application.election.release()
+    await cancel(running)
     lease = cluster.objects[("Lease", "millrace-system", "millrace-operator")]
     assert lease["spec"]["holderIdentity"] == ""
+    assert not application.election.is_leader()
+
+
+class Probe:
+    """Stands in for the Application, and writes without the Lease and with it."""
+
+    def __init__(self, _settings: OperatorSettings, cluster: Cluster, view: LeaseView, _: Metrics) -> None:
+        self._cluster = cluster
+        self._view = view
+
+    async def run(self) -> None:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "p"}}
+        with pytest.raises(NotLeaderError):
+            await self._cluster.apply_new(pod)
+        self._view.renewed_at = time.monotonic()
+        with pytest.raises(TransientError, match="PATCH"):  # it was sent, to where nobody listens
+            await self._cluster.apply_new(pod)
+        self._view.renewed_at -= DEADLINE_SECONDS
+        with pytest.raises(NotLeaderError):
+            await self._cluster.apply_new(pod)
+
+
+async def test_the_running_operator_writes_only_while_it_holds_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def load_access() -> FakeAccess:
+        return FakeAccess("http://127.0.0.1:9")
+
+    monkeypatch.setattr(module, "load_access", load_access)
+    monkeypatch.setattr(module, "Application", Probe)
+    await module.run_operator(SETTINGS)

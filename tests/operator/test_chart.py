@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from millrace_operator.command import build_parser
@@ -51,12 +50,33 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
     assert rules[1] == "get, list, watch"
 
 
-@pytest.mark.parametrize("name", ["operator.yaml", "gateway.yaml"])
-def test_a_pod_is_ready_within_a_second_of_being_up(name: str) -> None:
+def test_status_is_only_patched_and_events_only_created() -> None:
+    rules = dict(re.findall(r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"]))
+    assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create")
+
+
+def read_probes(template: str) -> dict[str, Any]:
+    """A probe is plain YAML once its port is filled in."""
+    found = re.findall(r"^ {8}(\w+Probe:\n(?: {10}.*\n)+)", TEMPLATES[template], re.MULTILINE)
+    text = "".join(re.sub(r"\{\{.*?\}\}", "1", probe) for probe in found)
+    probes: dict[str, Any] = yaml.safe_load(text)
+    return probes
+
+
+def test_an_operator_pod_is_ready_within_a_second_of_being_up() -> None:
     """The kubelet asks for readiness right after the startup probe has passed."""
-    probe = re.search(r"startupProbe:\n((?: {10}.*\n)+)", TEMPLATES[name])
-    assert probe is not None
-    assert "periodSeconds: 1\n" in probe[1]
+    assert read_probes("operator.yaml")["startupProbe"]["periodSeconds"] == 1
+
+
+def test_a_gateway_that_waits_for_the_api_server_is_unready_and_not_killed() -> None:
+    """/readyz is 503 until both lists have come, which may take longer than any startup probe waits."""
+    probes = read_probes("gateway.yaml")
+    assert {name: probe["httpGet"]["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/livez",
+        "readinessProbe": "/readyz",
+        "livenessProbe": "/livez",
+    }
+    assert probes["startupProbe"]["periodSeconds"] == probes["readinessProbe"]["periodSeconds"] == 1
 
 
 def test_the_operators_flags_exist() -> None:

@@ -18,6 +18,14 @@ def test_values_that_cannot_be_are_refused(argv: list[str], capsys: pytest.Captu
     assert "write --tick-seconds above 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--port", "--gateway-port"])
+@pytest.mark.parametrize("port", ["99999", "-1", "http"])
+def test_what_is_no_port_is_refused(flag: str, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args([f"{flag}={port}"])
+    assert f"a port is a number from 0 to 65535, not '{port}'" in capsys.readouterr().err
+
+
 def test_without_a_cluster_it_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from millrace_operator.cluster.errors import BadStartError
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
 from millrace_operator.server import (
@@ -15,7 +16,7 @@ from millrace_operator.server import (
     build_app,
     serve,
 )
-from tests.addresses import needs_ipv6, url_of
+from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 
 
 class State:
@@ -29,12 +30,12 @@ def make_views(state: State) -> Views:
     metrics.count_request("PATCH", 200)
     queue = WorkQueue()
     for name in "abc":
-        queue.add(("shop", name))
+        queue.add(ServiceKey("shop", name))
     metrics.follow(queue, lambda: 1.5, "lease", lambda: state.leads)
     return Views(
         metrics=metrics,
         read_health=lambda: Health(state.watch, state.queue, state.leads, "pod-b"),
-        read_decision=lambda key: {"decision": {"desired": 2}} if key == ("shop", "chat") else None,
+        read_decision=lambda key: {"decision": {"desired": 2}} if key == ServiceKey("shop", "chat") else None,
     )
 
 
@@ -52,6 +53,11 @@ async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> No
             assert (await http.get(f"{url_of(site, host)}/healthz")).status == 200
 
 
+async def test_a_burst_of_connections_may_wait() -> None:
+    async with serve(make_views(State()), "127.0.0.1", 0) as site:
+        assert backlog_of(site) == expected_backlog()
+
+
 async def test_a_taken_port_is_named_with_the_flag_that_moves_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -60,16 +66,17 @@ async def test_a_taken_port_is_named_with_the_flag_that_moves_it() -> None:
                 pass
 
 
-async def test_metrics_have_controller_runtimes_names() -> None:
+async def test_metrics_have_controller_runtimes_names_and_labels() -> None:
     async with client(State()) as http:
         text = await (await http.get("/metrics")).text()
     for line in (
         'controller_runtime_reconcile_total{controller="inferenceservice",result="success"} 1.0',
         'controller_runtime_reconcile_errors_total{controller="inferenceservice"} 1.0',
         'rest_client_requests_total{code="200",method="PATCH"} 1.0',
-        "workqueue_depth 3.0",
-        "workqueue_adds_total 3.0",
-        "workqueue_retries_total 0.0",
+        'controller_runtime_active_workers{controller="inferenceservice"} 0.0',
+        'workqueue_depth{name="inferenceservice"} 3.0',
+        'workqueue_adds_total{name="inferenceservice"} 3.0',
+        'workqueue_retries_total{name="inferenceservice"} 0.0',
         "watch_last_event_age_seconds 1.5",
         'leader_election_master_status{name="lease"} 1.0',
     ):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from millrace_operator.autoscale.observation import Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import DEFAULT_WINDOWS, LABEL_SIGNAL, Windows
+from millrace_operator.cluster.kinds import ServiceKey
 
 EVERYTHING = "every signal"
 """The key of `Signals.rejected` where nothing at all is known."""
@@ -24,11 +25,11 @@ class Sample(NamedTuple):
     value: float
 
     @property
-    def service(self) -> tuple[str, str]:
-        """The namespace and name of the service it speaks of, however the scrape named those labels."""
+    def service(self) -> ServiceKey:
+        """The service it speaks of, however the scrape named those labels."""
         names = ("namespace", "service")
         namespace, name = (self.labels.get(f"exported_{n}") or self.labels.get(n, "") for n in names)
-        return namespace, name
+        return ServiceKey(namespace, name)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Reading:
     at: float
     """When, in seconds since 1970."""
     windows: Windows = DEFAULT_WINDOWS
-    series: Mapping[tuple[str, str], Mapping[str, list[Sample]]] = field(default_factory=dict)
+    series: Mapping[ServiceKey, Mapping[str, list[Sample]]] = field(default_factory=dict)
     """By service and signal; finite values only."""
     failure: str | None = None
     """Why there is no answer."""
@@ -56,9 +57,9 @@ def parse_samples(body: Any) -> list[Sample]:
     return [sample for sample in series if math.isfinite(sample.value)]
 
 
-def sort_samples(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, list[Sample]]]:
+def sort_samples(samples: Iterable[Sample]) -> dict[ServiceKey, dict[str, list[Sample]]]:
     """Return the samples by service and signal."""
-    found: dict[tuple[str, str], dict[str, list[Sample]]] = {}
+    found: dict[ServiceKey, dict[str, list[Sample]]] = {}
     for sample in samples:
         signals = found.setdefault(sample.service, {})
         signals.setdefault(sample.labels.get(LABEL_SIGNAL, ""), []).append(sample)
@@ -90,9 +91,9 @@ class _Reader:
 
 
 def read_signals(
-    reading: Reading, service: tuple[str, str], pods: frozenset[str], objectives: Iterable[Objective] = ()
+    reading: Reading, service: ServiceKey, pods: frozenset[str], objectives: Iterable[Objective] = ()
 ) -> Signals:
-    """Return what a reading says of one service, given by namespace and name.
+    """Return what a reading says of one service.
 
     `pods` are those that exist in the API: series of others are ignored, and pods with samples too old
     count as not reporting. `ready_replicas` is the number that report; a caller who knows replaces it.

@@ -1,1 +1,1 @@
-"""The only package that talks to the API server, and beside it a fake one for faults. Decides nothing."""
+"""The API server's client, and a fake one for faults. All writes go through it; Kopf only watches."""

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 
@@ -22,6 +22,9 @@ FIELD_MANAGER = "millrace-operator"
 APPLY_QUERY = {"fieldManager": FIELD_MANAGER, "force": "true"}
 APPLY_TYPE = "application/apply-patch+yaml"
 LIST_CHUNK = 500
+WRITES_PER_SECOND = 50.0
+BURST = 100
+TIMEOUT_SECONDS = 15.0
 CREATE_ONLY_VERSION = "1"
 """A resourceVersion that no live object has: an apply with it creates, or is a 409."""
 
@@ -34,16 +37,13 @@ class ApiServer(Cluster):
         access: Access,
         *,
         may_write: Callable[[], bool],
-        writes_per_second: float = 50,
-        burst: int = 100,
-        timeout_seconds: float = 15,
         on_request: Callable[[str, int], None] = lambda _method, _code: None,
     ) -> None:
         self._access = access
         self._may_write = may_write
         self._on_request = on_request
-        self._bucket = TokenBucket(writes_per_second, burst, time.monotonic())
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._bucket = TokenBucket(WRITES_PER_SECOND, BURST, time.monotonic())
+        self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -156,7 +156,7 @@ class ApiServer(Cluster):
             async with self._session.request(
                 method, url, data=data, params=query, headers=headers
             ) as response:
-                text = await response.text()
+                text = await response.text(errors="replace")
                 self._on_request(method, response.status)
                 if response.status == 404 and may_be_absent:
                     return None
@@ -164,8 +164,18 @@ class ApiServer(Cluster):
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._on_request(method, 0)
             raise TransientError(f"{method} {path}: {error or type(error).__name__}") from error
-        parsed: dict[str, Any] = json.loads(text)
-        return parsed
+        return _parse(text, f"{method} {path}")
+
+
+def _parse(text: str, request: str) -> Obj:
+    """Return the object that an answer with 200 holds. A proxy in between may answer anything."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise TransientError(f"{request}: no JSON object in the answer: {text[:200]!r}")
+    return parsed
 
 
 def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kubernetes.aio import client, config
 
-from millrace_operator.cluster.errors import BadStartError
+from millrace_operator.cluster.errors import BadStartError, TransientError
 
 
 @dataclass
@@ -34,17 +34,25 @@ class Access:
         return context
 
     async def headers(self) -> dict[str, str]:
-        """Return the authorization header; a service account's token is read again as it rotates."""
-        if self.configuration.refresh_api_key_hook is not None:
-            result = self.configuration.refresh_api_key_hook(self.configuration)
-            if result is not None:
-                await result
+        """Return the authorization header. Raises TransientError when there is no token just now."""
+        try:
+            await self._refresh()
+        except (config.ConfigException, OSError, ValueError) as error:
+            raise TransientError(f"no credentials for the API server just now: {error}") from error
         token = self.configuration.api_key.get("BearerToken") or self.configuration.api_key.get(
             "authorization"
         )
         if not token:
             return {}
         return {"Authorization": token if token.lower().startswith("bearer ") else f"Bearer {token}"}
+
+    async def _refresh(self) -> None:
+        """Read a service account's token again, as it rotates."""
+        if self.configuration.refresh_api_key_hook is None:
+            return
+        result = self.configuration.refresh_api_key_hook(self.configuration)
+        if result is not None:
+            await result
 
 
 async def load_access() -> Access:

@@ -3,7 +3,7 @@
 ClusterError
 ├── TransientError        worth another try: network, 429, 5xx
 ├── ConflictError         409: our view is old, or the object is not ours
-├── RefusedError          400, 403, 422: trying again changes nothing until something else does
+├── RefusedError          400, 403-405, 413, 415, 422: trying again changes nothing until something else does
 ├── NotLeaderError        the Lease is no longer certainly ours; nothing was written
 └── BadStartError         the operator cannot begin; the text says what to set
 """

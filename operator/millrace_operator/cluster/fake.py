@@ -15,13 +15,17 @@ from millrace_operator.cluster.protocol import Cluster
 
 
 class FakeCluster(Cluster):
-    """An API server whose writes can fail: each removes the first of `faults`, and raises it if not None."""
+    """An API server that can fail. Each write removes the first of `faults`, and raises it if not None.
+
+    Each read does the same with `read_faults`.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[ObjectKey, Obj] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.events: list[Obj] = []
         self.faults: deque[ClusterError | None] = deque()
+        self.read_faults: deque[ClusterError | None] = deque()
         self._versions = itertools.count(10)
 
     def put(self, obj: Obj) -> Obj:
@@ -40,10 +44,12 @@ class FakeCluster(Cluster):
         self.objects.pop(ObjectKey(kind.kind, namespace, name), None)
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        _raise_first(self.read_faults)
         return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
     async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
         """List; a selector names a label that must be there."""
+        _raise_first(self.read_faults)
         return [
             copy.deepcopy(obj)
             for obj in self.objects.values()
@@ -88,6 +94,7 @@ class FakeCluster(Cluster):
             self.remove(kind, namespace, name)
 
     async def create_event(self, event: Obj) -> None:
+        _raise_first(self.faults)
         self.events.append(copy.deepcopy({**event, "kind": EVENT.kind}))
 
     async def create_lease(self, lease: Obj) -> Obj:
@@ -102,9 +109,7 @@ class FakeCluster(Cluster):
 
     def _record(self, verb: str, obj: Obj) -> None:
         self.writes.append((verb, kind_of(obj).kind, obj["metadata"]["name"]))
-        fault = self.faults.popleft() if self.faults else None
-        if fault is not None:
-            raise fault
+        _raise_first(self.faults)
 
     def _require(self, obj: Obj, uid: str | None) -> Obj:
         metadata = obj["metadata"]
@@ -115,6 +120,12 @@ class FakeCluster(Cluster):
 
     def _store_if_changed(self, old: Obj, new: Obj) -> Obj:
         return copy.deepcopy(old) if new == old else self.put(new)
+
+
+def _raise_first(faults: deque[ClusterError | None]) -> None:
+    fault = faults.popleft() if faults else None
+    if fault is not None:
+        raise fault
 
 
 def _merge(old: Any, new: Any, annotations: dict[str, str] | None = None) -> Any:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, Obj, ServiceKey, kind_of
@@ -12,6 +13,7 @@ from millrace_operator.reconcile.drain import Mark
 from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.reconcile.status import describe_status
 from millrace_operator.resources.conditions import render_time
 
 LOG = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ class Reconciler:
 
     async def _act(self, key: ServiceKey, service: Obj, chosen: Plan) -> float | None:
         if chosen.status is not None:
-            await self._write_status(service, chosen)
+            await self._write_status(key, service, chosen.status)
         for note in chosen.events:
             await self._record(service, note)
         for mark in chosen.marks:
@@ -86,23 +88,21 @@ class Reconciler:
             await self._delete(key, delete)
         return AGAIN_NOW if chosen.marks or is_blocked else chosen.requeue_after
 
-    async def _write_status(self, service: Obj, chosen: Plan) -> None:
+    async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> None:
         """Write the decision first. A leader with an old view gets a 409 and writes nothing else."""
         metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
         head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
-        self._put_written(
-            await self._cluster.apply_status({**head, "metadata": metadata, "status": chosen.status})
-        )
+        self._put_written(await self._cluster.apply_status({**head, "metadata": metadata, "status": status}))
+        LOG.info("%s: status: %s", key, describe_status(status))
 
     async def _mark(self, key: ServiceKey, mark: Mark) -> None:
-        LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
         pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
         self._put_written(pod)
+        LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
         """Apply one child. Return False when something new is in its way, which the next plan reports."""
         identity = object_id(apply.obj)
-        LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         try:
             if apply.uid is None:
                 self._put_written(await self._cluster.apply_new(apply.obj))
@@ -114,7 +114,9 @@ class Reconciler:
         except RefusedError as error:
             known = self._refusals.setdefault(key, {})
             known[identity] = str(error)
+            LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
             return _has_reported(service, str(error))
+        LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         return True
 
     async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
@@ -131,9 +133,9 @@ class Reconciler:
 
     async def _delete(self, key: ServiceKey, delete: Delete) -> None:
         metadata, kind = delete.obj["metadata"], kind_of(delete.obj)
-        LOG.info("%s: delete %s %s: %s", key, *object_id(delete.obj), delete.why)
         await self._cluster.delete(kind, key.namespace, metadata["name"], metadata["uid"])
         self._cache.drop(kind, key.namespace, metadata["name"])
+        LOG.info("%s: delete %s %s: %s", key, *object_id(delete.obj), delete.why)
 
     async def _record(self, service: Obj, note: Note) -> None:
         try:

@@ -80,11 +80,6 @@ class Plan:
     deletes: tuple[Delete, ...] = ()
     requeue_after: float | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing would be written."""
-        return self.status is None and not (self.marks or self.applies or self.deletes)
-
 
 @dataclass(frozen=True)
 class Targets:

@@ -121,6 +121,14 @@ def render_refused_status(old: dict[str, Any], error: str, generation: int, now:
     return {**old, "observedGeneration": generation, "conditions": conditions}
 
 
+def describe_status(status: dict[str, Any]) -> str:
+    """Return the gravest reason and the counts, for the log."""
+    degraded, ready = (find_condition(status, name) or {} for name in ("Degraded", "Ready"))
+    reason = degraded.get("reason") if degraded.get("status") == "True" else ready.get("reason")
+    desired = status.get("scaling", {}).get("desiredReplicas")
+    return f"{reason}, {status.get('readyReplicas', 0)} of {desired} desired replicas ready"
+
+
 def _truths(inputs: StatusInputs) -> list[Truth]:
     causes = inputs.causes()
     truths = [

@@ -13,8 +13,10 @@ from millrace_operator.autoscale.reading import (
     read_signals,
     sort_samples,
 )
+from millrace_operator.cluster.kinds import ServiceKey
 
 NOW = 1_700_000_000.0
+CHAT = ServiceKey("team", "chat")
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
 PODS = frozenset({"a", "b"})
 SHARED = (
@@ -40,7 +42,7 @@ def sample_all(**changed: float) -> list[Sample]:
 
 
 def read(samples: Iterable[Sample]) -> Signals:
-    return read_signals(Reading(NOW, series=sort_samples(samples)), ("team", "chat"), PODS, (TTFT,))
+    return read_signals(Reading(NOW, series=sort_samples(samples)), CHAT, PODS, (TTFT,))
 
 
 def without(*names: str) -> list[Sample]:
@@ -87,12 +89,12 @@ def test_arrivals_are_found_under_the_names_that_a_scrape_gave_their_labels() ->
 
 
 def test_a_service_that_nobody_scrapes_is_unknown_in_every_respect() -> None:
-    signals = read_signals(Reading(NOW), ("team", "chat"), PODS)
+    signals = read_signals(Reading(NOW), CHAT, PODS)
     assert (signals.replicas, signals.arrival_rate, signals.running) == (2, None, None)
     assert "no series of this service" in signals.rejected[EVERYTHING]
 
 
 def test_no_answer_leaves_everything_unknown_for_its_reason() -> None:
-    signals = read_signals(Reading(NOW, failure="it sleeps"), ("team", "chat"), PODS)
+    signals = read_signals(Reading(NOW, failure="it sleeps"), CHAT, PODS)
     assert (signals.replicas, signals.running) == (2, None)
     assert signals.rejected == {EVERYTHING: "it sleeps"}

@@ -152,6 +152,15 @@ async def test_a_servers_wish_for_a_pause_is_passed_on(api: ApiServer, recorder:
     assert caught.value.retry_after_seconds == 7
 
 
+@pytest.mark.parametrize("body", [b"<html>a proxy</html>", b"", b"null", b"\xff"])
+async def test_an_answer_that_is_no_object_is_worth_another_try(
+    api: ApiServer, recorder: Recorder, body: bytes
+) -> None:
+    recorder.answers = [web.Response(body=body, content_type="application/json")]
+    with pytest.raises(TransientError, match=r"GET /api/v1/namespaces/shop/services/chat: no JSON object"):
+        await api.fetch(SERVICE, "shop", "chat")
+
+
 async def test_no_write_leaves_without_the_lease(recorder: Recorder) -> None:
     async with connect(recorder, may_write=False) as api:
         with pytest.raises(NotLeaderError):

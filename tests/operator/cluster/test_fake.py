@@ -33,6 +33,19 @@ async def test_another_uid_or_version_is_a_conflict() -> None:
         await cluster.apply_status({**made, "status": {}})
 
 
+async def test_reads_and_events_can_fail() -> None:
+    cluster = FakeCluster()
+    cluster.read_faults.extend([TransientError("away"), TransientError("away")])
+    with pytest.raises(TransientError):
+        await cluster.fetch(DEPLOYMENT, "a", "b")
+    with pytest.raises(TransientError):
+        await cluster.fetch_all(DEPLOYMENT)
+    cluster.faults.append(TransientError("away"))
+    with pytest.raises(TransientError):
+        await cluster.create_event({"metadata": {}})
+    assert cluster.events == []
+
+
 async def test_faults_come_in_their_order() -> None:
     cluster = FakeCluster()
     cluster.faults.extend([None, TransientError("away")])

@@ -2,9 +2,10 @@ import asyncio
 
 import pytest
 
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, WorkQueue
 
-A, B = ("ns", "a"), ("ns", "b")
+A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
 
 class Clock:

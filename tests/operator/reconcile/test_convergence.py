@@ -37,43 +37,6 @@ async def test_nothing_is_written_when_nothing_changed_even_after_a_restart() ->
     assert await world.reconcile_until_quiet() == 0
 
 
-async def test_the_log_says_once_what_is_written_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "millrace_operator.reconcile")
-    world = await started()
-    name = world.objects("Deployment")[0]["metadata"]["name"]
-    first = world.pods()[0]["metadata"]["name"]
-    absent, differs = "it does not exist", "it differs from what is wanted"
-    assert drain(caplog) == [
-        f"apply ServiceAccount chat-replica: {absent}",
-        f"apply Service chat-replicas: {absent}",
-        f"apply Service chat: {absent}",
-        f"apply ControllerRevision {name}: {absent}",
-        f"apply Deployment {name}: {absent}",
-        f"apply PodDisruptionBudget chat: {absent}",
-    ]
-    world.edit(replicas=2)
-    await world.settle()
-    assert drain(caplog) == [
-        f"apply Deployment {name}: replicas 1 -> 2",
-        f"apply PodDisruptionBudget chat: {differs}",
-    ]
-    (second,) = {pod["metadata"]["name"] for pod in world.pods()} - {first}
-    world.edit(replicas=1)
-    await world.settle()
-    assert drain(caplog) == [
-        f"mark Pod {second}: it goes first (its load is not known)",
-        f"apply PodDisruptionBudget chat: {differs}",
-        f"apply Deployment {name}: replicas 2 -> 1",
-    ]
-
-
-def drain(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the service since the last call."""
-    lines = [message.removeprefix(f"{KEY}: ") for message in caplog.messages]
-    caplog.clear()
-    return lines
-
-
 async def test_the_decision_is_in_status_before_a_deployment_follows_it() -> None:
     world = await started()
     world.cluster.writes.clear()
@@ -87,7 +50,7 @@ async def test_a_child_deleted_by_hand_comes_back(kind: Kind) -> None:
     world = await started()
     names = {child["metadata"]["name"] for child in world.objects(kind.kind)}
     for name in names:
-        world.cluster.remove(kind, KEY[0], name)
+        world.cluster.remove(kind, KEY.namespace, name)
     await world.settle()
     assert {child["metadata"]["name"] for child in world.objects(kind.kind)} == names
 
@@ -107,7 +70,7 @@ async def test_somebody_elses_service_of_the_same_name_is_left_alone_and_reporte
     theirs = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": KEY[0], "name": KEY[1]},
+        "metadata": {"namespace": KEY.namespace, "name": KEY.name},
         "spec": {"ports": []},
     }
     stored = world.cluster.put(theirs)
@@ -294,7 +257,7 @@ async def test_a_record_deleted_mid_rollout_costs_no_serving_pod() -> None:
     world.broken[world.status["updateRevision"]] = crash_status()
     await world.settle()
     for record in world.objects("ControllerRevision"):
-        del world.cluster.objects[("ControllerRevision", KEY[0], record["metadata"]["name"])]
+        del world.cluster.objects[("ControllerRevision", KEY.namespace, record["metadata"]["name"])]
     await world.settle()
     assert len(world.pods(stable)) == 2
     assert len(world.objects("ControllerRevision")) == 2
@@ -305,7 +268,7 @@ async def test_a_pod_that_vanished_is_no_conflict_for_ever() -> None:
     await world.settle()
     world.edit(replicas=1)
     world.observe()
-    world.cluster.remove(POD, KEY[0], world.pods()[-1]["metadata"]["name"])
+    world.cluster.remove(POD, KEY.namespace, world.pods()[-1]["metadata"]["name"])
     with pytest.raises(ConflictError):
         await world.reconciler.reconcile(KEY)
     await world.settle()

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import Windows
 from millrace_operator.autoscale.reading import Reading
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.scaling.signals import fetch_reading
 from tests.addresses import needs_ipv6
 
@@ -46,7 +47,7 @@ async def test_one_query_asks_for_everything_and_once_for_each_percentile() -> N
     stricter = Objective("TimeToFirstToken", 95, 0.2)
     async with prometheus({"status": "success", "data": {"result": SERIES}}, asked) as url:
         reading = await ask(url, TTFT, stricter, Objective("TimeToFirstToken", 99, 1.0))
-    assert [sample.value for sample in reading.series["team", "chat"]["running"]] == [2.0]
+    assert [sample.value for sample in reading.series[ServiceKey("team", "chat")]["running"]] == [2.0]
     assert len(asked) == 1
     assert asked[0].count("histogram_quantile(0.95") == asked[0].count("histogram_quantile(0.99") == 1
 

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.types import Spec
 from millrace_operator.scaling.advisor import read_policy, render_advice
@@ -35,7 +35,7 @@ async def prometheus() -> AsyncIterator[str]:
     async def answer(request: web.Request) -> web.Response:
         at = float((await request.post())["time"])  # type: ignore[arg-type]
         values = {"age": at, "running": 3, "waiting": 1, "recent_arrivals": 2}
-        labels = {"namespace": KEY[0], "service": KEY[1], "pod": "chat-1"}
+        labels = {"namespace": KEY.namespace, "service": KEY.name, "pod": "chat-1"}
         result = [
             {"metric": {**labels, "signal": name}, "value": [at, str(value)]}
             for name, value in values.items()
@@ -113,7 +113,7 @@ async def test_one_question_is_asked_for_all_services_and_none_for_none(
     cache.put({**other, "metadata": {**other["metadata"], "name": "other"}})
     loop = scaling_loop(cache, prometheus, [])
     await loop.tick(session)
-    unknown = loop.considered[KEY[0], "other"].signals.rejected
+    unknown = loop.considered[ServiceKey(KEY.namespace, "other")].signals.rejected
     assert unknown == {"every signal": "Prometheus has no series of this service"}
     await scaling_loop(Cache(), "not even a URL", []).tick(session)
 

@@ -1,0 +1,93 @@
+"""What the log says of a service: each write that was made, why, and each refusal."""
+
+import pytest
+
+from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
+from tests.operator.world import KEY, World
+
+EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+ABSENT, DIFFERS = "it does not exist", "it differs from what is wanted"
+REFUSAL = "spec.template: invalid label"
+
+
+@pytest.fixture(autouse=True)
+def _level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "millrace_operator.reconcile")
+
+
+def drain(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of the service since the last call."""
+    lines = [message.removeprefix(f"{KEY}: ") for message in caplog.messages]
+    caplog.clear()
+    return lines
+
+
+async def test_the_log_says_once_what_is_written_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    name = world.objects("Deployment")[0]["metadata"]["name"]
+    first = world.pods()[0]["metadata"]["name"]
+    assert drain(caplog) == [
+        "status: Starting, 0 of 1 desired replicas ready",
+        f"apply ServiceAccount chat-replica: {ABSENT}",
+        f"apply Service chat-replicas: {ABSENT}",
+        f"apply Service chat: {ABSENT}",
+        f"apply ControllerRevision {name}: {ABSENT}",
+        f"apply Deployment {name}: {ABSENT}",
+        f"apply PodDisruptionBudget chat: {ABSENT}",
+        "status: Serving, 1 of 1 desired replicas ready",
+    ]
+    world.edit(replicas=2)
+    await world.settle()
+    assert drain(caplog) == [
+        "status: Serving, 1 of 2 desired replicas ready",
+        f"apply Deployment {name}: replicas 1 -> 2",
+        f"apply PodDisruptionBudget chat: {DIFFERS}",
+        "status: Serving, 2 of 2 desired replicas ready",
+    ]
+    (second,) = {pod["metadata"]["name"] for pod in world.pods()} - {first}
+    world.edit(replicas=1)
+    await world.settle()
+    assert drain(caplog) == [
+        "status: Serving, 2 of 1 desired replicas ready",
+        f"mark Pod {second}: it goes first (its load is not known)",
+        f"apply PodDisruptionBudget chat: {DIFFERS}",
+        f"apply Deployment {name}: replicas 2 -> 1",
+        "status: Serving, 1 of 1 desired replicas ready",
+    ]
+
+
+async def test_a_refused_write_is_a_warning_with_the_servers_words(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.cluster.faults.extend([None, RefusedError(REFUSAL)])
+    await world.reconcile()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [f"{KEY}: ServiceAccount chat-replica is refused: {REFUSAL}"]
+    assert not [line for line in drain(caplog) if line.startswith("apply ServiceAccount")]
+    world.cluster.faults.extend([None, RefusedError(REFUSAL)])
+    await world.reconcile()
+    assert drain(caplog)[0] == "status: ChildRefused, 0 of 1 desired replicas ready"
+
+
+async def test_an_event_that_is_not_recorded_is_said_and_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    await world.reconcile_until_quiet()
+    world.run_controllers()
+    world.cluster.faults.extend([None, TransientError("away")])
+    await world.reconcile()
+    assert world.condition("Ready")["status"] == "True"
+    assert "event not recorded: away" in drain(caplog)
+
+
+@pytest.mark.parametrize("fault", [NotLeaderError("the Lease ran out"), ConflictError("old")])
+@pytest.mark.parametrize("num_written", range(4))
+async def test_a_write_that_was_not_made_is_not_claimed(
+    caplog: pytest.LogCaptureFixture, fault: Exception, num_written: int
+) -> None:
+    world = World()
+    world.cluster.faults.extend([*[None] * num_written, fault, NotLeaderError("still")])
+    with pytest.raises((NotLeaderError, ConflictError)):
+        await world.reconcile()
+    assert len(drain(caplog)) == num_written
