@@ -211,7 +211,7 @@ async def test_a_killed_worker_leaves_no_process(bench: Any) -> None:
 
 async def test_an_api_server_that_fails_before_the_first_start_is_asked_again(bench: Any) -> None:
     bench.api.objects["/api/v1/namespaces/prod/configmaps/settings"] = {"data": {"mode": "fast"}}
-    bench.api.failures = [500]
+    bench.api.failures["GET"] = [500]
     worker = bench.start(
         "echo $mode", spec={"restartPolicy": "Never"}, envFrom=[{"configMapRef": {"name": "settings"}}]
     )

@@ -53,7 +53,9 @@ def _container_problems(container: Object) -> Iterator[str]:
     if "sleep" in container.get("lifecycle", {}).get("preStop", {}):
         yield "lifecycle.preStop.sleep"
     for mount in container.get("volumeMounts", ()):
-        yield from (f"{mount['mountPath']}: {field}" for field in ("subPath", "subPathExpr") if field in mount)
+        yield from (
+            f"{mount['mountPath']}: {field}" for field in ("subPath", "subPathExpr") if field in mount
+        )
     for name in [kind.value for kind in ProbeKind if kind.value in container]:
         if not any(action in container[name] for action in ACTIONS):
             yield f"{name}.grpc" if "grpc" in container[name] else f"{name} without an action"

@@ -42,7 +42,7 @@ def render_status(pod: Object, facts: PodFacts, now: datetime) -> Object:
         "phase": phase,
         "observedGeneration": pod["metadata"].get("generation"),
         "conditions": [
-            _render_condition(pod, condition, now) for condition in decide_conditions(pod, facts, phase)
+            _render_condition(pod, condition, now) for condition in decide_conditions(facts, phase)
         ],
         "hostIP": facts.host_ip,
         "hostIPs": [{"ip": facts.host_ip}],
@@ -94,7 +94,7 @@ class Condition:
     message: str | None = None
 
 
-def decide_conditions(pod: Object, facts: PodFacts, phase: str) -> Iterator[Condition]:
+def decide_conditions(facts: PodFacts, phase: str) -> Iterator[Condition]:
     """Yield the conditions that a kubelet keeps."""
     is_over = phase in ("Succeeded", "Failed")
     yield Condition("PodReadyToStartContainers", bool(facts.pod_ip) and not is_over)
