@@ -114,7 +114,6 @@ def assert_nothing_is_left(run: Run, seen: dict[int, int | None]) -> None:
         wait_for("they end", lambda: not list_left(), END_SECONDS)
     assert list_left() == []
     assert list(run.folders[0].iterdir()) == []
-    assert str(run.folders[0].parent) not in Path("/proc/self/mountinfo").read_text()
 
 
 @pytest.mark.parametrize("numbers", INTERRUPTIONS)
