@@ -31,9 +31,7 @@ USUAL_STATE = REPOSITORY / ".millrace"
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
-    parser.add_argument(
-        "--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)"
-    )
+    parser.add_argument("--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the cluster, install Millrace, serve an example")
     up.add_argument("--api-port", type=int, default=API_PORT, help="the API server's port on 127.0.0.1")
