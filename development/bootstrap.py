@@ -9,15 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 
 from development.environment import check_means, install_environment, run_command, say
 from e2e.cluster.build import get_programs
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.prechecks import check_machine, check_tests
 from e2e.cluster.progress import Say
 from e2e.cluster.settings import REPOSITORY
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
+INTERRUPTED = 130
+"""The exit status that shells give to what Ctrl-C ended."""
+
 
 def main(argv: list[str]) -> int:
     """Check, or make what is missing; return the exit status."""
-    return run_command(check_tests if "--only-checks" in argv else lambda: bootstrap(say))
+    try:
+        return run_command(check_tests if "--only-checks" in argv else lambda: bootstrap(say))
+    except KeyboardInterrupt:
+        say("interrupted; what is made already is kept")
+        return INTERRUPTED
 
 
 def bootstrap(say: Say) -> None:
@@ -25,7 +33,12 @@ def bootstrap(say: Say) -> None:
     check_before(say)
     with ThreadPoolExecutor(1) as installer:
         environment = installer.submit(install_environment, say)
-        get_programs(say)
+        try:
+            get_programs(say)
+        except (ClusterError, OSError) as error:
+            if not environment.done():
+                say(f"failed: {error}; the environment is finished first, as the next try needs it too")
+            raise
     environment.result()
 
 

@@ -1,7 +1,8 @@
 """One cluster for all of the end-to-end tests of a run; each test takes namespaces of its own."""
 
 import itertools
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,24 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def make_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Make folders for the state of clusters; the guard of the run removes them, even after SIGKILL.
+
+    A cluster's logs alone lie in pytest's own folder, which outlives the run.
+    """
+
+    def make(name: str) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        (folder / "logs").symlink_to(tmp_path_factory.mktemp(f"{name}-logs"))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
     """A real control plane, Prometheus and two process nodes, ended with the session."""
-    state: Path = tmp_path_factory.mktemp("cluster")
+    state = make_state_folder("cluster")
     with going_outside():
         get_programs()
     local = LocalCluster(state)

@@ -27,9 +27,9 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
     """A control plane of this file's own: two operators with different flags would fight over one."""
-    local = LocalCluster(tmp_path_factory.mktemp("control-plane"), nodes=())
+    local = LocalCluster(make_state_folder("control-plane"), nodes=())
     try:
         local.start()
         yield local

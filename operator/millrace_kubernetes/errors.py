@@ -5,6 +5,8 @@ KubernetesError
 │   └── KubeconfigError         the file can't be read, or it is no kubeconfig
 ├── ApiError                    the API server answered with an error status
 │   └── ExpiredError            410: the resourceVersion is too old, list again
+├── MalformedError              the API server sent what is neither a list nor an event
+├── SinkError                   the sink failed at the list it was given
 └── StreamEndedError            the API server ended a watch as soon as it began
 """
 
@@ -31,6 +33,14 @@ class ApiError(KubernetesError):
 
 class ExpiredError(ApiError):
     """410: the API server no longer knows our resourceVersion, so the collection must be listed again."""
+
+
+class MalformedError(KubernetesError):
+    """The API server sent what is neither a list nor an event."""
+
+
+class SinkError(KubernetesError):
+    """The sink failed at the list it was given."""
 
 
 class StreamEndedError(KubernetesError):

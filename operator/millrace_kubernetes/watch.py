@@ -1,38 +1,86 @@
 """Follows one collection of objects: list, then watch, for as long as the program lives.
 
 Whatever fails (an expired resourceVersion, a cut stream, an API server that is down) is tried again after a
-jittered, growing pause; what was last known stays in force meanwhile.
+jittered, growing pause; what was last known stays in force meanwhile. An error of the sink is logged with its
+trace. After an event the watch goes on with the next one; a list is read and given to the sink again.
 """
 
 import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import aiohttp
 
 from millrace_kubernetes.collection import Object, Sink, Source
 from millrace_kubernetes.connection import Connection
-from millrace_kubernetes.errors import ExpiredError, KubernetesError, StreamEndedError, make_api_error
+from millrace_kubernetes.errors import (
+    ExpiredError,
+    KubernetesError,
+    MalformedError,
+    SinkError,
+    StreamEndedError,
+    make_api_error,
+)
 
 logger = logging.getLogger(__name__)
 
 LIST_PAGE = 500
-STREAM_SECONDS = 60  # a stream's length: a silent dead connection is noticed as soon
-GRACE_SECONDS = 10
+STREAM_SECONDS = 60  # a stream's mean length, which is drawn from 45 to 75 s
+GRACE_SECONDS = 10  # a silent dead connection is noticed after the stream's length and this: up to 85 s
 BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure
 MAX_BACKOFF_SECONDS = 20.0
 
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 
 
 def backoff_seconds(num_failures: int, draw: float, most: float = MAX_BACKOFF_SECONDS) -> float:
     """Return the pause after so many failures in a row; `draw` in [0, 1) spreads it over its upper half."""
     longest = min(most, 0.2 * 2.0 ** min(num_failures - 1, 16))
     return longest * (0.5 + draw / 2)
+
+
+class _Page(NamedTuple):
+    items: list[Object]
+    token: str
+    """Which page is next; empty after the last one."""
+    version: str
+    """The list's resourceVersion."""
+
+
+class _Event(NamedTuple):
+    kind: str
+    item: Object
+    version: str
+
+
+@contextmanager
+def _parsing(what: str) -> Iterator[None]:
+    """Raise MalformedError for what parsing raises inside."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedError(f"no {what}: {error!r}") from error
+
+
+def _parse_page(body: bytes) -> _Page:
+    with _parsing("list"):
+        page = json.loads(body)
+        items, metadata = page.get("items") or [], page["metadata"]
+        return _Page(items, metadata.get("continue") or "", str(metadata["resourceVersion"]))
+
+
+def _parse_event(line: bytes) -> _Event:
+    """Return a watch's event. Raises ApiError for an ERROR event, MalformedError for what is no event."""
+    with _parsing("event"):
+        event = json.loads(line)
+        kind, item = event["type"], event["object"]
+        if kind == "ERROR":
+            raise make_api_error(item.get("code", 500), item.get("message", "the stream broke"))
+        return _Event(kind, item, str(item["metadata"]["resourceVersion"]))
 
 
 class Watch:
@@ -63,7 +111,7 @@ class Watch:
             except ExpiredError as error:
                 self._version = None
                 await self._pause(error)
-            except (*_UNREACHABLE, *_MALFORMED) as error:
+            except _UNREACHABLE as error:
                 await self._pause(error)
 
     async def _pause(self, error: Exception) -> None:
@@ -78,24 +126,26 @@ class Watch:
         items: list[Object] = []
         token = ""
         while True:
-            page = await self._fetch_page(token)
-            items.extend(page.get("items") or ())
-            token = page["metadata"].get("continue") or ""
+            page = _parse_page(await self._fetch_page(token))
+            items += page.items
+            token = page.token
             if not token:
                 break
-        version = str(page["metadata"]["resourceVersion"])
-        self._sink.replace(items)
+        try:
+            self._sink.replace(items)
+        except Exception as error:
+            logger.exception("watching %s: the sink failed at the list", self._source.path)
+            raise SinkError("the sink failed at the list") from error
         logger.info("watching %s: %d objects", self._source.path, len(items))
-        return version
+        return page.version
 
-    async def _fetch_page(self, token: str) -> Object:
+    async def _fetch_page(self, token: str) -> bytes:
         parameters = self._select() | {"limit": str(LIST_PAGE)} | ({"continue": token} if token else {})
         timeout = aiohttp.ClientTimeout(total=STREAM_SECONDS)
         async with self._connection.request(
             "GET", self._source.path, timeout, parameters=parameters
         ) as response:
-            page: Object = json.loads(await response.read())
-        return page
+            return await response.read()
 
     async def _follow(self, version: str) -> None:
         """Tell the sink each change after `version`, until the API server ends the stream."""
@@ -112,20 +162,22 @@ class Watch:
             "GET", self._source.path, timeout, parameters=parameters
         ) as response:
             async for line in _split_lines(response.content):
-                self._tell(json.loads(line))
+                self._tell(_parse_event(line))
         if asyncio.get_running_loop().time() - began < BRIEF_SECONDS:
             raise StreamEndedError("the stream ended at once")
         self._num_failures = 0
 
-    def _tell(self, event: Mapping[str, Any]) -> None:
-        kind, item = event["type"], event["object"]
-        if kind == "ERROR":
-            raise make_api_error(item.get("code", 500), item.get("message", "the stream broke"))
-        if kind == "DELETED":
-            self._sink.delete(item)
-        elif kind != "BOOKMARK":
-            self._sink.apply(item)
-        self._version = item["metadata"]["resourceVersion"]
+    def _tell(self, event: _Event) -> None:
+        """Tell the sink, and go on after this event even if the sink fails: it would fail at it again."""
+        try:
+            if event.kind == "DELETED":
+                self._sink.delete(event.item)
+            elif event.kind != "BOOKMARK":
+                self._sink.apply(event.item)
+        except Exception:
+            name = event.item["metadata"].get("name")
+            logger.exception("watching %s: the sink failed at %s of %s", self._source.path, event.kind, name)
+        self._version = event.version
         self._num_failures = 0
 
     def _select(self) -> dict[str, str]:

@@ -65,13 +65,30 @@ def pod(**overrides: str) -> dict[str, str]:
     return {f"__meta_kubernetes_{name}": value for name, value in {**meta, **overrides}.items()}
 
 
+LISTENING = {
+    "etcd": {"--listen-client-urls=https://127.0.0.1:2", "--listen-peer-urls=https://127.0.0.1:3"},
+    "kube-apiserver": {"--bind-address=127.0.0.1", "--secure-port=1"},
+    "kube-controller-manager": {"--bind-address=127.0.0.1", "--secure-port=5"},
+    "kube-scheduler": {"--bind-address=127.0.0.1", "--secure-port=6"},
+    "prometheus": {"--web.listen-address=127.0.0.1:4"},
+}
+"""Where each part listens; without its flag most would listen on every address."""
+
+
 def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
+    started = commands(Layout(tmp_path))
+    listens = re.compile(r"--(?:listen-|bind-address|secure-port|web\.listen|insecure)")
+    assert {each.name: {word for word in each.words if listens.match(word)} for each in started} == LISTENING
+    words = nodes_command(Layout(tmp_path), DEFAULT_NODES).words
+    assert words[words.index("--kubelet-address") + 1] == "127.0.0.2"
+
+
+def test_no_part_speaks_without_tls_to_another(tmp_path: Path) -> None:
     for command in commands(Layout(tmp_path)):
         text = " ".join(command.words)
-        assert "0.0.0.0" not in text
-        for url in re.findall(r"https?://([\d.]+):", text):
-            assert url.startswith("127.")
         assert "http://" not in text
+        for url in re.findall(r"https://([\d.]+):", text):
+            assert url.startswith("127.")
 
 
 def test_every_part_is_named_to_a_binary_that_holds_several() -> None:
@@ -148,9 +165,12 @@ def test_ports_that_are_asked_for_beat_those_of_a_cluster_that_has_ended(tmp_pat
         table.stop_all(seconds=0.0)
 
 
-def test_a_control_plane_alone_has_no_nodes(tmp_path: Path) -> None:
-    assert "nodes" not in LocalCluster(tmp_path, nodes=()).part_names
-    assert "nodes" in LocalCluster(tmp_path).part_names
+def test_the_parts_start_in_stages(tmp_path: Path) -> None:
+    last = ("kube-controller-manager", "kube-scheduler")
+    assert LocalCluster(tmp_path)._stages == (("etcd", "prometheus"), ("kube-apiserver", "nodes"), last)
+    alone = LocalCluster(tmp_path, nodes=())
+    assert alone._stages == (("etcd", "prometheus"), ("kube-apiserver",), last)
+    assert alone.part_names == ("etcd", "prometheus", "kube-apiserver", *last)
 
 
 def test_nothing_answers_on_a_free_port() -> None:

@@ -19,46 +19,9 @@ from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
 from e2e.cluster.nodes.settings import SOURCE_ROOT, NodeSpec, Settings, Timing
 from e2e.polling import PATIENCE_SECONDS, wait_until_async
-from millrace_kubernetes.errors import ApiError
+from tests.cluster_nodes.memory_api import MemoryApi
 
 Object = dict[str, Any]
-
-
-class MemoryApi:
-    """The API server as a worker sees it: objects to GET, statuses and deletions to look at."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, Object] = {}
-        self.deleted: list[str] = []
-        self.events: list[Object] = []
-        self.failures: list[int] = []
-        """Statuses to answer the next GETs with."""
-
-    async def get(self, path: str, **_: str) -> Object:
-        if self.failures:
-            raise ApiError(self.failures.pop(0), "told to fail")
-        if path not in self.objects:
-            raise ApiError(404, f"{path} not found")
-        return self.objects[path]
-
-    async def create(self, path: str, body: Object) -> Object:
-        if path.endswith("/token"):
-            return {"status": {"token": f"token-of-{body['spec']['boundObjectRef']['name']}"}}
-        self.events.append(body)
-        return body
-
-    async def patch(self, path: str, body: Object, _kind: str = "") -> Object:
-        path = path.removesuffix("/status")
-        if path in self.objects:
-            self.objects[path] = {**self.objects[path], "status": body.get("status", {})}
-            return self.objects[path]
-        return body
-
-    async def delete(self, path: str, body: Object | None = None) -> Object:
-        assert body is not None
-        assert body["gracePeriodSeconds"] == 0
-        self.deleted.append(path)
-        return {}
 
 
 class Bench:
@@ -85,9 +48,9 @@ class Bench:
         return self.workers[-1]
 
     def status(self, worker: PodWorker) -> Object:
-        """What the API server was told."""
-        name = worker.pod["metadata"]["name"]
-        found: Object = self.api.objects[f"/api/v1/namespaces/prod/pods/{name}"].get("status", {})
+        """What the API server was told, last where the pod is deleted."""
+        path = f"/api/v1/namespaces/prod/pods/{worker.pod['metadata']['name']}"
+        found: Object = {**self.api.deleted, **self.api.objects}[path].get("status", {})
         return found
 
     async def wait(self, worker: PodWorker, is_there: Callable[[Object], Any]) -> Object:

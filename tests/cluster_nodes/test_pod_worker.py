@@ -164,6 +164,20 @@ async def test_deletion_runs_pre_stop_then_sigterm_and_lets_the_object_go(bench:
     assert not bench.node.pod_folder(worker.uid).exists()
 
 
+async def test_a_restart_for_liveness_runs_pre_stop_once(bench: Any) -> None:
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo pre >> /out/pre"]}}}
+    dead = {"tcpSocket": {"port": 9}, "periodSeconds": 0.05, "failureThreshold": 1}
+    worker = bench.start(
+        "trap 'exit 0' TERM; while :; do sleep 0.05; done",
+        spec={"restartPolicy": "Never", "volumes": [{"name": "out", "emptyDir": {}}]},
+        livenessProbe={**dead, "terminationGracePeriodSeconds": 5},
+        lifecycle=hook,
+        volumeMounts=[{"name": "out", "mountPath": "/out"}],
+    )
+    await bench.wait(worker, lambda s: "terminated" in main(s)["state"])
+    assert (bench.node.pod_folder(worker.uid) / "volumes" / "out" / "pre").read_text() == "pre\n"
+
+
 async def test_what_ignores_sigterm_is_killed_after_its_grace(bench: Any) -> None:
     worker = bench.start("echo up; sleep 60")
     await bench.wait(worker, lambda s: "running" in main(s)["state"])
@@ -185,9 +199,15 @@ async def test_refusals_are_shown(bench: Any) -> None:
     assert "not the entrypoint ['sh', '-c']" in main(status)["state"]["waiting"]["message"]
     rooted = bench.start(securityContext={"runAsNonRoot": True})
     await bench.wait(rooted, lambda s: main(s)["state"]["waiting"]["reason"] == "CreateContainerConfigError")
-    network = bench.start(spec={"hostNetwork": True})
+    network = bench.start(spec={"hostNetwork": True, "activeDeadlineSeconds": 60})
     status = await bench.wait(network, lambda s: s["phase"] == "Failed")
-    assert "hostNetwork" in status["message"]
+    assert status["message"].endswith("cannot give: hostNetwork, activeDeadlineSeconds")
+    groups = {"securityContext": {"supplementalGroups": [7]}}
+    grouped = bench.start(spec=groups, ports=[{"containerPort": 80, "hostPort": 80}])
+    status = await bench.wait(grouped, lambda s: s["phase"] == "Failed")
+    assert status["message"].endswith(
+        "cannot give: securityContext.supplementalGroups, containers[main].ports.hostPort"
+    )
 
 
 async def test_millrace_is_the_running_environments(bench: Any) -> None:
@@ -211,7 +231,7 @@ async def test_a_killed_worker_leaves_no_process(bench: Any) -> None:
 
 async def test_an_api_server_that_fails_before_the_first_start_is_asked_again(bench: Any) -> None:
     bench.api.objects["/api/v1/namespaces/prod/configmaps/settings"] = {"data": {"mode": "fast"}}
-    bench.api.failures = [500]
+    bench.api.failures["GET"] = [500]
     worker = bench.start(
         "echo $mode", spec={"restartPolicy": "Never"}, envFrom=[{"configMapRef": {"name": "settings"}}]
     )

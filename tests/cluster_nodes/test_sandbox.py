@@ -23,6 +23,10 @@ def shell(tmp_path: Path, line: str, *mounts: Mount, **more: object) -> SandboxS
     return SandboxSpec(("sh", "-c", line), PATH, staging, mounts, **more)  # type: ignore[arg-type]
 
 
+def count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def run_shell(spec: SandboxSpec) -> tuple[int, str]:
     sandbox = await start_sandbox(spec)
     output = (await sandbox.output.read()).decode()
@@ -31,6 +35,18 @@ async def run_shell(spec: SandboxSpec) -> tuple[int, str]:
 
 async def test_a_sandbox_runs_here() -> None:
     await check_sandbox()
+
+
+async def test_a_sandbox_that_cannot_be_started_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    counts: list[int] = []
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            await start_sandbox(shell(tmp_path, "true"))
+        counts.append(count_open_files())
+    assert counts[0] == counts[-1]
 
 
 async def test_literal_mount_paths_are_true(tmp_path: Path) -> None:

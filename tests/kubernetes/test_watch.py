@@ -25,17 +25,26 @@ PODS = Source("/api/v1/pods", "app=web")
 
 
 class Recorded:
-    """A sink that keeps names; it needs each object's metadata."""
+    """A sink that keeps names, and fails where it is told to."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.lists: list[list[str]] = []
+        self.refused = ""
+        """The name of objects that it fails at."""
+        self.num_refused_lists = 0
+        """How many lists it fails at next."""
 
     def replace(self, items: Sequence[Object]) -> None:
+        if self.num_refused_lists:
+            self.num_refused_lists -= 1
+            raise RuntimeError("no room for a list")
         self.lists.append([item["metadata"]["name"] for item in items])
         self.names = set(self.lists[-1])
 
     def apply(self, item: Object) -> None:
+        if item["metadata"]["name"] == self.refused:
+            raise KeyError(f"no place for {self.refused}")
         self.names.add(item["metadata"]["name"])
 
     def delete(self, item: Object) -> None:
@@ -191,10 +200,40 @@ async def test_refusals_and_nonsense_are_said_and_outlived(
     await followed.until_streaming()
     assert "the API server answered 403: told to say 403" in caplog.text
     followed.api.send_raw(PODS.path, b'{"type": "ADDED", "object": {"metadata": 5}}\n')
+    await followed.until(lambda: "no event: TypeError" in caplog.text)
+    await followed.until_streaming()
     followed.api.send_raw(PODS.path, b"no json\n")
-    await followed.until(lambda: "TypeError" in caplog.text)
+    await followed.until(lambda: "no event: JSONDecodeError" in caplog.text)
     await followed.until_streaming()
     assert followed.sink.names == {"one"}
+
+
+async def test_an_event_that_the_sink_fails_at_is_told_with_its_trace_and_passed_over(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    followed.follow()
+    await followed.until_streaming()
+    followed.sink.refused = "bad"
+    for name in ("bad", "good"):
+        followed.put(name)
+    await followed.until_named("good")
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.getMessage() == "watching /api/v1/pods: the sink failed at ADDED of bad"
+    followed.api.cut(PODS.path)
+    await followed.until(lambda: followed.api.requests[-1].get("resourceVersion") == "12")
+    await followed.until_streaming()
+    assert caplog.text.count("the sink failed") == 1
+
+
+async def test_a_list_that_the_sink_fails_at_is_told_with_its_trace_and_read_again(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    followed.sink.num_refused_lists = 1
+    followed.put("one")
+    followed.follow()
+    await followed.until_named("one")
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.getMessage() == "watching /api/v1/pods: the sink failed at the list"
 
 
 async def test_a_stream_that_ends_at_once_is_a_failure(

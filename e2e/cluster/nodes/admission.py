@@ -1,7 +1,8 @@
 """What a pod may not ask of a process node: refused with a reason, never silently left out. Pure.
 
-Accepted though it has no effect here, because nothing could tell: seccomp and AppArmor profiles, dropped
-capabilities, fsGroup (a pod owns all its volumes), DNS settings (names stand in /etc/hosts), memory limits.
+Accepted though it has no effect here: seccomp and AppArmor profiles, dropped capabilities, fsGroup (a pod
+owns all its volumes), DNS settings (names stand in /etc/hosts), memory limits, and terminationMessagePath
+(the API server sets it in every container; no message is read from that file).
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ _POD_FLAGS = (
     "shareProcessNamespace",
     "ephemeralContainers",
     "readinessGates",
+    "activeDeadlineSeconds",
 )
 _CONTAINER_FLAGS = ("stdin", "tty", "volumeDevices")
 
@@ -33,6 +35,8 @@ def check_pod(pod: Object) -> None:
 
 def _problems(spec: Object) -> Iterator[str]:
     yield from (flag for flag in _POD_FLAGS if spec.get(flag))
+    if spec.get("securityContext", {}).get("supplementalGroups"):
+        yield "securityContext.supplementalGroups"
     for group in ("initContainers", "containers"):
         for container in spec.get(group, ()):
             path = f"{group}[{container['name']}]"
@@ -52,6 +56,8 @@ def _container_problems(container: Object) -> Iterator[str]:
         yield "lifecycle.postStart"
     if "sleep" in container.get("lifecycle", {}).get("preStop", {}):
         yield "lifecycle.preStop.sleep"
+    if any(port.get("hostPort") for port in container.get("ports", ())):
+        yield "ports.hostPort"
     for mount in container.get("volumeMounts", ()):
         yield from (
             f"{mount['mountPath']}: {field}" for field in ("subPath", "subPathExpr") if field in mount

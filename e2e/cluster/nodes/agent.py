@@ -55,9 +55,7 @@ class Agent:
         self._pods = Watched(connection, "/api/v1/pods", self._on_pod)
         self._services = Watched(connection, "/api/v1/services", self._on_service)
         self._claims = ClaimProvisioner(client, settings.state_dir / "volumes")
-        self._claim_list = Watched(
-            client.connection, "/api/v1/persistentvolumeclaims", self._claims.note_change
-        )
+        self._claim_list = Watched(connection, "/api/v1/persistentvolumeclaims", self._claims.note_change)
         self._proxy = ServiceProxy(self._pods.objects.values, self._on_unproxied)
         self._services_changed = asyncio.Event()
         self._blocks = [claim_block() for _ in settings.nodes]

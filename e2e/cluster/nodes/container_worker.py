@@ -50,6 +50,7 @@ class ContainerWorker:
         self._backoff = Backoff(parts.node.settings.timing)
         self._prober: Prober | None = None
         self._stopping: asyncio.Task[int] | None = None
+        self._has_run_pre_stop = False
 
     async def run(self, policy: str, *, is_init: bool) -> int:
         """Run it until it may not start again; return the last exit status."""
@@ -67,9 +68,7 @@ class ContainerWorker:
         if (running := self.running) is None:
             return
         self._emit("Killing", f"Stopping container {self.record.name}")
-        hook = self._container.get("lifecycle", {}).get("preStop")
-        code = await running.stop(grace_seconds, self._pre_stop(hook, grace_seconds) if hook else None)
-        self._note_end(code)
+        self._note_end(await self._stop_run(running, grace_seconds))
 
     def note_waiting(self, why: Waiting) -> None:
         """Show why it does not run."""
@@ -107,6 +106,7 @@ class ContainerWorker:
         self._emit("Created", f"Created container: {self.record.name}")
         self._prober = Prober(self._node.session, self._container, facts.pod_ip, self.running.pid, spec.env)
         self._stopping = None
+        self._has_run_pre_stop = False
         self._set(self.record.start(self._pod["metadata"]["uid"], datetime.now(UTC)))
         self._emit("Started", f"Started container {self.record.name}")
         return self.running
@@ -167,7 +167,7 @@ class ContainerWorker:
         self._emit("Killing", f"Container {self.record.name} failed its probe, will be restarted")
         pods = self._pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
         grace_seconds = float(probe.get("terminationGracePeriodSeconds", pods))
-        self._stopping = asyncio.create_task(running.stop(grace_seconds))
+        self._stopping = asyncio.create_task(self._stop_run(running, grace_seconds))
 
     # Ending.
 
@@ -190,9 +190,17 @@ class ContainerWorker:
             self._emit("BackOff", f"Back-off restarting failed container {name}")
             await asyncio.sleep(wait_seconds)
 
+    async def _stop_run(self, running: RunningContainer, grace_seconds: float) -> int:
+        """Stop a run, its preStop hook first as long as there is a grace; return its exit status."""
+        hook = self._container.get("lifecycle", {}).get("preStop")
+        if not hook or grace_seconds <= 0 or self._has_run_pre_stop:
+            return await running.stop(grace_seconds)
+        self._has_run_pre_stop = True  # a deletion in the midst of a restart does not run it again
+        return await running.stop(grace_seconds, self._pre_stop(hook, grace_seconds))
+
     async def _pre_stop(self, hook: Object, grace_seconds: float) -> None:
         assert self._prober is not None
-        if (failure := await self._prober.ask(hook, max(grace_seconds, 0.1))) is not None:
+        if (failure := await self._prober.ask(hook, grace_seconds)) is not None:
             self._emit("FailedPreStopHook", f"PreStopHook failed: {failure}")
 
     def _set(self, record: ContainerRecord) -> None:

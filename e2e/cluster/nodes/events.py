@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -53,24 +54,34 @@ class EventRecorder:
                 log.info("event %s not posted: %s", event.reason, error)
 
     async def _post(self, event: _Event) -> None:
-        metadata = event.about["metadata"]
-        namespace = metadata.get("namespace", "default")
-        key = (metadata["uid"], event.reason, event.message, event.path)
-        if (known := self._posted.get(key)) is not None:
-            known |= {"count": known["count"] + 1, "lastTimestamp": timestamp()}
-            body = {"count": known["count"], "lastTimestamp": known["lastTimestamp"]}
-            await self._client.patch(
-                f"/api/v1/namespaces/{namespace}/events/{known['metadata']['name']}", body
-            )
+        key = (event.about["metadata"]["uid"], event.reason, event.message, event.path)
+        known = self._posted.get(key)
+        if known is not None and await self._count_again(known):
             return
         posted = render_event(event)
-        await self._client.create(f"/api/v1/namespaces/{namespace}/events", posted)
+        await self._client.create(_collection(posted), posted)
         if len(self._posted) > _KEPT:
             self._posted.clear()
         self._posted[key] = posted
 
+    async def _count_again(self, known: Object) -> bool:
+        """Raise the count of an event; return False where it has expired at the API server."""
+        known |= {"count": known["count"] + 1, "lastTimestamp": timestamp()}
+        body = {"count": known["count"], "lastTimestamp": known["lastTimestamp"]}
+        try:
+            await self._client.patch(f"{_collection(known)}/{known['metadata']['name']}", body)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
 
-_NORMAL = frozenset({"Pulled", "Created", "Started", "Killing", "Starting", "NodeReady", "SandboxChanged"})
+
+def _collection(event: Object) -> str:
+    return f"/api/v1/namespaces/{event['metadata']['namespace']}/events"
+
+
+_NORMAL = frozenset({"Pulled", "Created", "Started", "Killing"})
 
 
 def render_event(event: _Event) -> Object:

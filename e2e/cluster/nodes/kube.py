@@ -77,22 +77,35 @@ class Watched:
         found = {item["metadata"]["uid"]: item for item in items}
         for uid in self._objects.keys() - found.keys():
             self._remove(uid)
-        for item in items:
-            self.apply(item)
+        errors = [error for item in items if (error := self._try_to_apply(item)) is not None]
         self.is_listed.set()
+        if errors:
+            raise ExceptionGroup("not every object of the list was taken", errors)
 
     def apply(self, item: Object) -> None:
-        """Add an object, or replace it with this newer version."""
+        """Add an object, or replace it with this newer version.
+
+        It is not kept if `on_change` raises, so that the next list brings it again.
+        """
         metadata = item["metadata"]
         old = self._objects.get(metadata["uid"])
-        self._objects[metadata["uid"]] = item
         if old is None or old["metadata"]["resourceVersion"] != metadata["resourceVersion"]:
             self._on_change(old, item)
+        self._objects[metadata["uid"]] = item
 
     def delete(self, item: Object) -> None:
         """Remove an object."""
         self._remove(item["metadata"]["uid"])
 
+    def _try_to_apply(self, item: Object) -> Exception | None:
+        """Apply an object, or return why not: the others of a list don't wait for it."""
+        try:
+            self.apply(item)
+        except Exception as error:  # noqa: BLE001  replace raises them all
+            return error
+        return None
+
     def _remove(self, uid: str) -> None:
-        if (old := self._objects.pop(uid, None)) is not None:
+        if (old := self._objects.get(uid)) is not None:
             self._on_change(old, None)
+            del self._objects[uid]

@@ -100,6 +100,9 @@ async def start_sandbox(spec: SandboxSpec) -> Sandbox:
     report_read, report_write = os.pipe()
     try:
         process = await _start_init(spec_fd, report_write)
+    except BaseException:
+        os.close(report_read)
+        raise
     finally:
         os.close(spec_fd)
         os.close(report_write)

@@ -1,12 +1,14 @@
 """Becomes a container: new namespaces, a new root of bind mounts, then the container's main process.
 
-Run as a script of its own (`python -I -S sandbox_init.py SPEC_FD REPORT_FD`) and standard library only, for
-it stands between a node and every container. It stays as the parent of the container's first process, dies
-with the node, and ends with that process's exit status (128 + N for signal N).
+Run as a script of its own (`python -I -S sandbox_init.py SPEC_FD REPORT_FD NODE_PID`) and standard library
+only, for it stands between a node and every container. It stays as the parent of the container's first
+process, dies with the node, and ends with that process's exit status (128 + N for signal N).
 
-SPEC_FD holds JSON: {argv, env, cwd, hostname, uid, gid, mounts: [{source, target, kind, readonly}],
-readonly_root}; kind is "bind", or "cover" (nothing over a folder, where it is seen).
-REPORT_FD receives one JSON line: {"pid": N} when the program runs, or {"error": text, "stage": name}.
+SPEC_FD holds JSON: {argv, env, staging, cwd, hostname, uid, gid, readonly_root,
+mounts: [{source, target, kind, readonly, optional}]}. `staging` is an empty folder for the root. `kind` is
+"bind", or "cover" (nothing over a folder, where it is seen). `optional` binds only where nothing is yet.
+REPORT_FD receives JSON lines until it is closed: {"pid": N} as soon as the first process is there, and
+{"error": text, "stage": name} if anything fails, before or after that.
 """
 
 import ctypes
