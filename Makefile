@@ -47,6 +47,7 @@ test: checks parts lint types test-unit test-e2e  ## lint, types, unit tests and
 
 test-fast: checks venv  ## lint and the fast tests, no cluster
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
+	@$(BIN)/lint-imports
 	@$(BIN)/pytest -q -m "not slow" tests
 
 .PHONY: test-unit
@@ -56,7 +57,7 @@ test-unit: venv
 test-e2e: checks parts  ## what users do, on the local control plane
 	$(BIN)/pytest -q -m "not long" e2e
 
-test-long: checks parts  ## what make test leaves out: long tests of what others test more quickly
+test-long: checks parts  ## the tests marked long: all cases of what make test runs fewer of
 	$(BIN)/pytest -q -m long tests e2e
 
 test-pythons: venv  ## the fast tests on Python 3.12, 3.13 and 3.14, those that this machine has

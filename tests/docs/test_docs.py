@@ -24,6 +24,7 @@ from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.replica import live_server
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC_PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -177,6 +178,18 @@ def test_every_file_and_folder_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`([\w-][\w./-]*(?:/|\.py))`", DOCS["architecture.md"]))
     missing = {n for n in named if not any(p.endswith(f"/{n}") for p in paths_of_the_repository())}
     assert not missing
+
+
+def test_no_path_has_two_rows_in_the_architecture() -> None:
+    named = re.findall(r"^\| `([^`]+)`", sections("architecture.md")["Where is what"], re.MULTILINE)
+    assert "tests/" in named
+    assert not {path for path in named if named.count(path) > 1}
+
+
+def test_the_limits_of_livez_are_those_that_are_written() -> None:
+    text = " ".join(sections("commands.md")["millrace serve"].split())
+    assert f"A client has {live_server.REQUEST_SECONDS:g} s for its request and the answer." in text
+    assert f"If more than {live_server.MAX_WAITING} connections wait without a request, the oldest" in text
 
 
 def named_metrics(text: str) -> set[str]:

@@ -89,7 +89,7 @@ def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
 def _make_cached(instruction_set: InstructionSet, folder: Path, stem: str) -> Path:
     with _compiled(instruction_set, folder) as made:
         target = place(made, folder, stem)
-    drop_old(folder, f"millrace-{instruction_set.value}", used=target)
+    drop_old(folder, f"millrace-{instruction_set.value}", except_for=target)
     return target
 
 

@@ -71,10 +71,10 @@ def note_use(file: Path) -> None:
         file.touch()
 
 
-def drop_old(folder: Path, prefix: str, used: Path) -> None:
-    """Remove, where that is possible, unused libraries and marks, and what killed builds left."""
+def drop_old(folder: Path, prefix: str, except_for: Path) -> None:
+    """Remove old libraries and marks except one, and what killed builds left. What can't be removed stays."""
     for file in (*folder.glob(f"{prefix}-*.so"), *folder.glob("*.passed")):
-        if file != used and _age_seconds(file) > MONTH_SECONDS:
+        if file != except_for and _age_seconds(file) > MONTH_SECONDS:
             with suppress(OSError):
                 file.unlink()
     for left in folder.glob("tmp*"):

@@ -35,7 +35,7 @@ class Dialect:
     """How one endpoint reads and writes."""
 
     name: str
-    """Of its reader, in READERS."""
+    """The key of its reader in READERS."""
     writer: type[Writer]
 
 

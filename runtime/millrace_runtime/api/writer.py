@@ -15,7 +15,7 @@ class Writer(ABC):
     """Turns one request's deltas into its dialect's JSON."""
 
     id_prefix: ClassVar[str]
-    """Of the request's id."""
+    """The prefix of request ids."""
     answer_object: ClassVar[str]
     """The `object` of an answer in one piece."""
     chunk_object: ClassVar[str]

@@ -2,8 +2,8 @@
 
 SERVING  --> DRAINING   the first signal to stop
 SERVING  --> STOPPING   a process ended by itself
-DRAINING --> STOPPING   the streams have ended, another signal came, or the deadline passed
-STOPPING --> STOPPING   another signal came, or the deadline passed: what still runs is killed
+DRAINING --> STOPPING   the streams have ended, a second signal came, the deadline passed, or a process failed
+STOPPING --> STOPPING   the deadline passed: what still runs is killed
 STOPPING --> DONE       both processes have ended
 
 Pure: time is an argument.
@@ -72,15 +72,18 @@ class Lifecycle:
         """When `expire` is due."""
 
     def ask_to_stop(self, signal_number: int, now: float) -> tuple[Action, ...]:
-        """Drain at the first signal, and kill at another."""
+        """Drain at the first signal, and kill at one during the drain.
+
+        A replica that already ends has STOP_SECONDS at most. No signal hides why it ends.
+        """
         match self.stage:
             case Stage.SERVING:
                 self._move_to(Stage.DRAINING, now + self._drain_seconds)
                 return (Action.DRAIN_HTTP,)
-            case Stage.DONE:  # the signal came behind the last exit
-                return ()
-        name = signal.Signals(signal_number).name
-        return self._stop(Ending(128 + signal_number, f"stopped at once by a second {name}"), now, _KILL_ALL)
+            case Stage.DRAINING:
+                cause = f"stopped at once by a second {signal.Signals(signal_number).name}"
+                return self._stop(Ending(128 + signal_number, cause), now, _KILL_ALL)
+        return ()
 
     def expire(self, now: float) -> tuple[Action, ...]:
         """Kill what still runs if the deadline has passed."""

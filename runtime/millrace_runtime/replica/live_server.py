@@ -8,6 +8,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from millrace_runtime import contract
+from millrace_runtime.listener import BACKLOG
 
 MAX_WAITING = 512
 """Connections that may wait for a request. One more cuts the oldest off, so idle ones keep no probe out.
@@ -44,6 +45,8 @@ class LiveServer:
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._serve_connection, sock=self._listener, limit=HEAD_BYTES)
+        # asyncio listened with a backlog of 100, which is also how many it accepts at a time.
+        self._listener.listen(BACKLOG)
         await self._is_over.wait()
         server.close()
 

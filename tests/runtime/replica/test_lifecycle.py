@@ -47,6 +47,23 @@ def test_a_second_signal_kills() -> None:
     assert life.ending == Ending(130, "stopped at once by a second SIGINT")
 
 
+def test_a_signal_does_not_hide_a_cause_that_http_has_yet_to_give() -> None:
+    life = Lifecycle(30)
+    life.lose(Member.ENGINE, EXIT_PEER_GONE, 0)
+    assert life.ask_to_stop(SIGTERM, 1) == ()
+    assert (life.stage, life.deadline) == (Stage.STOPPING, STOP_SECONDS)
+    life.lose(Member.HTTP, 3, 2)
+    assert life.ending == Ending(3, "the HTTP process ended with exit status 3")
+
+
+def test_a_signal_does_not_cut_off_what_clients_are_told_of_a_failed_engine() -> None:
+    life = Lifecycle(30)
+    life.lose(Member.ENGINE, 65, 0)
+    assert life.ask_to_stop(SIGTERM, 1) == ()
+    assert life.expire(STOP_SECONDS) == KILL_ALL
+    assert life.ending == Ending(65, "the engine process ended with exit status 65")
+
+
 def test_a_failed_engine_gives_its_status_once_clients_were_told() -> None:
     life = Lifecycle(30)
     assert life.lose(Member.ENGINE, 65, 0) == (Action.DRAIN_HTTP,)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from millrace_runtime.listener import BACKLOG
 from millrace_runtime.replica import live_server
 from millrace_runtime.replica.live_server import LiveServer
 
@@ -74,8 +75,9 @@ def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(
     assert not caplog.records
 
 
-def test_probes_that_come_at_once_are_all_answered() -> None:
-    """While the first is asked for, as many come as are accepted before the next of them is read."""
+def test_probes_that_come_at_once_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first is asked for, more come than may wait for a request. They are not idle."""
+    monkeypatch.setattr(live_server, "MAX_WAITING", 250)
     listener, is_asked, may_answer = (
         socket.create_server(("127.0.0.1", 0)),
         threading.Event(),
@@ -88,11 +90,31 @@ def test_probes_that_come_at_once_are_all_answered() -> None:
 
     with LiveServer(listener, find_stall), contextlib.ExitStack() as stack:
         address = listener.getsockname()[:2]
+        stack.callback(may_answer.set)
         clients = [stack.enter_context(send(address, PROBE))]
         assert is_asked.wait(10)
-        clients += [stack.enter_context(send(address, PROBE)) for _ in range(90)]
+        clients += [stack.enter_context(send(address, PROBE)) for _ in range(300)]
         may_answer.set()
         assert all(read_all(client).startswith(b"HTTP/1.1 200 OK\r\n") for client in clients)
+
+
+class RecordingListener(socket.socket):
+    """Remembers how many connections may wait to be accepted."""
+
+    backlog = 0
+
+    def listen(self, backlog: int = 0, /) -> None:
+        self.backlog = backlog
+        super().listen(backlog)
+
+
+def test_as_many_may_wait_to_be_accepted_as_at_every_port_of_ours() -> None:
+    listener = RecordingListener()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    with LiveServer(listener, lambda: None):
+        assert ask(listener.getsockname()).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert listener.backlog == BACKLOG
 
 
 def test_the_end_cuts_who_is_still_there_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
