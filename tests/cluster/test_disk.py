@@ -1,11 +1,24 @@
 """Room is summed for each disk, where the files really go."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from e2e.cluster.disk import DOWNLOADS, ENVIRONMENT, RUNNING, Need, check_disks, list_needs
+from e2e.cluster.disk import (
+    DOWNLOADS,
+    ENVIRONMENT,
+    GO_BUILDS,
+    GO_MODULES,
+    PARTS,
+    RUNNING,
+    Need,
+    check_disks,
+    list_needs,
+)
 from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.prechecks import MEMORY_TO_RUN
+from e2e.cluster.settings import REPOSITORY
 
 
 def needs(tmp_path: Path, *, must_build: bool, **environ: str) -> dict[str, Need]:
@@ -51,3 +64,16 @@ def test_each_disk_is_judged_alone() -> None:
     check_disks(found, lambda _: 10)
     with pytest.raises(PrecheckFailedError, match="the disk of /dev/shm has"):
         check_disks(found, lambda place: 9 if place == Path("/dev/shm") else 10)
+
+
+def test_the_room_that_is_asked_for_is_what_the_committed_run_took_and_a_little_more() -> None:
+    run = json.loads((REPOSITORY / "benchmarks" / "results" / "path.json").read_text())
+    took = run["first_up_disk_bytes"]
+    for asked, measured in (
+        (ENVIRONMENT, "environment"),
+        (GO_BUILDS, "go_builds"),
+        (GO_MODULES, "go_modules"),
+    ):
+        assert took[measured] <= asked <= 1.2 * took[measured], measured
+    assert took["parts"] <= PARTS
+    assert run["running_memory_bytes"] <= MEMORY_TO_RUN / 2

@@ -24,6 +24,16 @@ def test_the_readmes_figures_are_the_committed_runs() -> None:
     }
 
 
+def test_what_the_readme_says_that_make_up_takes_is_the_committed_runs() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "path.json").read_text())
+    disk = run["first_up_disk_bytes"]
+    section = README.partition("## What `make up` takes\n")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| .* \| ([\d.]+) GB \|$", section, re.MULTILINE)
+    measured = [run[f"{name}_bytes"] for name in ("first_up_download", "first_up_memory", "running_memory")]
+    measured += [disk[name] for name in ("environment", "go_builds", "go_modules", "parts")]
+    assert told == [f"{num_bytes / 1e9:.1f}" for num_bytes in measured]
+
+
 def test_the_docs_cost_of_a_step_is_the_committed_runs() -> None:
     run = json.loads((ROOT / "benchmarks" / "results" / "engine.json").read_text())
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
