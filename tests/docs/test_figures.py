@@ -34,6 +34,14 @@ def test_what_the_readme_says_that_make_up_takes_is_the_committed_runs() -> None
     assert told == [f"{num_bytes / 1e9:.1f}" for num_bytes in measured]
 
 
+def test_the_docs_steps_of_make_up_are_the_committed_runs() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "path.json").read_text())
+    first, later = run["first_up_steps"], run["second_up_steps"]
+    text = " ".join((ROOT / "docs" / "development.md").read_text().split())
+    assert f"took {first['parts']:.0f} s of them, with {first['venv']:.0f} s for the environment" in text
+    assert f"the example takes {later['example']} s of {sum(later.values()):.1f} s" in text
+
+
 def test_the_docs_cost_of_a_step_is_the_committed_runs() -> None:
     run = json.loads((ROOT / "benchmarks" / "results" / "engine.json").read_text())
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
