@@ -78,7 +78,8 @@ async def test_a_new_service_has_its_series_at_zero_and_a_deleted_one_none(bench
     assert 'service="chat"' not in (await get(bench, "/metrics"))[1]
 
 
-async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) -> None:
+async def begin_held_request(bench: Bench) -> tuple[asyncio.Task[aiohttp.ClientResponse], asyncio.Event]:
+    """Send a request that its replica answers once the event is set."""
     release = asyncio.Event()
 
     async def hold(_request: web.Request) -> web.Response:
@@ -89,6 +90,11 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
     await bench.add_upstream("team", "chat", hold)
     call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
+    return call, release
+
+
+async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) -> None:
+    call, release = await begin_held_request(bench)
     bench.gateway.service_sink.replace([])
     with bench.gateway.metrics.count_request(ServiceKey("team", "chat")):
         release.set()
@@ -98,16 +104,7 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
 
 
 async def test_a_service_made_anew_begins_at_zero_whatever_still_runs(bench: Bench) -> None:
-    release = asyncio.Event()
-
-    async def hold(_request: web.Request) -> web.Response:
-        await release.wait()
-        return web.json_response({})
-
-    bench.add_service("team", "chat")
-    await bench.add_upstream("team", "chat", hold)
-    call = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
-    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
+    call, release = await begin_held_request(bench)
     bench.gateway.service_sink.replace([])
     bench.add_service("team", "chat")
     release.set()
