@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from development.environment import check_means, install_environment, run_command, say
 from e2e.cluster.build import get_programs
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.prechecks import check_machine, check_tests
+from e2e.cluster.prechecks import INSTALL_COMPILER, check_machine, check_tests, has_compiler
 from e2e.cluster.progress import Say
 from e2e.cluster.settings import REPOSITORY
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
@@ -48,6 +48,8 @@ def check_before(say: Say) -> None:
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
     check_means()
     check_machine(REPOSITORY / ".millrace", cache, must_build=must_build)
+    if not has_compiler():
+        say(f"up: without a C++ compiler replicas compute with torch, slowly; {INSTALL_COMPILER}")
     if must_build:
         say("up: a first time takes several minutes; a later one finds everything made")
 

@@ -25,10 +25,10 @@ from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
 from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
-from e2e.cluster.settings import REPOSITORY, VENV
+from e2e.cluster.settings import REPOSITORY, STAMP_NAME, VENV
 from e2e.cluster.sources import cache_folder
 
-STAMP = VENV / ".installed"
+STAMP = VENV / STAMP_NAME
 ENTRY_MODULES = (
     "e2e.cluster.nodes.__main__",
     "millrace_cli.main",
@@ -78,6 +78,7 @@ def install_environment(say: Say) -> None:
         make_venv()
     log = REPOSITORY / ".millrace" / "logs" / "venv.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)  # its lines are counted
     with progress("venv", log, say, "lines of pip's log"):
         run_pip(log, "--no-compile", "--no-deps", "-r", "requirements.lock")  # the lock has them all
         run_pip(log, "--no-deps", "-e", ".")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.settings import STAMP_NAME
 
 RUNNING = 1_000_000_000
 """Bytes of a running cluster: etcd, Prometheus, logs, pods' volumes."""
@@ -34,10 +35,10 @@ class Need:
 def list_needs(
     state: Path, cache: Path, environment: Path, environ: Mapping[str, str], *, must_build: bool
 ) -> list[Need]:
-    """Return what is still to be written: `environment` where it is not there, builds where one must be."""
+    """Return what is still to be written: `environment` unless it is whole, builds where one must be."""
     needs = [Need(state, RUNNING, "the running cluster", "--state-dir")]
     caches = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    if not environment.exists():
+    if not (environment / STAMP_NAME).exists():
         pip = Path(environ.get("PIP_CACHE_DIR") or caches / "pip")
         needs += [
             Need(environment.parent, ENVIRONMENT, "the Python environment", "another checkout"),
@@ -62,9 +63,9 @@ def check_disks(needs: list[Need], free: Callable[[Path], int] | None = None) ->
     """Refuse where the needs of one file system are more than it has free. Raises PrecheckFailedError."""
     by_device: dict[int, list[Need]] = {}
     for need in needs:
-        by_device.setdefault(_existing(need.folder).stat().st_dev, []).append(need)
+        by_device.setdefault(nearest_existing(need.folder).stat().st_dev, []).append(need)
     for together in by_device.values():
-        place = _existing(together[0].folder)
+        place = nearest_existing(together[0].folder)
         available = free(place) if free else shutil.disk_usage(place).free
         wanted = sum(need.num_bytes for need in together)
         if available < wanted:
@@ -76,10 +77,10 @@ def check_disks(needs: list[Need], free: Callable[[Path], int] | None = None) ->
             )
 
 
-def _existing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """Return the folder, or the nearest above it that is there."""
     folder = folder.absolute()
-    return folder if folder.exists() else _existing(folder.parent)
+    return folder if folder.exists() else nearest_existing(folder.parent)
 
 
 def _gigabytes(num_bytes: int) -> str:

@@ -8,17 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from e2e.cluster.disk import check_disks, list_needs
+from e2e.cluster.disk import check_disks, list_needs, nearest_existing
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.memory import available_memory
-from e2e.cluster.settings import VENV
+from e2e.cluster.processes import ProcessTable
+from e2e.cluster.settings import VENV, Layout
 
 MINIMUM_PYTHON = (3, 11)
 COMPILERS = ("c++", "g++", "clang++")
 """As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
+INSTALL_COMPILER = "on Debian and Ubuntu write: sudo apt-get install g++"
+MEMORY_AT_FIRST = 1_300_000_000
+"""Bytes of the cluster with one replica of the example: running_memory_bytes of benchmarks/path."""
 MEMORY_TO_RUN = 3_000_000_000
-"""Bytes. 1.3 GB are taken with one replica of the example (running_memory_bytes of benchmarks/path); garbage
-may wait in the control plane, and each further replica takes 0.3."""
+"""Bytes. Garbage may wait in the control plane, and each further replica takes 0.3 GB."""
 
 
 def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None:
@@ -30,13 +33,29 @@ def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None
         )
 
 
-def check_memory(available: int, needed: int = MEMORY_TO_RUN) -> None:
-    """Refuse a machine with too little memory available."""
-    if available < needed:
+def check_system() -> None:
+    """Refuse a system without the namespaces of Linux."""
+    if sys.platform != "linux":
         raise PrecheckFailedError(
-            f"{available / 1e9:.1f} GB of memory are available and the cluster takes {needed / 1e9:.1f} GB; "
+            f"the local cluster runs on Linux, or in WSL 2, and this is {sys.platform}; "
+            "run it in a Linux virtual machine"
+        )
+
+
+def check_memory(available: int) -> None:
+    """Refuse a machine with too little memory available."""
+    if available < MEMORY_TO_RUN:
+        raise PrecheckFailedError(
+            f"{available / 1e9:.1f} GB of memory are available and {MEMORY_TO_RUN / 1e9:.1f} GB are needed: "
+            f"the cluster takes {MEMORY_AT_FIRST / 1e9:.1f} GB at first and grows with its replicas; "
             "end other programs, or give the virtual machine more memory"
         )
+
+
+def check_writable(state: Path) -> None:
+    """Refuse a state folder that can't be made or written."""
+    if not os.access(nearest_existing(state), os.W_OK):
+        raise PrecheckFailedError(f"{state} can't be written; run as its owner or name another --state-dir")
 
 
 def check_port(port: int, flag: str) -> None:
@@ -67,13 +86,22 @@ def check_program(name: str, package: str, purpose: str) -> None:
 
 
 def check_compiler() -> None:
-    """Refuse a machine whose native kernels can't be tested. A replica there computes with torch, slowly."""
-    names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
-    if not any(map(shutil.which, names)):
+    """Refuse a machine whose native kernels can't be tested."""
+    if not has_compiler():
         raise PrecheckFailedError(
-            f"there is no C++ compiler ({', '.join(names)}), and the tests of the CPU kernels need one; "
-            "on Debian and Ubuntu write: sudo apt-get install g++"
+            f"there is no C++ compiler ({', '.join(compilers())}), and the tests of the CPU kernels need one; "
+            f"{INSTALL_COMPILER}"
         )
+
+
+def has_compiler() -> bool:
+    """Return whether the native kernels can be compiled. Without them a replica computes with torch."""
+    return any(map(shutil.which, compilers()))
+
+
+def compilers() -> tuple[str, ...]:
+    """Return the names of compilers that are looked for: the one that CXX gives, or else the usual ones."""
+    return (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
 
 
 def check_namespaces() -> None:
@@ -113,8 +141,15 @@ def namespace_setting(sysctl: Path) -> str:
 def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:
     """Refuse a machine on which the cluster could not run. Raises PrecheckFailedError."""
     check_python()
+    check_system()
     check_disks(list_needs(state, cache, VENV, os.environ, must_build=must_build))
-    check_memory(available_memory())
-    if not os.access(state if state.exists() else state.parent, os.W_OK):
-        raise PrecheckFailedError(f"{state} can't be written; run as its owner or name another --state-dir")
+    if not is_running(state):
+        check_memory(available_memory())
+    check_writable(state)
     check_namespaces()
+
+
+def is_running(state: Path) -> bool:
+    """Return whether a cluster runs there already, and has its memory."""
+    layout = Layout(state)
+    return bool(ProcessTable(layout.records, layout.logs).running())

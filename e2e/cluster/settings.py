@@ -7,6 +7,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
+STAMP_NAME = ".installed"
+"""The file that the environment holds once it is whole."""
 SERVICE_RANGE = "127.96.0.0/16"
 API_SERVICE_ADDRESS = "127.96.0.1"
 KUBELET_ADDRESS = "127.0.0.2"

@@ -17,7 +17,7 @@ from e2e.cluster.disk import (
     list_needs,
 )
 from e2e.cluster.errors import PrecheckFailedError
-from e2e.cluster.prechecks import MEMORY_TO_RUN
+from e2e.cluster.prechecks import MEMORY_AT_FIRST, MEMORY_TO_RUN
 from e2e.cluster.settings import REPOSITORY
 
 
@@ -39,7 +39,13 @@ def test_gos_caches_are_where_go_puts_them(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_is_there_needs_no_room(tmp_path: Path) -> None:
     (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / ".installed").touch()
     assert set(needs(tmp_path, must_build=False)) == {"the running cluster"}
+
+
+def test_an_environment_that_was_half_made_needs_its_room(tmp_path: Path) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    assert {"the Python environment", "pip's downloads"} <= set(needs(tmp_path, must_build=False))
 
 
 def test_needs_of_one_disk_are_summed_and_named(tmp_path: Path) -> None:
@@ -77,3 +83,4 @@ def test_the_room_that_is_asked_for_is_what_the_committed_run_took_and_a_little_
         assert took[measured] <= asked <= 1.2 * took[measured], measured
     assert took["parts"] <= PARTS
     assert run["running_memory_bytes"] <= MEMORY_TO_RUN / 2
+    assert run["running_memory_bytes"] == pytest.approx(MEMORY_AT_FIRST, rel=0.1)

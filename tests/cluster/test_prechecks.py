@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cluster import prechecks
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.memory import available_memory
 from e2e.cluster.prechecks import (
+    MEMORY_TO_RUN,
     allow_namespaces,
     check_compiler,
     check_memory,
@@ -17,6 +19,8 @@ from e2e.cluster.prechecks import (
     check_tests,
     namespace_setting,
 )
+from e2e.cluster.processes import ProcessTable
+from e2e.cluster.settings import Layout
 
 
 def test_an_old_python_is_refused() -> None:
@@ -29,8 +33,52 @@ def test_too_little_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemAvailable:    1000000 kB\n")
     available = available_memory(tmp_path / "meminfo")
     assert available == 1_024_000_000
-    with pytest.raises(PrecheckFailedError, match=r"1\.0 GB of memory are available"):
+    with pytest.raises(PrecheckFailedError, match=r"^1\.0 GB of memory are available and 3\.0 GB are needed"):
         check_memory(available)
+    with pytest.raises(PrecheckFailedError, match=r"the cluster takes 1\.3 GB at first and grows"):
+        check_memory(available)
+
+
+def test_a_running_cluster_needs_no_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prechecks, "available_memory", lambda: MEMORY_TO_RUN - 1)
+    with pytest.raises(PrecheckFailedError, match="are needed"):
+        prechecks.check_machine(tmp_path, tmp_path, must_build=False)
+    processes = ProcessTable(Layout(tmp_path).records, Layout(tmp_path).logs)
+    processes.start("etcd", ("sleep", "60"), {})
+    try:
+        prechecks.check_machine(tmp_path, tmp_path, must_build=False)
+    finally:
+        processes.stop_all()
+
+
+def test_a_containers_limit_bounds_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable:    8000000 kB\n")
+    group = tmp_path / "cgroup"
+    group.mkdir()
+    assert available_memory(tmp_path / "meminfo", group) == 8_192_000_000
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("3000000000\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 600000000\nactive_file 400000000\n")
+    assert available_memory(tmp_path / "meminfo", group) == 8_192_000_000
+    (group / "memory.max").write_text("4000000000\n")
+    assert available_memory(tmp_path / "meminfo", group) == 2_000_000_000
+
+
+def test_another_system_than_linux_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prechecks.sys, "platform", "darwin")
+    monkeypatch.setattr(prechecks, "available_memory", lambda: pytest.fail("there is no /proc"))
+    with pytest.raises(PrecheckFailedError, match="runs on Linux, or in WSL 2, and this is darwin"):
+        prechecks.check_machine(tmp_path, tmp_path, must_build=False)
+
+
+def test_a_state_folder_is_made_where_its_parents_are_missing_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "a" / "new" / "deep"
+    prechecks.check_writable(state)
+    monkeypatch.setattr(prechecks.os, "access", lambda path, _: path != tmp_path)
+    with pytest.raises(PrecheckFailedError, match="can't be written; run as its owner or name another"):
+        prechecks.check_writable(state)
 
 
 def test_a_taken_port_is_refused_with_the_flag_that_moves_it() -> None:

@@ -76,3 +76,14 @@ def test_an_interrupt_is_one_line(makers: Makers, capsys: pytest.CaptureFixture[
     makers.end_parts = interrupt
     assert bootstrap.main([]) == 130
     assert capsys.readouterr().out.splitlines()[-1] == "interrupted; what is made already is kept"
+
+
+def test_a_missing_compiler_is_said_before_anything_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(bootstrap, "check_machine", lambda *_, **__: None)
+    said: list[str] = []
+    bootstrap.check_before(said.append)
+    assert said[0].startswith("up: without a C++ compiler replicas compute with torch, slowly; on Debian")
+    monkeypatch.delenv("CXX")
+    bootstrap.check_before(said.append)
+    assert not any("compiler" in line for line in said[1:])
