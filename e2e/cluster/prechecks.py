@@ -89,8 +89,8 @@ def check_compiler() -> None:
     """Refuse a machine whose native kernels can't be tested."""
     if not has_compiler():
         raise PrecheckFailedError(
-            f"there is no C++ compiler ({', '.join(compilers())}), and the tests of the CPU kernels need one; "
-            f"{INSTALL_COMPILER}"
+            f"there is no C++ compiler ({', '.join(compilers())}), and the tests of the CPU kernels "
+            f"need one; {INSTALL_COMPILER}"
         )
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client import Metric
 
+from e2e.cluster.local_cluster import LocalCluster
 from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.objects import ServiceKey
 from millrace_operator.autoscale.decision import Reason as ScalingReason
@@ -261,3 +262,9 @@ def test_lines_are_short_and_links_lead_somewhere(page: Path) -> None:
         there = (page.parent / target).resolve() if target else page
         assert there.exists(), target
         assert not heading or heading in anchors(there), f"{target}#{heading}"
+
+
+def test_what_ends_the_cluster_is_shown_in_its_order(tmp_path: Path) -> None:
+    """Parts are ended in the reverse of the order in which they start."""
+    ended = ", ".join(reversed(LocalCluster(tmp_path).part_names))
+    assert f"\ndown: ended {ended}\n" in DOCS["get-started.md"]
