@@ -100,3 +100,9 @@ class Layout:
     def nodes(self) -> Path:
         """The process nodes' own folder: pods' files, logs and claims."""
         return self.state / "nodes"
+
+
+def is_folder_of_links(folder: Path) -> bool:
+    """Whether a folder is the `bin` of a cluster's files, of this checkout's or of another's."""
+    layout = Layout(folder.resolve().parent)
+    return folder.resolve() == layout.programs and Ports.load(layout.ports) is not None
