@@ -20,12 +20,11 @@ from e2e.cluster.product import (
     wait_for_product,
 )
 from e2e.cluster.progress import Laps
-from e2e.cluster.settings import DEFAULT_NODES, REPOSITORY, Layout, Ports, free_ports
+from e2e.cluster.settings import DEFAULT_NODES, USUAL_STATE, Layout, Ports, end_command, free_ports
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
 
 API_PORT = 6443
 PROMETHEUS_PORT = 9090
-USUAL_STATE = REPOSITORY / ".millrace"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -65,12 +64,13 @@ def bring_up(arguments: argparse.Namespace) -> None:
 def prepare(arguments: argparse.Namespace) -> LocalCluster:
     """Check the machine, and return the cluster of the state folder, running or not."""
     state = arguments.state_dir
+    ports = free_ports(arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT)
+    cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
+    cluster.check_state()
+    check_ports(arguments, cluster)
     cache = cache_folder()
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
     check_machine(state, cache, must_build=must_build)
-    ports = free_ports(arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT)
-    cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
-    check_ports(arguments, cluster)
     return cluster
 
 
@@ -128,12 +128,6 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
             "             kubectl explain infsvc.spec.scaling   kubectl logs -l millrace.dev/service=stories",
         ]
     return "\n".join([*lines, f"end it       {end_command(cluster.layout.state)}"])
-
-
-def end_command(state: Path) -> str:
-    """Return the command that ends the cluster of a state folder."""
-    is_usual = state.absolute() == USUAL_STATE
-    return "make down" if is_usual else f"python3 -m e2e.cluster --state-dir {state} down"
 
 
 def bring_down(arguments: argparse.Namespace) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.__main__ import end_command, guide, main
+from e2e.cluster.__main__ import guide, main
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import Gateway, pod_reason
-from e2e.cluster.settings import REPOSITORY
+from e2e.cluster.settings import REPOSITORY, end_command, free_ports
 
 
 def test_status_without_a_cluster_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +45,13 @@ def test_a_cluster_of_an_older_checkout_is_ended_and_not_started(
 ) -> None:
     ports = {"api": 1, "etcd": 2, "etcd_peer": 3, "prometheus": 4}
     (tmp_path / "ports.json").write_text(json.dumps(ports))
-    with pytest.raises(PrecheckFailedError, match="an older checkout; end it: make down"):
-        LocalCluster(tmp_path).start()
+    ending = f"python3 -m e2e.cluster --state-dir {tmp_path} down"
+    with pytest.raises(PrecheckFailedError, match=f"an older checkout; end it: {ending}"):
+        LocalCluster(tmp_path, ports=free_ports()).start()
+    assert main(["--state-dir", str(tmp_path), "up"]) == 1
+    assert capsys.readouterr().err == (
+        f"up failed: the cluster here was started by an older checkout; end it: {ending}\n"
+    )
     assert main(["--state-dir", str(tmp_path), "down"]) == 0
     assert capsys.readouterr().out == "down: nothing was running\n"
     assert not list(tmp_path.iterdir())
