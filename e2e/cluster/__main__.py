@@ -3,9 +3,10 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
+import e2e.cluster.minimum_python  # noqa: F401  before all that an older Python can't read
 from e2e.cluster.errors import ClusterError, PrecheckFailedError
+from e2e.cluster.flags import API_PORT, PROMETHEUS_PORT, build_parser
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.prechecks import check_machine, check_port
 from e2e.cluster.product import (
@@ -20,28 +21,8 @@ from e2e.cluster.product import (
     wait_for_product,
 )
 from e2e.cluster.progress import Laps
-from e2e.cluster.settings import DEFAULT_NODES, USUAL_STATE, Layout, Ports, end_command, free_ports
+from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, end_command, free_ports
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
-
-API_PORT = 6443
-PROMETHEUS_PORT = 9090
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
-    parser.add_argument("--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)")
-    commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start the cluster, install Millrace, serve an example")
-    up.add_argument("--api-port", type=int, help=f"the API server's port on 127.0.0.1 ({API_PORT})")
-    up.add_argument("--prometheus-port", type=int, help=f"Prometheus' port there ({PROMETHEUS_PORT})")
-    up.add_argument(
-        "--node", action="append", metavar="name=NAME,gpus=N,cpu=N,memory=Q", help="a Node; repeatable"
-    )
-    up.add_argument("--bare", action="store_true", help="the cluster alone, without Millrace on it")
-    commands.add_parser("down", help="end everything that up started")
-    commands.add_parser("status", help="say what runs, and where")
-    return parser
 
 
 def say(line: str) -> None:
@@ -53,6 +34,8 @@ def bring_up(arguments: argparse.Namespace) -> None:
     """Start what does not run yet, and show that it answers. Raises ClusterError."""
     laps = Laps()
     cluster = prepare(arguments)
+    if arguments.only_checks:
+        return
     say("cluster: starting etcd, Kubernetes, Prometheus and the nodes")
     cluster.start()
     laps.end("cluster")
@@ -62,9 +45,9 @@ def bring_up(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> LocalCluster:
-    """Check the machine, and return the cluster of the state folder, running or not."""
+    """Return the cluster of the state folder, running or not, once its ports and the machine are checked."""
     state = arguments.state_dir
-    ports = free_ports(arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT)
+    ports = choose_ports(arguments)
     cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
     cluster.check_state()
     check_ports(arguments, cluster)
@@ -72,6 +55,14 @@ def prepare(arguments: argparse.Namespace) -> LocalCluster:
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
     check_machine(state, cache, must_build=must_build)
     return cluster
+
+
+def choose_ports(arguments: argparse.Namespace) -> Ports:
+    """Return the ports that are asked for, and free ones beside them. Raises PrecheckFailedError."""
+    api, prometheus = arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT
+    if api == prometheus:
+        raise PrecheckFailedError(f"--api-port and --prometheus-port are both {api}; write two ports")
+    return free_ports(api, prometheus)
 
 
 def check_ports(arguments: argparse.Namespace, cluster: LocalCluster) -> None:
@@ -153,7 +144,7 @@ def show_status(arguments: argparse.Namespace) -> None:
 
 def main(argv: list[str]) -> int:
     """Run a command; the exit status is 1 after one line that says what failed and what to do."""
-    arguments = build_parser().parse_args(argv)
+    arguments = build_parser(__doc__).parse_args(argv)
     commands = {"up": bring_up, "down": bring_down, "status": show_status}
     try:
         commands[arguments.command](arguments)

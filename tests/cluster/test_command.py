@@ -1,12 +1,14 @@
 """The command without a cluster: what it says and how it ends."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from e2e.cluster import __main__ as command
 from e2e.cluster.__main__ import guide, main
 from e2e.cluster.errors import PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
@@ -74,6 +76,63 @@ def test_the_command_needs_nothing_that_is_installed(tmp_path: Path, command: st
         "down: nothing was running\n",
         f"status failed: there is no cluster in {tmp_path}; start one with: make up\n",
     }
+
+
+def run_up(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`up --only-checks` as make runs it before there is an environment: without installed packages."""
+    words = [sys.executable, "-S", "-m", "e2e.cluster", "--state-dir", str(state), "up", "--only-checks"]
+    return subprocess.run([*words, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_a_taken_port_is_found_before_anything_is_downloaded(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = run_up(tmp_path, f"--api-port={free_ports().api}", f"--prometheus-port={port}")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"up failed: port {port} on 127.0.0.1 is taken")
+    makefile = (REPOSITORY / "Makefile").read_text()
+    recipe = makefile.partition("\nup:")[2].splitlines()
+    assert recipe[1:3] == [
+        "\t@$(PYTHON) -m e2e.cluster up --only-checks $(ARGS)",
+        "\t@$(PYTHON) -m development.bootstrap",
+    ]
+
+
+def test_checks_alone_start_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "check_machine", lambda *_, **__: None)
+    ports = free_ports()
+    flags = [f"--api-port={ports.api}", f"--prometheus-port={ports.prometheus}"]
+    assert main(["--state-dir", str(tmp_path), "up", "--only-checks", *flags]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "99999", "web"])
+def test_what_is_no_port_is_refused_with_those_that_are(tmp_path: Path, port: str) -> None:
+    done = run_up(tmp_path, f"--api-port={port}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(f"--api-port: {port} is no port; write one from 1 to 65535")
+
+
+def test_a_node_that_cant_be_read_is_refused_before_anything_is_downloaded(tmp_path: Path) -> None:
+    done = run_up(tmp_path, "--node=name=a,gpu=8")
+    assert done.returncode == 2
+    assert "'gpu=8' is not one of name=, gpus=, cpu=, memory=, each once" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [["--api-port=9090"], ["--api-port=7443", "--prometheus-port=7443"]])
+def test_two_parts_cant_have_one_port(tmp_path: Path, flags: list[str]) -> None:
+    done = run_up(tmp_path, *flags)
+    assert done.returncode == 1
+    assert done.stderr.startswith("up failed: --api-port and --prometheus-port are both ")
+
+
+def test_a_python_that_is_too_old_is_told_so() -> None:
+    pretend = "import runpy, sys; sys.version_info = (3, 9, 2); sys.argv[1:] = ['up']"
+    start = f"{pretend}; runpy.run_module('e2e.cluster', run_name='__main__')"
+    words = [sys.executable, "-S", "-c", start]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Millrace needs Python 3.11 or newer and this is ")
 
 
 def test_the_guide_can_be_pasted(tmp_path: Path) -> None:
