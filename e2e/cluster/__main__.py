@@ -148,7 +148,7 @@ def main(argv: list[str]) -> int:
     commands = {"up": bring_up, "down": bring_down, "status": show_status}
     try:
         commands[arguments.command](arguments)
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         print(f"{arguments.command} failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

