@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import os
 import sys
 
 import e2e.cluster.minimum_python  # noqa: F401  before all that an older Python can't read
 from e2e.cluster.errors import ClusterError, PrecheckFailedError
 from e2e.cluster.flags import API_PORT, PROMETHEUS_PORT, build_parser
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.loopback import bypass_proxies
 from e2e.cluster.prechecks import check_machine, check_port
 from e2e.cluster.product import (
     PROMPT,
@@ -104,6 +106,9 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
         f"export KUBECONFIG={cluster.kubeconfig}",
         f'export PATH={cluster.layout.programs}:"$PATH"',
     ]
+    addresses = ["127.0.0.1", *([gateway.host] if gateway else [])]
+    if bypass := bypass_proxies(addresses, os.environ):
+        lines += [bypass]
     if gateway:
         body = json.dumps(completion_request())
         request = f"-H 'Content-Type: application/json' -d '{body}'"

@@ -2,11 +2,16 @@
 
 import errno
 import json
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from e2e.cluster import __main__ as command
@@ -14,6 +19,7 @@ from e2e.cluster import local_cluster
 from e2e.cluster.__main__ import guide, main
 from e2e.cluster.errors import PartFailedError, PrecheckFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.loopback import bypass_proxies
 from e2e.cluster.product import Gateway, pod_reason
 from e2e.cluster.settings import REPOSITORY, end_command, free_ports
 
@@ -166,6 +172,60 @@ def test_the_guide_can_be_pasted(tmp_path: Path) -> None:
     assert "curl -N http://127.96.0.9:8080/v1/completions" in text
     assert f"end it       python3 -m e2e.cluster --state-dir {tmp_path} down" in text
     assert end_command(REPOSITORY / ".millrace") == "make down"
+
+
+def test_without_a_proxy_the_guide_names_none(tmp_path: Path) -> None:
+    assert "no_proxy" not in guide(LocalCluster(tmp_path), Gateway("127.96.0.9", 8080))
+
+
+def answer_once(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nhere")
+
+
+def ask_by_curl(url: str) -> str:
+    done = subprocess.run(["curl", "-s", "-m", "10", url], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def ask_by_httpx(url: str) -> str:
+    return httpx.get(url, timeout=10).text
+
+
+HAS_CURL = pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+
+
+@pytest.mark.usefixtures("dead_proxies")
+@pytest.mark.parametrize("ask", [pytest.param(ask_by_curl, marks=HAS_CURL), ask_by_httpx])
+def test_behind_a_proxy_what_the_guide_prints_reaches_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], str]
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "intranet, 10.0.0.0/8")
+    with socket.create_server(("127.96.0.9", 0)) as server, ThreadPoolExecutor(1) as answering:
+        url = f"http://127.96.0.9:{server.getsockname()[1]}"
+        lines = guide(LocalCluster(tmp_path), Gateway("127.96.0.9", server.getsockname()[1])).splitlines()
+        bypass = next(line for line in lines if "no_proxy" in line)
+        assert lines.index(bypass) < next(index for index, line in enumerate(lines) if "curl" in line)
+        assert shlex.split(bypass)[1:] == [
+            f"{name}=intranet,10.0.0.0/8,127.0.0.1,127.96.0.9" for name in ("NO_PROXY", "no_proxy")
+        ]
+        for name, _, value in (word.partition("=") for word in shlex.split(bypass)[1:]):
+            monkeypatch.setenv(name, value)
+        server.settimeout(10)
+        answer = answering.submit(answer_once, server)
+        assert ask(url) == "here"
+        answer.result()
+        assert "no_proxy" not in guide(LocalCluster(tmp_path), Gateway("127.96.0.9", 8080))
+
+
+def test_who_asks_no_proxy_at_all_needs_no_line() -> None:
+    assert bypass_proxies(["127.0.0.1"], {"http_proxy": "http://proxy", "no_proxy": "*"}) is None
+    assert bypass_proxies(["127.0.0.1"], {"https_proxy": "http://proxy"}) is None
+    assert bypass_proxies(["127.0.0.1"], {"ALL_PROXY": "http://proxy"}) == (
+        "export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1"
+    )
 
 
 def test_a_pods_reason_is_its_containers_or_its_schedulers() -> None:
