@@ -4,6 +4,8 @@ import argparse
 import json
 import os
 import sys
+import time
+from pathlib import Path
 
 import e2e.cluster.minimum_python  # noqa: F401  before all that an older Python can't read
 from e2e.cluster.errors import ClusterError, PrecheckFailedError
@@ -11,6 +13,7 @@ from e2e.cluster.flags import API_PORT, PROMETHEUS_PORT, build_parser
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.loopback import bypass_proxies
 from e2e.cluster.prechecks import check_machine, check_port
+from e2e.cluster.processes import Record
 from e2e.cluster.product import (
     PROMPT,
     Gateway,
@@ -38,12 +41,21 @@ def bring_up(arguments: argparse.Namespace) -> None:
     cluster = prepare(arguments)
     if arguments.only_checks:
         return
+    if running := cluster.processes.running():
+        say(tell_running(running, cluster.layout.state))
     say("cluster: starting etcd, Kubernetes, Prometheus and the nodes")
     cluster.start()
     laps.end("cluster")
     gateway = None if arguments.bare else show_product(cluster, laps)
     say(f"up in {laps.total:.1f} s: {laps.describe()}\n")
     say(guide(cluster, gateway))
+
+
+def tell_running(running: list[Record], state: Path) -> str:
+    """Say that what runs is kept, with the code that it was started with. Pods, too, are kept."""
+    began = time.localtime(min(record.started_at for record in running))
+    since = time.strftime("%Y-%m-%d %H:%M", began)
+    return f"cluster: already running since {since}; changed code runs after: {end_command(state)}"
 
 
 def prepare(arguments: argparse.Namespace) -> LocalCluster:

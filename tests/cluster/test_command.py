@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,30 @@ def test_the_command_needs_nothing_that_is_installed(tmp_path: Path, command: st
         "down: nothing was running\n",
         f"status failed: there is no cluster in {tmp_path}; start one with: make up\n",
     }
+
+
+def test_a_cluster_that_runs_already_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "check_machine", lambda *_, **__: None)
+    monkeypatch.setattr(LocalCluster, "start", lambda _: None)
+    cluster = LocalCluster(tmp_path)
+    cluster.ports.save(cluster.layout.ports)
+    cluster.processes.start("nodes", ("sleep", "60"), {})
+    began = time.time()
+    flags = [f"--api-port={cluster.ports.api}", f"--prometheus-port={cluster.ports.prometheus}"]
+    try:
+        assert main(["--state-dir", str(tmp_path), "up", "--bare", *flags]) == 0
+        found = cluster.processes.running()[0]
+    finally:
+        cluster.processes.stop_all(seconds=0.0)
+    assert found.started_at == pytest.approx(began, abs=5)
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.started_at))
+    ending = f"python3 -m e2e.cluster --state-dir {tmp_path} down"
+    line = f"cluster: already running since {since}; changed code runs after: {ending}"
+    assert capsys.readouterr().out.splitlines()[0] == line
+    assert main(["--state-dir", str(tmp_path), "up", "--bare", *flags]) == 0
+    assert "already running" not in capsys.readouterr().out
 
 
 def run_up(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
