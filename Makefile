@@ -14,6 +14,7 @@ help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up:  ## a local cluster of real parts, with an example service that answers
+	@$(PYTHON) -m e2e.cluster up --only-checks $(ARGS)
 	@$(PYTHON) -m development.bootstrap
 	@$(BIN)/python -m e2e.cluster up $(ARGS)
 

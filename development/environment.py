@@ -16,7 +16,6 @@ if sys.version_info < MINIMUM_PYTHON:
 import hashlib
 import os
 import subprocess
-import venv
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +26,7 @@ from e2e.cluster.processes import last_line
 from e2e.cluster.progress import Say, progress
 from e2e.cluster.settings import REPOSITORY, STAMP_NAME, VENV
 from e2e.cluster.sources import cache_folder
+from e2e.cluster.virtual_environment import LACKS_PIP, make_environment
 
 STAMP = VENV / STAMP_NAME
 ENTRY_MODULES = (
@@ -75,11 +75,11 @@ def install_environment(say: Say) -> None:
     check_means()
     check_disks(list_needs(REPOSITORY / ".millrace", cache_folder(), VENV, os.environ, must_build=False))
     if not has_pip():
-        make_venv()
+        make_environment(VENV, "venv")
     log = REPOSITORY / ".millrace" / "logs" / "venv.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)  # its lines are counted
-    with progress("venv", log, say, "lines of pip's log"):
+    with progress("venv", "installing", log, say, "lines of pip's log"):
         run_pip(log, "--no-compile", "--no-deps", "-r", "requirements.lock")  # the lock has them all
         run_pip(log, "--no-deps", "-e", ".")
         compile_imports(log)
@@ -110,25 +110,13 @@ def lock_fingerprint() -> str:
 def check_means() -> None:
     """Raise PrecheckFailedError where Python lacks what makes an environment with pip."""
     if find_spec("ensurepip") is None and not has_pip():
-        raise PrecheckFailedError(
-            f"{sys.executable} can't make a virtual environment with pip; on Debian and Ubuntu write: "
-            "sudo apt-get install python3-venv"
-        )
+        raise PrecheckFailedError(LACKS_PIP)
 
 
 def has_pip() -> bool:
     """Return whether the environment is there with a pip of this Python: one half made has none."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     return (VENV / "lib" / version / "site-packages" / "pip" / "__main__.py").exists()
-
-
-def make_venv() -> None:
-    """Make an empty virtual environment, in place of what is there. Raises BuildFailedError."""
-    try:
-        venv.create(VENV, with_pip=True, clear=True)
-    except subprocess.CalledProcessError as error:
-        reason = (error.stdout or b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
-        raise BuildFailedError("venv", reason[0], VENV) from error
 
 
 def run_pip(log: Path, *arguments: str) -> None:

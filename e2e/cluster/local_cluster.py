@@ -32,7 +32,15 @@ from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.processes import ProcessTable, last_line
 from e2e.cluster.progress import Say
 from e2e.cluster.prometheus import is_prometheus_ready, prometheus_command, render_prometheus
-from e2e.cluster.settings import DEFAULT_NODES, KUBELET_ADDRESS, REPOSITORY, Layout, Ports, free_ports
+from e2e.cluster.settings import (
+    DEFAULT_NODES,
+    KUBELET_ADDRESS,
+    REPOSITORY,
+    Layout,
+    Ports,
+    end_command,
+    free_ports,
+)
 
 START_SECONDS = 90.0
 KUBECTL_SECONDS = 120.0
@@ -85,14 +93,24 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start every part that does not run yet, and wait until each is ready. Raises ClusterError."""
-        self._check_folder()
-        self._check_ports()
+        self.check_state()
         self._programs = get_programs(self._say)
         self._prepare()
         if not self._detached:
             self._start_reaper()
         for parts in self._stages:
             self._start_parts(parts)
+
+    def check_state(self) -> None:
+        """Refuse a folder that is not ours, or of a checkout from before the scheduler had a port and keys.
+
+        Raises PrecheckFailedError.
+        """
+        self._check_folder()
+        known = Ports.load(self.layout.ports)
+        if known and not known.scheduler:
+            ending = end_command(self.layout.state)
+            raise PrecheckFailedError(f"the cluster here was started by an older checkout; end it: {ending}")
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -150,17 +168,21 @@ class LocalCluster:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it printed. Raises PartFailedError."""
-        done = subprocess.run(
-            [self.layout.programs / "kubectl", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            timeout=KUBECTL_SECONDS,
-            check=False,
-        )
+        command = f"kubectl {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [self.layout.programs / "kubectl", *arguments],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+                timeout=KUBECTL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PartFailedError(command, f"no answer in {KUBECTL_SECONDS:g} s") from error
         if done.returncode:
-            raise PartFailedError(f"kubectl {' '.join(arguments)}", done.stderr.strip())
+            raise PartFailedError(command, done.stderr.strip())
         return done.stdout
 
     def _prepare(self) -> None:
@@ -184,11 +206,6 @@ class LocalCluster:
                 f"{found[0]} is not a cluster's: there is no {self.layout.ports.name} of ours beside it, so "
                 "nothing there is changed; name another --state-dir"
             )
-
-    def _check_ports(self) -> None:
-        """Refuse a cluster from before the scheduler had a port: its keys are too few as well."""
-        if not self.ports.scheduler:
-            raise PrecheckFailedError("the cluster here was started by an older checkout; end it: make down")
 
     def _own_files(self) -> list[Path]:
         """Return what `stop` removes; what tells that the folder is ours comes last."""

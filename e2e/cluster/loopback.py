@@ -1,8 +1,10 @@
-"""HTTP to this machine's own parts. It asks no proxy, whatever the environment names."""
+"""HTTP to this machine's own parts. It asks no proxy, whatever the environment names; nor need users."""
 
 import http.client
+import shlex
 import ssl
 import urllib.request
+from collections.abc import Mapping, Sequence
 
 
 def fetch(url: str, context: ssl.SSLContext | None = None, timeout: float = 2.0) -> bytes:
@@ -22,3 +24,21 @@ def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
     except (OSError, http.client.HTTPException):
         return False
     return True
+
+
+def bypass_proxies(addresses: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Return the shell's line that lets clients ask these addresses directly; None where they do.
+
+    It names each address, as httpx and older curls know no ranges, in both spellings, as clients differ.
+    """
+    if not any(environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
+        return None
+    lists = [_split(environ.get(name, "")) for name in ("NO_PROXY", "no_proxy")]
+    if any("*" in kept for kept in lists) or all(set(addresses) <= set(kept) for kept in lists):
+        return None
+    value = shlex.quote(",".join(dict.fromkeys([*lists[0], *lists[1], *addresses])))
+    return f"export NO_PROXY={value} no_proxy={value}"
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]

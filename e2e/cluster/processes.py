@@ -33,6 +33,12 @@ class Record:
         _reap(self.pid)
         return self.boot == _boot_id() and start_ticks(self.pid) == self.started
 
+    @property
+    def started_at(self) -> float:
+        """When the process started, in seconds since the epoch. It must be of this boot."""
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.started / os.sysconf("SC_CLK_TCK")
+        return time.time() - age
+
 
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, or None when there is none (a zombie counts as none)."""

@@ -104,16 +104,29 @@ def describe_product(cluster: LocalCluster) -> str:
 
 
 def describe_component(cluster: LocalCluster, component: str) -> str:
-    """Say what a component's pods wait for; empty once all of them are ready."""
+    """Say what a component's pods wait for; empty once all of them are ready, and no older ones are left."""
     deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
-    deployment = cluster.api.get(f"{deployments}/millrace-{component}")
-    wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
-    ready = status.get("readyReplicas", 0)
-    if is_observed(deployment) and min(ready, status.get("updatedReplicas", 0)) >= wanted:
+    line = describe_rollout(cluster.api.get(f"{deployments}/millrace-{component}"))
+    if not line:
         return ""
     pods = cluster.api.list(f"/api/v1/namespaces/{NAMESPACE}/pods", f"millrace.dev/component={component}")
     reasons = sorted({reason for pod in pods if (reason := pod_reason(pod))})
-    return f"{component}: {ready} of {wanted} pods ready" + (f" ({', '.join(reasons)})" if reasons else "")
+    return f"{component}: {line}" + (f" ({', '.join(reasons)})" if reasons else "")
+
+
+def describe_rollout(deployment: dict[str, Any]) -> str:
+    """Count a Deployment's new pods; empty once `kubectl rollout status` would end.
+
+    A status does not tell whose pods are ready. Older ones count as ready, so no new one counts too early.
+    """
+    wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
+    new = status.get("updatedReplicas", 0) if is_observed(deployment) else 0
+    older = status.get("replicas", 0) - new
+    ready = max(0, status.get("availableReplicas", 0) - older)
+    if older <= 0 and wanted <= new <= ready:
+        return ""
+    left = f", {older} older {'one' if older == 1 else 'ones'} left" if older > 0 else ""
+    return f"{ready} of {wanted} pods ready{left}"
 
 
 def pod_reason(pod: dict[str, Any]) -> str:

@@ -11,10 +11,10 @@ PROGRESS_SECONDS = 10.0
 
 
 @contextmanager
-def progress(name: str, log: Path, say: Say, unit: str) -> Iterator[None]:
+def progress(name: str, activity: str, log: Path, say: Say, unit: str) -> Iterator[None]:
     """Say every few seconds how long `name` has taken and how many lines its log has, and how it ended.
 
-    `unit` says what a line of the log stands for, in the plural.
+    `activity` is a word such as building. `unit` says what a line of the log stands for, in the plural.
     """
     began = time.monotonic()
     over = threading.Event()
@@ -24,7 +24,7 @@ def progress(name: str, log: Path, say: Say, unit: str) -> Iterator[None]:
             say(f"{name}: {time.monotonic() - began:4.0f} s, {_count_lines(log)} {unit}")
 
     teller = threading.Thread(target=tell, daemon=True)
-    say(f"{name}: building (log: {log})")
+    say(f"{name}: {activity} (log: {log})")
     teller.start()
     try:
         yield
@@ -41,9 +41,10 @@ def progress(name: str, log: Path, say: Say, unit: str) -> Iterator[None]:
 class Laps:
     """What the parts of something took, one after the other, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
 
     @property
     def total(self) -> float:
@@ -52,7 +53,7 @@ class Laps:
 
     def end(self, name: str) -> None:
         """Give the time since the former part's end to this one."""
-        self.seconds[name] = time.monotonic() - self._began - self.total
+        self.seconds[name] = self._clock() - self._began - self.total
 
     def describe(self) -> str:
         """Return all parts with their seconds, in words."""

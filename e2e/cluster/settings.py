@@ -9,6 +9,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
 STAMP_NAME = ".installed"
 """The file that the environment holds once it is whole."""
+USUAL_STATE = REPOSITORY / ".millrace"
 SERVICE_RANGE = "127.96.0.0/16"
 API_SERVICE_ADDRESS = "127.96.0.1"
 KUBELET_ADDRESS = "127.0.0.2"
@@ -102,3 +103,15 @@ class Layout:
     def nodes(self) -> Path:
         """The process nodes' own folder: pods' files, logs and claims."""
         return self.state / "nodes"
+
+
+def is_folder_of_links(folder: Path) -> bool:
+    """Whether a folder is the `bin` of a cluster's files, of this checkout's or of another's."""
+    layout = Layout(folder.resolve().parent)
+    return folder.resolve() == layout.programs and Ports.load(layout.ports) is not None
+
+
+def end_command(state: Path) -> str:
+    """Return the command that ends the cluster of a state folder."""
+    is_usual = state.absolute() == USUAL_STATE
+    return "make down" if is_usual else f"python3 -m e2e.cluster --state-dir {state} down"

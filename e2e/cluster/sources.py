@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from e2e.cluster.settings import is_folder_of_links
+
 MODULE = Path(__file__).parent / "controlplane"
 MINIMUM_GO = (1, 25)
 KUBERNETES_VERSION = "1.34.4"
@@ -172,8 +174,8 @@ def choose_source(
 
 def find_programs(part: Part, environment: Mapping[str, str], probe: Probe) -> dict[str, Path]:
     """Find all programs of a part at a fitting version; empty when any is missing or of another one."""
-    places = os.pathsep.join(
-        filter(None, (environment.get("KUBEBUILDER_ASSETS"), environment.get("PATH", "")))
+    places = without_links(
+        os.pathsep.join(filter(None, (environment.get("KUBEBUILDER_ASSETS"), environment.get("PATH", ""))))
     )
     found: dict[str, Path] = {}
     for program in part.programs:
@@ -184,6 +186,13 @@ def find_programs(part: Part, environment: Mapping[str, str], probe: Probe) -> d
             return {}
         found[program.name] = Path(path)
     return found
+
+
+def without_links(path: str) -> str:
+    """Return a PATH without the folders of links that clusters of ours made: they end with their cluster."""
+    return os.pathsep.join(
+        folder for folder in path.split(os.pathsep) if not (folder and is_folder_of_links(Path(folder)))
+    )
 
 
 def find_go(environment: Mapping[str, str], probe: Probe) -> Path | None:

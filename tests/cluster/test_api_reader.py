@@ -85,8 +85,8 @@ class Fixed:
 
 def test_pods_of_the_former_template_are_not_those_that_are_awaited() -> None:
     deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 2}}
-    done = {"observedGeneration": 2, "readyReplicas": 2, "updatedReplicas": 2}
-    for changed in ({"observedGeneration": 1}, {"updatedReplicas": 1}, {"readyReplicas": 1}):
+    done = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+    for changed in ({"observedGeneration": 1}, {"updatedReplicas": 1}, {"availableReplicas": 1}):
         found: Any = Fixed({**deployment, "status": done | changed})
         assert describe_component(found, "operator").startswith("operator: ")
     found = Fixed({**deployment, "status": done})

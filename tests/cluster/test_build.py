@@ -1,6 +1,8 @@
 """Getting the parts: with a stand-in for Go, so that it takes no time."""
 
 import os
+import subprocess
+import venv
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,25 @@ def test_a_failed_build_leaves_nothing_that_looks_like_one(tmp_path: Path, go: P
     go.write_text(GO_THAT_BUILDS)
 
     assert get_programs(lambda _line: None, tmp_path / "cache", (PART,))["certificates"].exists()
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (subprocess.CalledProcessError(1, "ensurepip", b"first line\nno space left\n"), "no space left"),
+        (SystemExit(1), "apt-get install python3-venv"),
+    ],
+)
+def test_an_environment_that_cant_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, words: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(venv, "create", fail)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BuildFailedError, match=f"^go: .*{words}"):
+        get_programs(lambda _line: None, tmp_path / "cache", (PART,))
 
 
 def test_what_is_built_is_announced_with_its_cost() -> None:

@@ -1,10 +1,12 @@
 """Where each part comes from: decided by what is on the machine, in a fixed order."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from e2e.cluster.settings import Layout, free_ports
 from e2e.cluster.sources import (
     MINIMUM_GO,
     MODULE,
@@ -97,6 +99,23 @@ def test_a_program_without_a_version_is_always_ours(tmp_path: Path) -> None:
     path = place(tmp_path / "path", "certificates", "go")
 
     assert choose_source(part, tmp_path, {"PATH": path}, versions()).origin is Origin.GO_HERE
+
+
+@pytest.mark.parametrize("variable", ["PATH", "KUBEBUILDER_ASSETS"])
+def test_a_clusters_own_links_are_no_programs_of_the_machine(tmp_path: Path, variable: str) -> None:
+    layout = Layout(tmp_path / ".millrace")
+    layout.state.mkdir()
+    links = place(layout.programs, "etcd", *KUBERNETES)
+    (tmp_path / "links").symlink_to(links)
+    free_ports().save(layout.ports)
+    theirs = place(tmp_path / "theirs", "etcd", *KUBERNETES)
+    path = os.pathsep.join((links, str(tmp_path / "links"), theirs))
+
+    source = choose_source(CONTROL_PLANE, tmp_path, {"PATH": "", variable: path}, versions())
+
+    assert source.programs["kubectl"] == Path(theirs) / "kubectl"
+    alone = {"PATH": place(tmp_path / "go", "go"), "KUBEBUILDER_ASSETS": links}
+    assert choose_source(CONTROL_PLANE, tmp_path, alone, versions()).origin is Origin.GO_HERE
 
 
 def test_a_key_follows_sources_flags_and_machine(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from development import bootstrap, environment
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.progress import Say
+from e2e.cluster.virtual_environment import make_environment
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_an_environment_that_was_half_made_is_made_anew(empty_environment: Path)
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
     assert not environment.has_pip()
-    environment.make_venv()
+    make_environment(empty_environment, "venv")
     assert environment.has_pip()
     assert (
         subprocess.run([python, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
@@ -73,12 +74,3 @@ def test_what_nobody_expects_ends_the_command_too(
     fail_to_install(monkeypatch, failure)
     with pytest.raises(type(failure)):
         bootstrap.main([])
-
-
-def test_a_failing_pip_names_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise subprocess.CalledProcessError(1, "ensurepip", b"first line\nno space left\n")
-
-    monkeypatch.setattr(environment.venv, "create", fail)
-    with pytest.raises(BuildFailedError, match="venv: no space left"):
-        environment.make_venv()

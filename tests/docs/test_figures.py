@@ -39,6 +39,7 @@ def test_the_docs_steps_of_make_up_are_the_committed_runs() -> None:
     first, later = run["first_up_steps"], run["second_up_steps"]
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
     assert f"took {first['parts']:.0f} s of them, with {first['venv']:.0f} s for the environment" in text
+    assert ("go" in first) == ("after fetching Go" in text)
     told = f"the example takes {later['example']} s of the {sum(later.values()):.1f} s that its steps have"
     assert told in text
 
