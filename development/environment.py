@@ -4,22 +4,15 @@
 by a hash of the lock file: a second run does nothing.
 """
 
-import sys
-
-MINIMUM_PYTHON = (3, 11)
-if sys.version_info < MINIMUM_PYTHON:
-    sys.exit(
-        f"Millrace needs Python 3.11 or newer and this is {sys.version.split()[0]}; "
-        "write: make PYTHON=/path/to/python3.11 …"
-    )
-
 import hashlib
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import e2e.cluster.minimum_python  # noqa: F401  before all that an older Python can't read
 from e2e.cluster.disk import check_disks, list_needs
 from e2e.cluster.errors import BuildFailedError, ClusterError, PrecheckFailedError
 from e2e.cluster.processes import last_line

@@ -14,7 +14,6 @@ from e2e.cluster.memory import available_memory
 from e2e.cluster.processes import ProcessTable
 from e2e.cluster.settings import VENV, Layout
 
-MINIMUM_PYTHON = (3, 11)
 COMPILERS = ("c++", "g++", "clang++")
 """As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
 INSTALL_COMPILER = "on Debian and Ubuntu write: sudo apt-get install g++"
@@ -22,15 +21,6 @@ MEMORY_AT_FIRST = 1_300_000_000
 """Bytes of the cluster with one replica of the example: running_memory_bytes of benchmarks/path."""
 MEMORY_TO_RUN = 3_000_000_000
 """Bytes. Garbage may wait in the control plane, and each further replica takes 0.3 GB."""
-
-
-def check_python(version: tuple[int, ...] = tuple(sys.version_info[:2])) -> None:
-    """Refuse a Python that is too old."""
-    if version[:2] < MINIMUM_PYTHON:
-        raise PrecheckFailedError(
-            f"Python {version[0]}.{version[1]} is too old; run this with Python 3.11 or newer "
-            "(make up PYTHON=python3.11)"
-        )
 
 
 def check_system() -> None:
@@ -140,7 +130,6 @@ def namespace_setting(sysctl: Path) -> str:
 
 def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:
     """Refuse a machine on which the cluster could not run. Raises PrecheckFailedError."""
-    check_python()
     check_system()
     check_disks(list_needs(state, cache, VENV, os.environ, must_build=must_build))
     if not is_running(state):

@@ -15,18 +15,11 @@ from e2e.cluster.prechecks import (
     check_memory,
     check_namespaces,
     check_port,
-    check_python,
     check_tests,
     namespace_setting,
 )
 from e2e.cluster.processes import ProcessTable
 from e2e.cluster.settings import Layout
-
-
-def test_an_old_python_is_refused() -> None:
-    check_python((3, 11))
-    with pytest.raises(PrecheckFailedError, match=r"Python 3\.10 is too old; run this with Python 3\.11"):
-        check_python((3, 10))
 
 
 def test_too_little_memory_is_refused(tmp_path: Path) -> None:
