@@ -49,15 +49,15 @@ def check_writable(state: Path) -> None:
 
 
 def check_port(port: int, flag: str) -> None:
-    """Refuse a port of 127.0.0.1 that is taken."""
+    """Refuse a port of 127.0.0.1 that is taken, or that we may not have."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise PrecheckFailedError(
-                f"port {port} on 127.0.0.1 is taken ({error.strerror}); end what uses it, or choose "
-                f'another: make up ARGS="{flag} {port + 1}"'
+                f"port {port} on 127.0.0.1 can't be used ({error.strerror}); end what uses it, or choose "
+                f'another: make up ARGS="{flag} {max(port + 1, 1024) if port < 65535 else port - 1}"'
             ) from error
 
 
@@ -98,9 +98,11 @@ def check_namespaces() -> None:
     """Refuse a kernel that does not let us make user namespaces, in which the pods run."""
     for name in ("unshare", "nsenter"):
         check_program(name, "util-linux", "pods run in namespaces that it makes and enters")
-    done = subprocess.run(
-        ["unshare", "-Urmpf", "true"], capture_output=True, text=True, timeout=20, check=False
-    )
+    try:
+        command = ["unshare", "-Urmpf", "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise PrecheckFailedError(f"{' '.join(command)} did not end within 20 s; try it by hand") from error
     if done.returncode:
         raise PrecheckFailedError(
             f"user namespaces are not allowed here ({done.stderr.strip()}); {allow_namespaces(Path('/proc'))}"

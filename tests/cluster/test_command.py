@@ -122,7 +122,7 @@ def test_a_taken_port_is_found_before_anything_is_downloaded(tmp_path: Path) -> 
         port = server.getsockname()[1]
         done = run_up(tmp_path, f"--api-port={free_ports().api}", f"--prometheus-port={port}")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"up failed: port {port} on 127.0.0.1 is taken")
+    assert done.stderr.startswith(f"up failed: port {port} on 127.0.0.1 can't be used (Address already")
     makefile = (REPOSITORY / "Makefile").read_text()
     recipe = makefile.partition("\nup:")[2].splitlines()
     assert recipe[1:3] == [

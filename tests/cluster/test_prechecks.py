@@ -84,6 +84,16 @@ def test_a_taken_port_is_refused_with_the_flag_that_moves_it() -> None:
     check_port(port, "--api-port")
 
 
+@pytest.mark.parametrize(("port", "other"), [(80, 1024), (65535, 65534)])
+def test_a_port_that_can_be_had_is_advised(monkeypatch: pytest.MonkeyPatch, port: int, other: int) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(PrecheckFailedError, match=rf'\(Permission denied\); .* ARGS="--api-port {other}"'):
+        check_port(port, "--api-port")
+
+
 def test_a_machine_without_a_compiler_is_refused_for_the_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
