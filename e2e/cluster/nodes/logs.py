@@ -42,6 +42,11 @@ class LogFile:
         self._file.close()
         self._more.set()
 
+    def discard(self) -> None:
+        """Close and remove the file: its container has not started."""
+        self.close()
+        self.path.unlink()
+
     async def wait_for_more(self) -> None:
         """Wait until something was written, or the file was closed."""
         if self.is_open:
