@@ -19,6 +19,10 @@ def read_out(bench: Any, worker: Any) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def count_refusals(bench: Any) -> int:
     return sum(each["count"] for each in bench.api.objects.values() if each.get("reason") == "Failed")
 
@@ -40,6 +44,40 @@ async def test_a_start_that_is_refused_leaves_neither_log_nor_open_file(tmp_path
     for _ in range(3):
         with pytest.raises(SandboxError):
             await start_container(spec, path, "500m")
-        counts.append(len(list(Path("/proc/self/fd").iterdir())))
+        counts.append(count_open_files())
     assert counts[0] == counts[-1]
     assert not path.exists()
+
+
+def begin_restart(bench: Any, grace_seconds: float) -> Any:
+    """Start a container that a probe stops at once, and whose preStop hook takes a while."""
+    hook = "echo begin >> /out/lines; sleep 1.5; echo end >> /out/lines"
+    probe = {"tcpSocket": {"port": 9}, "periodSeconds": 0.05, "failureThreshold": 1}
+    return bench.start(
+        "trap 'echo term >> /out/lines; exit 0' TERM; while :; do sleep 0.05; done",
+        spec=OUT,
+        volumeMounts=MOUNTS,
+        lifecycle={"preStop": {"exec": {"command": ["sh", "-c", hook]}}},
+        livenessProbe={**probe, "terminationGracePeriodSeconds": grace_seconds},
+    )
+
+
+def delete(worker: Any, grace_seconds: float) -> None:
+    fields = {"deletionTimestamp": "now", "deletionGracePeriodSeconds": grace_seconds}
+    worker.update({**worker.pod, "metadata": worker.pod["metadata"] | fields})
+
+
+async def test_a_deletion_in_the_midst_of_a_restart_lets_the_hook_end(bench: Any) -> None:
+    worker = begin_restart(bench, grace_seconds=10)
+    await bench.until(lambda: read_out(bench, worker))
+    delete(worker, grace_seconds=10)
+    await bench.until(lambda: bench.api.deleted)
+    assert read_out(bench, worker) == ["begin", "end", "term"]
+
+
+async def test_a_deletion_with_a_shorter_grace_does_not_wait_for_a_restarts_hook(bench: Any) -> None:
+    worker = begin_restart(bench, grace_seconds=60)
+    await bench.until(lambda: read_out(bench, worker))
+    delete(worker, grace_seconds=0.2)
+    await bench.until(lambda: bench.api.deleted)
+    assert "end" not in read_out(bench, worker)
