@@ -146,6 +146,7 @@ class ContainerWorker:
             yield
         finally:
             probes.cancel()
+            await asyncio.wait({probes})  # whoever stops the container next hears no answer any more
 
     def _react(self, answer: ProbeAnswer) -> None:
         if answer.failure is not None:
@@ -164,9 +165,7 @@ class ContainerWorker:
                 self._stop_for_restart(self.running, answer.probe)
 
     def _stop_for_restart(self, running: RunningContainer, probe: Object) -> None:
-        """Stop the current run, once; `run` starts the next."""
-        if self._stopping is not None:
-            return
+        """Stop the current run; `run` starts the next. Asked once a run: its probes end with that."""
         self._emit("Killing", f"Container {self.record.name} failed its probe, will be restarted")
         pods = self._pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
         grace_seconds = float(probe.get("terminationGracePeriodSeconds", pods))
