@@ -151,7 +151,7 @@ class Agent:
 
     async def _follow_services(self) -> None:
         while True:
-            await self._services_changed.wait()
+            await self._proxy.wait_until_due(self._services_changed)
             await asyncio.sleep(0.02)  # a list of many Services is one change
             self._services_changed.clear()
             for worker in self._workers.values():
