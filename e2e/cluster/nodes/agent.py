@@ -119,11 +119,13 @@ class Agent:
         return None
 
     async def _sweep(self) -> None:
-        """Remove the files of pods that went while no node process ran."""
+        """Remove the files of pods and claims that went while no node process ran."""
         await self._pods.is_listed.wait()
         for folder in (self._settings.state_dir / "pods").glob("*"):
             if folder.name not in self._pods.objects:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await self._claim_list.is_listed.wait()
+        self._claims.sweep()
 
     def _on_pod(self, old: Object | None, new: Object | None) -> None:
         if new is None:
