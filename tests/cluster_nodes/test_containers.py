@@ -81,3 +81,17 @@ async def test_a_deletion_with_a_shorter_grace_does_not_wait_for_a_restarts_hook
     delete(worker, grace_seconds=0.2)
     await bench.until(lambda: bench.api.deleted)
     assert "end" not in read_out(bench, worker)
+
+
+async def test_a_claim_that_is_read_only_is_so_in_every_container(bench: Any, tmp_path: Path) -> None:
+    claim = {"spec": {"volumeName": "v"}, "status": {"phase": "Bound"}}
+    bench.api.objects["/api/v1/namespaces/prod/persistentvolumeclaims/data"] = claim
+    bench.api.objects["/api/v1/persistentvolumes/v"] = {"spec": {"hostPath": {"path": str(tmp_path / "v")}}}
+    source = {"claimName": "data", "readOnly": True}
+    worker = bench.start(
+        "touch /data/file 2>/dev/null || echo readonly",
+        spec={"restartPolicy": "Never", "volumes": [{"name": "data", "persistentVolumeClaim": source}]},
+        volumeMounts=[{"name": "data", "mountPath": "/data"}],
+    )
+    await bench.wait(worker, lambda status: status["phase"] == "Succeeded")
+    assert bench.log(worker) == "readonly\n"
