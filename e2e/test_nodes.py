@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from e2e.polling import wait_until
 Object = dict[str, Any]
 SERVE = 'cd /site && exec python3 -u -m http.server --bind "$MILLRACE_BIND_ADDRESS" 8000'
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+SLEEP_STUBBORN, SLEEP_PHOENIX = (f"sleep {number}{os.getpid()}" for number in (4321, 5432))
+"""Commands that no other run on this machine has."""
 _numbers = itertools.count()
 
 
@@ -171,7 +174,7 @@ def test_readiness_and_liveness_probes_act(namespace: Namespace) -> None:
 def test_deletion_gives_grace_and_leaves_no_process(namespace: Namespace) -> None:
     line = "trap 'echo bye; sleep 0.3; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     namespace.apply(
-        pod("polite", line, terminationGracePeriodSeconds=10), pod("stubborn", "echo up; sleep 4321")
+        pod("polite", line, terminationGracePeriodSeconds=10), pod("stubborn", f"echo up; {SLEEP_STUBBORN}")
     )
     wait_until("it runs", lambda: namespace.kubectl("logs", "polite") == "up\n")
     wait_until("it runs", lambda: namespace.kubectl("logs", "stubborn") == "up\n")
@@ -182,7 +185,7 @@ def test_deletion_gives_grace_and_leaves_no_process(namespace: Namespace) -> Non
     namespace.kubectl("delete", "pod", "polite", "stubborn", "--timeout=20s")
     follower.join()
     assert heard == ["up\nbye\n"]
-    assert not find_processes("sleep 4321")
+    assert not find_processes(SLEEP_STUBBORN)
 
 
 def test_a_deployment_scales_and_survives_a_drain(namespace: Namespace) -> None:
@@ -261,9 +264,9 @@ def test_a_pod_is_its_service_account(namespace: Namespace) -> None:
 
 
 def test_nodes_that_are_killed_take_their_pods_along_and_start_them_again(namespace: Namespace) -> None:
-    namespace.apply(pod("phoenix", "echo up; sleep 5432"))
+    namespace.apply(pod("phoenix", f"echo up; {SLEEP_PHOENIX}"))
     wait_until("it runs", lambda: "running" in namespace.container("phoenix")["state"])
-    pids = find_processes("sleep 5432")
+    pids = find_processes(SLEEP_PHOENIX)
     assert pids
     namespace.cluster.kill_part("nodes")
     wait_until("the processes are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
