@@ -111,7 +111,7 @@ class RunningContainer:
         deadline = time.monotonic() + grace_seconds
         if pre_stop is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(pre_stop, max(grace_seconds, 0.1))
+                await asyncio.wait_for(pre_stop, grace_seconds)
         if grace_seconds > 0:
             self._sandbox.send(signal.SIGTERM)
             left = deadline - time.monotonic()
