@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 from pathlib import Path
@@ -47,6 +48,19 @@ async def test_a_sandbox_that_cannot_be_started_leaves_no_file_open(
             await start_sandbox(shell(tmp_path, "true"))
         counts.append(count_open_files())
     assert counts[0] == counts[-1]
+
+
+async def test_a_sandbox_without_a_pipe_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    before = count_open_files()
+    monkeypatch.setattr("os.pipe", refuse)
+    with pytest.raises(OSError, match="too many open files"):
+        await start_sandbox(shell(tmp_path, "true"))
+    assert count_open_files() == before
 
 
 async def test_literal_mount_paths_are_true(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ Knows nothing of Kubernetes: a SandboxSpec is argv, environment, identity and mo
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,23 +95,32 @@ class Sandbox:
 
 async def start_sandbox(spec: SandboxSpec) -> Sandbox:
     """Start `spec`; SandboxError says what the kernel, a mount or the program's path refused."""
-    spec_fd = os.memfd_create("sandbox")
-    os.write(spec_fd, spec.as_json())
-    os.lseek(spec_fd, 0, os.SEEK_SET)
-    report_read, report_write = os.pipe()
-    try:
-        process = await _start_init(spec_fd, report_write)
-    except BaseException:
-        os.close(report_read)
-        raise
-    finally:
-        os.close(spec_fd)
-        os.close(report_write)
+    with _open_in_memory(spec.as_json()) as spec_fd:
+        report_read, report_write = os.pipe()
+        try:
+            process = await _start_init(spec_fd, report_write)
+        except BaseException:
+            os.close(report_read)
+            raise
+        finally:
+            os.close(report_write)
     try:
         return Sandbox(process, await _read_report(report_read))
     except BaseException:
         await _finish(process)
         raise
+
+
+@contextlib.contextmanager
+def _open_in_memory(content: bytes) -> Iterator[int]:
+    """Yield a file without a name that holds this, open at its beginning."""
+    fd = os.memfd_create("sandbox")
+    try:
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 async def _start_init(spec_fd: int, report_fd: int) -> asyncio.subprocess.Process:
