@@ -14,6 +14,7 @@ from e2e.cluster.nodes.sandbox import (
     run_inside,
     start_sandbox,
 )
+from e2e.cluster.prechecks import allow_namespaces
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -157,4 +158,6 @@ async def test_a_missing_program_or_mount_says_so(tmp_path: Path) -> None:
 
 
 def test_a_refusing_kernel_is_explained() -> None:
-    assert "user namespaces" in explain_refusal("unshare", "Operation not permitted")
+    told = explain_refusal("unshare", "Operation not permitted")
+    assert "user namespaces" in told
+    assert told.endswith(allow_namespaces(Path("/proc")))  # as `up` tells it

@@ -15,17 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from e2e.cluster.nodes.errors import SandboxError
+from e2e.cluster.prechecks import allow_namespaces
 
 INIT_SCRIPT = Path(__file__).with_name("sandbox_init.py")
-_HINTS = (
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -166,21 +158,9 @@ def explain_refusal(stage: str, error: str) -> str:
     """One line: what was refused, and the setting that refuses it where we can tell."""
     if stage == "exec":
         return f"cannot run {error}"
-    setting = next((fix for path, value, fix in _HINTS if _read_setting(path) == value), None)
-    if setting is not None:
-        return f"this kernel forbids user namespaces ({error}); allow them: sudo sysctl -w {setting}"
     if stage == "unshare":
-        return (
-            f"cannot make user namespaces here ({error}); inside a container, start it with more privileges"
-        )
+        return f"cannot make user namespaces here ({error}); {allow_namespaces(Path('/proc'))}"
     return f"cannot build the container's root: {error}"
-
-
-def _read_setting(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None
 
 
 async def check_sandbox() -> None:
