@@ -231,15 +231,18 @@ def test_the_cpu_limit_holds(namespace: Namespace) -> None:
     assert float(namespace.kubectl("logs", "busy")) < 1.0
 
 
-def test_a_claim_keeps_its_data_from_pod_to_pod(namespace: Namespace) -> None:
+def claim(name: str) -> Object:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_claim_keeps_its_data_from_pod_to_pod(namespace: Namespace) -> None:
     shape: Object = {
         "restartPolicy": "Never",
         "container": {"volumeMounts": [{"name": "d", "mountPath": "/data"}]},
         "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}],
     }
-    namespace.apply(claim, pod("writer", "echo kept > /data/file", **shape))
+    namespace.apply(claim("data"), pod("writer", "echo kept > /data/file", **shape))
     wait_until("it ends", lambda: namespace.pod("writer")["status"]["phase"] == "Succeeded")
     shape = {**shape, "container": {"volumeMounts": [{"name": "d", "mountPath": "/data"}]}}
     namespace.apply(pod("reader", "cat /data/file", **shape))
@@ -273,3 +276,16 @@ def test_nodes_that_are_killed_take_their_pods_along_and_start_them_again(namesp
     namespace.cluster.start_part("nodes")
     wait_until("it runs again", lambda: namespace.container("phoenix")["restartCount"] == 1)
     wait_until("it runs again", lambda: "running" in namespace.container("phoenix")["state"])
+
+
+def test_a_claim_that_is_deleted_while_no_node_runs_leaves_no_folder(namespace: Namespace) -> None:
+    namespace.apply(claim("data"))
+    namespace.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "pvc/data", "--timeout=30s")
+    name = namespace.kubectl("get", "pvc", "data", "-o", "jsonpath={.spec.volumeName}")
+    folder = Path(namespace.kubectl("get", "pv", name, "-o", "jsonpath={.spec.hostPath.path}"))
+    assert folder.exists()
+    namespace.cluster.kill_part("nodes")
+    namespace.kubectl("delete", "pvc", "data", "--timeout=30s")
+    namespace.cluster.start_part("nodes")
+    wait_until("the folder is gone", lambda: not folder.exists())
+    wait_until("the volume is gone", lambda: name not in namespace.kubectl("get", "pv", "-o", "name"))
