@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from e2e.polling import wait_until
 Object = dict[str, Any]
 SERVE = 'cd /site && exec python3 -u -m http.server --bind "$MILLRACE_BIND_ADDRESS" 8000'
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+SLEEP_STUBBORN, SLEEP_PHOENIX = (f"sleep {number}{os.getpid()}" for number in (4321, 5432))
+"""Commands that no other run on this machine has."""
 _numbers = itertools.count()
 
 
@@ -171,7 +174,7 @@ def test_readiness_and_liveness_probes_act(namespace: Namespace) -> None:
 def test_deletion_gives_grace_and_leaves_no_process(namespace: Namespace) -> None:
     line = "trap 'echo bye; sleep 0.3; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     namespace.apply(
-        pod("polite", line, terminationGracePeriodSeconds=10), pod("stubborn", "echo up; sleep 4321")
+        pod("polite", line, terminationGracePeriodSeconds=10), pod("stubborn", f"echo up; {SLEEP_STUBBORN}")
     )
     wait_until("it runs", lambda: namespace.kubectl("logs", "polite") == "up\n")
     wait_until("it runs", lambda: namespace.kubectl("logs", "stubborn") == "up\n")
@@ -182,7 +185,7 @@ def test_deletion_gives_grace_and_leaves_no_process(namespace: Namespace) -> Non
     namespace.kubectl("delete", "pod", "polite", "stubborn", "--timeout=20s")
     follower.join()
     assert heard == ["up\nbye\n"]
-    assert not find_processes("sleep 4321")
+    assert not find_processes(SLEEP_STUBBORN)
 
 
 def test_a_deployment_scales_and_survives_a_drain(namespace: Namespace) -> None:
@@ -228,15 +231,18 @@ def test_the_cpu_limit_holds(namespace: Namespace) -> None:
     assert float(namespace.kubectl("logs", "busy")) < 1.0
 
 
-def test_a_claim_keeps_its_data_from_pod_to_pod(namespace: Namespace) -> None:
+def claim(name: str) -> Object:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_claim_keeps_its_data_from_pod_to_pod(namespace: Namespace) -> None:
     shape: Object = {
         "restartPolicy": "Never",
         "container": {"volumeMounts": [{"name": "d", "mountPath": "/data"}]},
         "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}],
     }
-    namespace.apply(claim, pod("writer", "echo kept > /data/file", **shape))
+    namespace.apply(claim("data"), pod("writer", "echo kept > /data/file", **shape))
     wait_until("it ends", lambda: namespace.pod("writer")["status"]["phase"] == "Succeeded")
     shape = {**shape, "container": {"volumeMounts": [{"name": "d", "mountPath": "/data"}]}}
     namespace.apply(pod("reader", "cat /data/file", **shape))
@@ -261,12 +267,25 @@ def test_a_pod_is_its_service_account(namespace: Namespace) -> None:
 
 
 def test_nodes_that_are_killed_take_their_pods_along_and_start_them_again(namespace: Namespace) -> None:
-    namespace.apply(pod("phoenix", "echo up; sleep 5432"))
+    namespace.apply(pod("phoenix", f"echo up; {SLEEP_PHOENIX}"))
     wait_until("it runs", lambda: "running" in namespace.container("phoenix")["state"])
-    pids = find_processes("sleep 5432")
+    pids = find_processes(SLEEP_PHOENIX)
     assert pids
     namespace.cluster.kill_part("nodes")
     wait_until("the processes are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     namespace.cluster.start_part("nodes")
     wait_until("it runs again", lambda: namespace.container("phoenix")["restartCount"] == 1)
     wait_until("it runs again", lambda: "running" in namespace.container("phoenix")["state"])
+
+
+def test_a_claim_that_is_deleted_while_no_node_runs_leaves_no_folder(namespace: Namespace) -> None:
+    namespace.apply(claim("data"))
+    namespace.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "pvc/data", "--timeout=30s")
+    name = namespace.kubectl("get", "pvc", "data", "-o", "jsonpath={.spec.volumeName}")
+    folder = Path(namespace.kubectl("get", "pv", name, "-o", "jsonpath={.spec.hostPath.path}"))
+    assert folder.exists()
+    namespace.cluster.kill_part("nodes")
+    namespace.kubectl("delete", "pvc", "data", "--timeout=30s")
+    namespace.cluster.start_part("nodes")
+    wait_until("the folder is gone", lambda: not folder.exists())
+    wait_until("the volume is gone", lambda: name not in namespace.kubectl("get", "pv", "-o", "name"))

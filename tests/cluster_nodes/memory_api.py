@@ -1,4 +1,8 @@
-"""The API server as a node's workers use it, without HTTP: it refuses what the real one refuses."""
+"""The API server as a node's workers use it, without HTTP.
+
+It refuses a path that it does not have (404), another uid than the object's (409), and what a test tells it
+to refuse. It checks no object, and takes a name twice.
+"""
 
 from collections import defaultdict
 from typing import Any

@@ -52,6 +52,13 @@ async def test_an_event_that_has_expired_is_posted_anew(recorder: Recorder) -> N
     assert len(recorder.api.events) == 2
 
 
+async def test_a_count_that_was_not_taken_is_made_up_by_the_next(recorder: Recorder) -> None:
+    await recorder.until_counted(1)
+    recorder.api.failures["PATCH"] = [500]
+    recorder.events.emit(POD, "BackOff", "again", node="n")
+    await recorder.until_counted(3)
+
+
 async def test_an_event_that_is_refused_is_not_posted_and_the_next_one_is(recorder: Recorder) -> None:
     recorder.api.failures["POST"] = [500]
     recorder.events.emit(POD, "Killing", "once", node="n")

@@ -171,6 +171,7 @@ async def test_a_claim_without_class_is_given_a_folder(
     task = asyncio.create_task(provisioner.run())
     provisioner.note_change(None, claim)
     provisioner.note_change(None, item("u2", 1, spec={**spec, "storageClassName": "fast"}))
+    await wait_until_async("a volume", lambda: fake.requests)
     provisioner.note_change(claim, None)
     await wait_until_async("two requests", lambda: len(fake.requests) >= 2)
     task.cancel()

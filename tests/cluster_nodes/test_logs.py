@@ -63,3 +63,33 @@ def test_a_node_is_described_in_one_word() -> None:
 def test_a_wrong_node_says_what_to_write(text: str) -> None:
     with pytest.raises(SettingsError, match="--node"):
         parse_node(text)
+
+
+async def write_log(path: Path, content: bytes) -> LogFile:
+    """Return the closed log of a container that wrote this."""
+    log_file, reader = LogFile(path), asyncio.StreamReader()
+    reader.feed_data(content)
+    reader.feed_eof()
+    await log_file.copy_from(reader)
+    return log_file
+
+
+async def test_a_carriage_return_does_not_end_a_line(tmp_path: Path) -> None:
+    progress = b"loading 1 %\rloading 50 % of what there is to be loaded\rloaded\n"
+    path = tmp_path / "0.log"
+    log_file = await write_log(path, b"begin\n" + progress)
+    assert await collect(path, None, LogQuery()) == b"begin\n" + progress
+    assert await collect(path, None, LogQuery(tail_lines=1)) == progress
+    assert log_file.last_line() == progress.decode().strip()
+
+
+async def test_following_keeps_what_comes_after_a_carriage_return(tmp_path: Path) -> None:
+    path, reader = tmp_path / "0.log", asyncio.StreamReader()
+    log_file = LogFile(path)
+    copying = asyncio.create_task(log_file.copy_from(reader))
+    following = asyncio.create_task(collect(path, log_file, LogQuery(follow=True)))
+    await asyncio.sleep(0.01)
+    reader.feed_data(b"loading 1 %\rloading 50 % of what there is to be loaded\n")
+    reader.feed_eof()
+    await copying
+    assert await following == b"loading 1 %\rloading 50 % of what there is to be loaded\n"

@@ -1,4 +1,5 @@
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,26 @@ async def test_the_proxy_takes_turns_and_closes_when_nothing_is_ready() -> None:
         server.close()
     block.close()
     assert refused == []
+
+
+async def test_a_port_that_was_taken_is_listened_for_once_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("e2e.cluster.nodes.network.proxy.RETRY_SECONDS", 0.01)
+    block, refused = claim_block(), []
+    address = block.allocate("service")
+    chat = service("chat", clusterIP=address, selector={"app": "chat"}, ports=[{"port": 8080}])
+    changed = asyncio.Event()
+    proxy = ServiceProxy(list, lambda _, text: refused.append(text))
+    with socket.create_server((address, 8080)):
+        for _ in range(3):
+            await proxy.follow([chat])
+            await asyncio.wait_for(proxy.wait_until_due(changed), 5)
+    assert [text.partition(": ")[0] for text in refused] == [f"cannot listen on {address}:8080"]
+    await proxy.follow([chat])
+    socket.create_connection((address, 8080), timeout=5).close()
+    waiting = asyncio.create_task(proxy.wait_until_due(changed))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    changed.set()
+    await asyncio.wait_for(waiting, 5)
+    await proxy.close()
+    block.close()

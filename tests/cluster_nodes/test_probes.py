@@ -65,6 +65,15 @@ async def test_a_startup_that_fails_for_good_restarts() -> None:
     assert told.timeouts == {3.0}
 
 
+async def test_nothing_is_asked_after_a_restart_was_decided() -> None:
+    container = {"startupProbe": probe("s", failureThreshold=1), "readinessProbe": probe("r")}
+    told = Told(s=["no", None], r=[None])
+    assert await follow(container, told) == ["startup: restart"]
+    container = {"livenessProbe": probe("l", failureThreshold=1)}
+    told = Told(l=["no", "no"])
+    assert await follow(container, told) == ["liveness: restart"]
+
+
 async def test_readiness_comes_and_goes_by_its_thresholds() -> None:
     container = {"readinessProbe": probe("r", successThreshold=2, failureThreshold=2)}
     told = Told(r=[None, None, "no", None, "no", "no"])

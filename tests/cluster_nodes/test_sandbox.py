@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from e2e.cluster.nodes.sandbox import (
     run_inside,
     start_sandbox,
 )
+from e2e.cluster.prechecks import allow_namespaces
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -47,6 +49,19 @@ async def test_a_sandbox_that_cannot_be_started_leaves_no_file_open(
             await start_sandbox(shell(tmp_path, "true"))
         counts.append(count_open_files())
     assert counts[0] == counts[-1]
+
+
+async def test_a_sandbox_without_a_pipe_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    before = count_open_files()
+    monkeypatch.setattr("os.pipe", refuse)
+    with pytest.raises(OSError, match="too many open files"):
+        await start_sandbox(shell(tmp_path, "true"))
+    assert count_open_files() == before
 
 
 async def test_literal_mount_paths_are_true(tmp_path: Path) -> None:
@@ -143,4 +158,6 @@ async def test_a_missing_program_or_mount_says_so(tmp_path: Path) -> None:
 
 
 def test_a_refusing_kernel_is_explained() -> None:
-    assert "user namespaces" in explain_refusal("unshare", "Operation not permitted")
+    told = explain_refusal("unshare", "Operation not permitted")
+    assert "user namespaces" in told
+    assert told.endswith(allow_namespaces(Path("/proc")))  # as `up` tells it

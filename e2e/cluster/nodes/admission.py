@@ -1,8 +1,15 @@
-"""What a pod may not ask of a process node: refused with a reason, never silently left out. Pure.
+"""What a pod may not ask of a process node: a field that it cannot make true is refused by its name. Pure.
 
-Accepted though it has no effect here: seccomp and AppArmor profiles, dropped capabilities, fsGroup (a pod
-owns all its volumes), DNS settings (names stand in /etc/hosts), memory limits, and terminationMessagePath
-(the API server sets it in every container; no message is read from that file).
+Accepted though it has no effect here:
+
+- security: seccomp, AppArmor and SELinux profiles, allowPrivilegeEscalation, dropped capabilities, fsGroup
+  (a pod owns all its volumes)
+- limits: of memory and of ephemeral storage
+- volumes: emptyDir's medium and sizeLimit, and the mode of files (defaultMode, and mode of an item)
+- images: imagePullPolicy and imagePullSecrets (an image is a Containerfile of this machine)
+- names: DNS settings (names stand in /etc/hosts)
+- terminationMessagePath (the API server sets it in every container; no message is read from that file)
+- what is changed in a pod that runs: ephemeralContainers, and resources (resizePolicy)
 """
 
 from collections.abc import Iterator
@@ -21,8 +28,14 @@ _POD_FLAGS = (
     "shareProcessNamespace",
     "ephemeralContainers",
     "readinessGates",
+    "resourceClaims",
+    "resources",
+    "runtimeClassName",
+    "setHostnameAsFQDN",
+    "subdomain",
     "activeDeadlineSeconds",
 )
+_POD_SECURITY_FLAGS = ("supplementalGroups", "sysctls")
 _CONTAINER_FLAGS = ("stdin", "tty", "volumeDevices")
 
 
@@ -35,8 +48,10 @@ def check_pod(pod: Object) -> None:
 
 def _problems(spec: Object) -> Iterator[str]:
     yield from (flag for flag in _POD_FLAGS if spec.get(flag))
-    if spec.get("securityContext", {}).get("supplementalGroups"):
-        yield "securityContext.supplementalGroups"
+    if spec.get("hostUsers") is False:
+        yield "hostUsers"
+    security = spec.get("securityContext", {})
+    yield from (f"securityContext.{flag}" for flag in _POD_SECURITY_FLAGS if security.get(flag))
     for group in ("initContainers", "containers"):
         for container in spec.get(group, ()):
             path = f"{group}[{container['name']}]"
@@ -47,21 +62,28 @@ def _problems(spec: Object) -> Iterator[str]:
 
 def _container_problems(container: Object) -> Iterator[str]:
     yield from (flag for flag in _CONTAINER_FLAGS if container.get(flag))
-    context = container.get("securityContext", {})
-    if context.get("privileged"):
+    security, lifecycle = container.get("securityContext", {}), container.get("lifecycle", {})
+    if security.get("privileged"):
         yield "securityContext.privileged"
-    if context.get("capabilities", {}).get("add"):
+    if security.get("capabilities", {}).get("add"):
         yield "securityContext.capabilities.add"
-    if "postStart" in container.get("lifecycle", {}):
-        yield "lifecycle.postStart"
-    if "sleep" in container.get("lifecycle", {}).get("preStop", {}):
+    if security.get("procMount", "Default") != "Default":
+        yield "securityContext.procMount"
+    yield from (f"lifecycle.{field}" for field in ("postStart", "stopSignal") if field in lifecycle)
+    if "sleep" in lifecycle.get("preStop", {}):
         yield "lifecycle.preStop.sleep"
     if any(port.get("hostPort") for port in container.get("ports", ())):
         yield "ports.hostPort"
     for mount in container.get("volumeMounts", ()):
-        yield from (
-            f"{mount['mountPath']}: {field}" for field in ("subPath", "subPathExpr") if field in mount
-        )
+        yield from (f"{mount['mountPath']}: {problem}" for problem in _mount_problems(mount))
     for name in [kind.value for kind in ProbeKind if kind.value in container]:
         if not any(action in container[name] for action in ACTIONS):
             yield f"{name}.grpc" if "grpc" in container[name] else f"{name} without an action"
+
+
+def _mount_problems(mount: Object) -> Iterator[str]:
+    yield from (field for field in ("subPath", "subPathExpr") if field in mount)
+    if mount.get("mountPropagation", "None") != "None":
+        yield "mountPropagation"
+    if mount.get("recursiveReadOnly") == "Enabled":
+        yield "recursiveReadOnly"

@@ -119,11 +119,13 @@ class Agent:
         return None
 
     async def _sweep(self) -> None:
-        """Remove the files of pods that went while no node process ran."""
+        """Remove the files of pods and claims that went while no node process ran."""
         await self._pods.is_listed.wait()
         for folder in (self._settings.state_dir / "pods").glob("*"):
             if folder.name not in self._pods.objects:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await self._claim_list.is_listed.wait()
+        self._claims.sweep()
 
     def _on_pod(self, old: Object | None, new: Object | None) -> None:
         if new is None:
@@ -151,7 +153,7 @@ class Agent:
 
     async def _follow_services(self) -> None:
         while True:
-            await self._services_changed.wait()
+            await self._proxy.wait_until_due(self._services_changed)
             await asyncio.sleep(0.02)  # a list of many Services is one change
             self._services_changed.clear()
             for worker in self._workers.values():

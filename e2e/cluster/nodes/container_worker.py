@@ -50,7 +50,7 @@ class ContainerWorker:
         self._backoff = Backoff(parts.node.settings.timing)
         self._prober: Prober | None = None
         self._stopping: asyncio.Task[int] | None = None
-        self._has_run_pre_stop = False
+        """Stops the current run for a probe."""
 
     async def run(self, policy: str, *, is_init: bool) -> int:
         """Run it until it may not start again; return the last exit status."""
@@ -68,7 +68,11 @@ class ContainerWorker:
         if (running := self.running) is None:
             return
         self._emit("Killing", f"Stopping container {self.record.name}")
-        self._note_end(await self._stop_run(running, grace_seconds))
+        if self._stopping is None:
+            code = await self._stop_run(running, grace_seconds)
+        else:  # for a probe: the hook that runs already is the one to wait for
+            code = await running.stop(grace_seconds, asyncio.wait({self._stopping}))
+        self._note_end(code)
 
     def note_waiting(self, why: Waiting) -> None:
         """Show why it does not run."""
@@ -106,7 +110,6 @@ class ContainerWorker:
         self._emit("Created", f"Created container: {self.record.name}")
         self._prober = Prober(self._node.session, self._container, facts.pod_ip, self.running.pid, spec.env)
         self._stopping = None
-        self._has_run_pre_stop = False
         self._set(self.record.start(self._pod["metadata"]["uid"], datetime.now(UTC)))
         self._emit("Started", f"Started container {self.record.name}")
         return self.running
@@ -143,6 +146,7 @@ class ContainerWorker:
             yield
         finally:
             probes.cancel()
+            await asyncio.wait({probes})  # whoever stops the container next hears no answer any more
 
     def _react(self, answer: ProbeAnswer) -> None:
         if answer.failure is not None:
@@ -161,9 +165,7 @@ class ContainerWorker:
                 self._stop_for_restart(self.running, answer.probe)
 
     def _stop_for_restart(self, running: RunningContainer, probe: Object) -> None:
-        """Stop the current run, once; `run` starts the next."""
-        if self._stopping is not None:
-            return
+        """Stop the current run; `run` starts the next. Asked once a run: its probes end with that."""
         self._emit("Killing", f"Container {self.record.name} failed its probe, will be restarted")
         pods = self._pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
         grace_seconds = float(probe.get("terminationGracePeriodSeconds", pods))
@@ -193,9 +195,8 @@ class ContainerWorker:
     async def _stop_run(self, running: RunningContainer, grace_seconds: float) -> int:
         """Stop a run, its preStop hook first as long as there is a grace; return its exit status."""
         hook = self._container.get("lifecycle", {}).get("preStop")
-        if not hook or grace_seconds <= 0 or self._has_run_pre_stop:
+        if not hook or grace_seconds <= 0:
             return await running.stop(grace_seconds)
-        self._has_run_pre_stop = True  # a deletion in the midst of a restart does not run it again
         return await running.stop(grace_seconds, self._pre_stop(hook, grace_seconds))
 
     async def _pre_stop(self, hook: Object, grace_seconds: float) -> None:

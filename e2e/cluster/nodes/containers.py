@@ -111,7 +111,7 @@ class RunningContainer:
         deadline = time.monotonic() + grace_seconds
         if pre_stop is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(pre_stop, max(grace_seconds, 0.1))
+                await asyncio.wait_for(pre_stop, grace_seconds)
         if grace_seconds > 0:
             self._sandbox.send(signal.SIGTERM)
             left = deadline - time.monotonic()
@@ -131,5 +131,10 @@ async def start_container(spec: SandboxSpec, log_path: Path, cpu_limit: str | No
     """Start a container. Raises SandboxError where that can't be done."""
     spec.staging.mkdir(parents=True, exist_ok=True)
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    sandbox = await start_sandbox(spec)
-    return RunningContainer(sandbox, LogFile(log_path), parse_quantity(cpu_limit) if cpu_limit else None)
+    cores = parse_quantity(cpu_limit) if cpu_limit else None
+    log_file = LogFile(log_path)  # before the sandbox: nothing may fail while nobody holds its processes
+    try:
+        return RunningContainer(await start_sandbox(spec), log_file, cores)
+    except BaseException:
+        log_file.discard()
+        raise

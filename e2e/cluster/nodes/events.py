@@ -65,7 +65,10 @@ class EventRecorder:
         self._posted[key] = posted
 
     async def _count_again(self, known: Object) -> bool:
-        """Raise the count of an event; return False where it has expired at the API server."""
+        """Raise the count of an event; return False where it has expired at the API server.
+
+        A count that is not taken is not lost: the next one includes it.
+        """
         known |= {"count": known["count"] + 1, "lastTimestamp": timestamp()}
         body = {"count": known["count"], "lastTimestamp": known["lastTimestamp"]}
         try:

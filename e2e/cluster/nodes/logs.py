@@ -1,6 +1,7 @@
 """A container's log on disk: one file for each run, each line with its time; written, followed, read back."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -42,6 +43,11 @@ class LogFile:
         self._file.close()
         self._more.set()
 
+    def discard(self) -> None:
+        """Close and remove the file: its container has not started."""
+        self.close()
+        self.path.unlink()
+
     async def wait_for_more(self) -> None:
         """Wait until something was written, or the file was closed."""
         if self.is_open:
@@ -64,9 +70,14 @@ class LogFile:
 def read_lines(path: Path) -> list[bytes]:
     """Return all complete lines so far, with their times; none where there is no file."""
     try:
-        return path.read_bytes().splitlines(keepends=True)
+        return split_lines(path.read_bytes())
     except FileNotFoundError:
         return []
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """Return the lines with their ends. Only a line feed ends one, not a progress bar's carriage return."""
+    return io.BytesIO(content).readlines()
 
 
 @dataclass(frozen=True)
@@ -113,8 +124,9 @@ async def stream_log(
 ) -> AsyncIterator[bytes]:
     """A log's content; with `follow` until its container ends."""
     left = query.limit_bytes if query.limit_bytes is not None else float("inf")
-    seen = len(content := b"".join(read_lines(path)))
-    chunk = b"".join(select_lines(content.splitlines(keepends=True), query, now))
+    lines = read_lines(path)
+    seen = sum(map(len, lines))
+    chunk = b"".join(select_lines(lines, query, now))
     while left > 0:
         chunk = chunk if left == float("inf") else chunk[: int(left)]
         left -= len(chunk)
@@ -127,7 +139,7 @@ async def stream_log(
             await live.wait_for_more()
         fresh = _read_from(path, seen)
         seen += len(fresh)
-        lines = fresh.splitlines(keepends=True)
+        lines = split_lines(fresh)
         chunk = b"".join(lines if query.timestamps else [line[_STAMP_BYTES:] for line in lines])
         if not is_open and not fresh:
             return

@@ -89,21 +89,26 @@ class ContainerProbes:
         self._react = react
 
     async def run(self) -> None:
-        """Ask until cancelled: startup until it passes, then readiness and liveness side by side."""
-        await self._follow(ProbeKind.STARTUP)
+        """Ask until cancelled: startup until it passes, then readiness and liveness side by side.
+
+        Nothing is asked of a run once its startup has failed for good, and no liveness once that has.
+        """
+        if await self._follow(ProbeKind.STARTUP) is Consequence.RESTART:
+            return
         async with asyncio.TaskGroup() as group:
             for kind in (ProbeKind.READINESS, ProbeKind.LIVENESS):
                 group.create_task(self._follow(kind))
 
-    async def _follow(self, kind: ProbeKind) -> None:
+    async def _follow(self, kind: ProbeKind) -> Consequence:
+        """Ask until the container has started or is to restart; return which."""
         if (probe := self._container.get(kind.value)) is None:
-            return
+            return Consequence.NOTHING
         counter = ProbeCounter(probe.get("successThreshold", 1), probe.get("failureThreshold", 3))
         await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         while True:
             failure = await self._asker.ask(probe, float(probe.get("timeoutSeconds", 1)))
             consequence = decide(kind, counter.observe(failure is None))
             self._react(ProbeAnswer(kind, probe, failure, consequence))
-            if consequence is Consequence.NOTE_STARTED:
-                return
+            if consequence in (Consequence.NOTE_STARTED, Consequence.RESTART):
+                return consequence
             await asyncio.sleep(probe.get("periodSeconds", 10))

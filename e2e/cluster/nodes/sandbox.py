@@ -4,27 +4,20 @@ Knows nothing of Kubernetes: a SandboxSpec is argv, environment, identity and mo
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from e2e.cluster.nodes.errors import SandboxError
+from e2e.cluster.prechecks import allow_namespaces
 
 INIT_SCRIPT = Path(__file__).with_name("sandbox_init.py")
-_HINTS = (
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -94,23 +87,32 @@ class Sandbox:
 
 async def start_sandbox(spec: SandboxSpec) -> Sandbox:
     """Start `spec`; SandboxError says what the kernel, a mount or the program's path refused."""
-    spec_fd = os.memfd_create("sandbox")
-    os.write(spec_fd, spec.as_json())
-    os.lseek(spec_fd, 0, os.SEEK_SET)
-    report_read, report_write = os.pipe()
-    try:
-        process = await _start_init(spec_fd, report_write)
-    except BaseException:
-        os.close(report_read)
-        raise
-    finally:
-        os.close(spec_fd)
-        os.close(report_write)
+    with _open_in_memory(spec.as_json()) as spec_fd:
+        report_read, report_write = os.pipe()
+        try:
+            process = await _start_init(spec_fd, report_write)
+        except BaseException:
+            os.close(report_read)
+            raise
+        finally:
+            os.close(report_write)
     try:
         return Sandbox(process, await _read_report(report_read))
     except BaseException:
         await _finish(process)
         raise
+
+
+@contextlib.contextmanager
+def _open_in_memory(content: bytes) -> Iterator[int]:
+    """Yield a file without a name that holds this, open at its beginning."""
+    fd = os.memfd_create("sandbox")
+    try:
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 async def _start_init(spec_fd: int, report_fd: int) -> asyncio.subprocess.Process:
@@ -156,21 +158,9 @@ def explain_refusal(stage: str, error: str) -> str:
     """One line: what was refused, and the setting that refuses it where we can tell."""
     if stage == "exec":
         return f"cannot run {error}"
-    setting = next((fix for path, value, fix in _HINTS if _read_setting(path) == value), None)
-    if setting is not None:
-        return f"this kernel forbids user namespaces ({error}); allow them: sudo sysctl -w {setting}"
     if stage == "unshare":
-        return (
-            f"cannot make user namespaces here ({error}); inside a container, start it with more privileges"
-        )
+        return f"cannot make user namespaces here ({error}); {allow_namespaces(Path('/proc'))}"
     return f"cannot build the container's root: {error}"
-
-
-def _read_setting(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None
 
 
 async def check_sandbox() -> None:

@@ -59,12 +59,13 @@ class PodVolumes:
 
     def _mount(self, wanted: Object) -> Mount:
         path = self._paths[wanted["name"]]
-        readonly = bool(wanted.get("readOnly")) or self._is_fetched(wanted["name"])
+        readonly = bool(wanted.get("readOnly")) or self._is_readonly(wanted["name"])
         return Mount(wanted["mountPath"], os.path.realpath(path), readonly=readonly)
 
-    def _is_fetched(self, name: str) -> bool:
+    def _is_readonly(self, name: str) -> bool:
         volume = next(each for each in self._facts.pod["spec"]["volumes"] if each["name"] == name)
-        return any(kind in volume for kind in _FETCHED)
+        claim = volume.get("persistentVolumeClaim", {})
+        return bool(claim.get("readOnly")) or any(kind in volume for kind in _FETCHED)
 
     async def _prepare(self, volume: Object) -> Path:
         name: str = volume["name"]

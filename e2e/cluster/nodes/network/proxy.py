@@ -13,6 +13,8 @@ Object = dict[str, Any]
 
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 2.0
+RETRY_SECONDS = 5.0
+"""After which a port that could not be listened on is tried again."""
 
 
 class Connection(NamedTuple):
@@ -40,11 +42,12 @@ class ServiceProxy:
         self._on_refused = on_refused
         self._servers: dict[Endpoint, asyncio.Server] = {}
         self._services: dict[Endpoint, ServicePort] = {}
+        self._refusals: dict[Endpoint, str] = {}
         self._turns: dict[Endpoint, int] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
     async def follow(self, services: Iterable[Object]) -> None:
-        """Listen for exactly these Services."""
+        """Listen for exactly these Services, as far as their ports are free."""
         wanted = {
             Endpoint(service["spec"]["clusterIP"], port["port"]): ServicePort(service, port)
             for service in services
@@ -53,10 +56,16 @@ class ServiceProxy:
         }
         for place in self._services.keys() - wanted.keys():
             self._forget(place)
-        added = [place for place in wanted if place not in self._services]
         self._services = wanted
-        for place in added:
+        for place in [place for place in wanted if place not in self._servers]:
             await self._listen(place)
+
+    async def wait_until_due(self, changed: asyncio.Event) -> None:
+        """Return when the Services have changed, or when a port that was taken is to be tried again."""
+        is_complete = self._servers.keys() == self._services.keys()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if is_complete else RETRY_SECONDS):
+                await changed.wait()
 
     async def close(self) -> None:
         """Stop listening and end the connections."""
@@ -69,6 +78,7 @@ class ServiceProxy:
     def _forget(self, place: Endpoint) -> None:
         self._services.pop(place, None)
         self._turns.pop(place, None)
+        self._refusals.pop(place, None)
         if (server := self._servers.pop(place, None)) is not None:
             server.close()
 
@@ -86,11 +96,15 @@ class ServiceProxy:
                 accept, *place, limit=_CHUNK_BYTES, backlog=1024
             )
         except OSError as error:
-            hint = "; give the Service a port of 1024 or more" if isinstance(error, PermissionError) else ""
-            self._on_refused(
-                self._services[place].service,
-                f"cannot listen on {place.address}:{place.port}: {error}{hint}",
-            )
+            self._note_refusal(place, error)
+
+    def _note_refusal(self, place: Endpoint, error: OSError) -> None:
+        """Tell why a port can't be listened on, and not again at each try."""
+        hint = "; give the Service a port of 1024 or more" if isinstance(error, PermissionError) else ""
+        why = f"cannot listen on {place.address}:{place.port}: {error}{hint}"
+        if self._refusals.get(place) != why:
+            self._refusals[place] = why
+            self._on_refused(self._services[place].service, why)
 
     async def _carry(
         self, place: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
