@@ -17,6 +17,12 @@ from e2e.cluster.settings import VENV, Layout
 COMPILERS = ("c++", "g++", "clang++")
 """As `millrace_kernels.native.build` looks for them, which is not there yet on a fresh clone."""
 INSTALL_COMPILER = "on Debian and Ubuntu write: sudo apt-get install g++"
+_NAMESPACE_SETTINGS = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("user/max_user_namespaces", "0", "15000"),
+)
+"""Below /proc/sys: what forbids user namespaces, and what allows them."""
 MEMORY_AT_FIRST = 1_300_000_000
 """Bytes of the cluster with one replica of the example: running_memory_bytes of benchmarks/path."""
 MEMORY_TO_RUN = 3_000_000_000
@@ -116,18 +122,18 @@ def allow_namespaces(proc: Path) -> str:
             "a filter of system calls is in force, as in a container: start it with --security-opt "
             "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
         )
-    return f"write: sudo sysctl {namespace_setting(proc / 'sys')}"
+    if setting := namespace_setting(proc / "sys"):
+        return f"write: sudo sysctl {setting}"
+    return "no setting that we know forbids them; ask who runs this machine, or use a virtual machine"
 
 
-def namespace_setting(sysctl: Path) -> str:
-    """Name the kernel setting, below `sysctl`, that stands in the way of user namespaces."""
-    blockers = {"kernel/apparmor_restrict_unprivileged_userns": "1", "kernel/unprivileged_userns_clone": "0"}
-    wanted = {"1": "0", "0": "1"}
-    for name, bad in blockers.items():
+def namespace_setting(sysctl: Path) -> str | None:
+    """Return the kernel setting, below `sysctl`, that would allow user namespaces; None where none forbids."""
+    for name, bad, good in _NAMESPACE_SETTINGS:
         path = sysctl / name
         if path.exists() and path.read_text().strip() == bad:
-            return f"{name.replace('/', '.')}={wanted[bad]}"
-    return "user.max_user_namespaces=15000"
+            return f"{name.replace('/', '.')}={good}"
+    return None
 
 
 def check_machine(state: Path, cache: Path, *, must_build: bool) -> None:

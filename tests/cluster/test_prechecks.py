@@ -114,11 +114,14 @@ def test_a_machine_without_a_compiler_is_refused_for_the_tests(
     [
         ("apparmor_restrict_unprivileged_userns", "1\n", "kernel.apparmor_restrict_unprivileged_userns=0"),
         ("unprivileged_userns_clone", "0\n", "kernel.unprivileged_userns_clone=1"),
-        ("unprivileged_userns_clone", "1\n", "user.max_user_namespaces=15000"),
+        ("unprivileged_userns_clone", "1\n", None),
+        ("../user/max_user_namespaces", "0\n", "user.max_user_namespaces=15000"),
+        ("../user/max_user_namespaces", "95000\n", None),
     ],
 )
-def test_the_setting_in_the_way_is_named(tmp_path: Path, name: str, value: str, setting: str) -> None:
-    (tmp_path / "kernel").mkdir()
+def test_the_setting_in_the_way_is_named(tmp_path: Path, name: str, value: str, setting: str | None) -> None:
+    for folder in ("kernel", "user"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "kernel" / name).write_text(value)
     assert namespace_setting(tmp_path) == setting
 
@@ -150,4 +153,7 @@ def test_a_containers_filter_is_told_from_a_setting(tmp_path: Path) -> None:
     status.write_text("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n")
     assert "--security-opt seccomp=unconfined" in allow_namespaces(tmp_path)
     status.write_text("Name:\tx\nSeccomp:\t0\n")
+    assert "no setting that we know forbids them" in allow_namespaces(tmp_path)
+    (tmp_path / "sys" / "user").mkdir(parents=True)
+    (tmp_path / "sys" / "user" / "max_user_namespaces").write_text("0\n")
     assert allow_namespaces(tmp_path) == "write: sudo sysctl user.max_user_namespaces=15000"
