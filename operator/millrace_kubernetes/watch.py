@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LIST_PAGE = 500
 STREAM_SECONDS = 60  # a stream's mean length, which is drawn from 45 to 75 s
 GRACE_SECONDS = 10  # a silent dead connection is noticed after the stream's length and this: up to 85 s
-BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure
+BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure; a longer one ends a row of failures
 MAX_BACKOFF_SECONDS = 20.0
 
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
@@ -156,16 +156,25 @@ class Watch:
             "resourceVersion": version,
             "timeoutSeconds": str(seconds),
         }
-        began = asyncio.get_running_loop().time()
         timeout = aiohttp.ClientTimeout(total=seconds + GRACE_SECONDS)
         async with self._connection.request(
             "GET", self._source.path, timeout, parameters=parameters
         ) as response:
-            async for line in _split_lines(response.content):
+            await self._read(response.content)
+
+    async def _read(self, stream: aiohttp.StreamReader) -> None:
+        """Tell the sink each change until the stream ends. Raises StreamEndedError where it does at once."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async for line in _split_lines(stream):
                 self._tell(_parse_event(line))
-        if asyncio.get_running_loop().time() - began < BRIEF_SECONDS:
+        finally:
+            is_brief = clock() - began < BRIEF_SECONDS
+            if not is_brief:  # also where it was cut: a balancer may cut every idle stream
+                self._num_failures = 0
+        if is_brief:
             raise StreamEndedError("the stream ended at once")
-        self._num_failures = 0
 
     def _tell(self, event: _Event) -> None:
         """Tell the sink, and go on after this event even if the sink fails: it would fail at it again."""
@@ -178,7 +187,6 @@ class Watch:
             name = event.item["metadata"].get("name")
             logger.exception("watching %s: the sink failed at %s of %s", self._source.path, event.kind, name)
         self._version = event.version
-        self._num_failures = 0
 
     def _select(self) -> dict[str, str]:
         return {"labelSelector": self._source.label_selector} if self._source.label_selector else {}
