@@ -2,7 +2,7 @@
 
 Whatever fails (an expired resourceVersion, a cut stream, an API server that is down) is tried again after a
 jittered, growing pause; what was last known stays in force meanwhile. An error of the sink is logged with its
-trace. After an event the watch goes on with the next one; a list is read and given to the sink again.
+trace. Whatever fails at a list or at a line of a watch, the next round lists anew.
 """
 
 import asyncio
@@ -131,11 +131,8 @@ class Watch:
             token = page.token
             if not token:
                 break
-        try:
+        with self._telling("the list"):
             self._sink.replace(items)
-        except Exception as error:
-            logger.exception("watching %s: the sink failed at the list", self._source.path)
-            raise SinkError("the sink failed at the list") from error
         logger.info("watching %s: %d objects", self._source.path, len(items))
         return page.version
 
@@ -168,7 +165,7 @@ class Watch:
         began = clock()
         try:
             async for line in _split_lines(stream):
-                self._tell(_parse_event(line))
+                self._take(line)
         finally:
             is_brief = clock() - began < BRIEF_SECONDS
             if not is_brief:  # also where it was cut: a balancer may cut every idle stream
@@ -176,17 +173,25 @@ class Watch:
         if is_brief:
             raise StreamEndedError("the stream ended at once")
 
-    def _tell(self, event: _Event) -> None:
-        """Tell the sink, and go on after this event even if the sink fails: it would fail at it again."""
-        try:
+    def _take(self, line: bytes) -> None:
+        """Tell the sink what a line of the stream says. While that fails, no version is known."""
+        self._version = None
+        event = _parse_event(line)
+        with self._telling(f"{event.kind} of {event.item['metadata'].get('name')}"):
             if event.kind == "DELETED":
                 self._sink.delete(event.item)
             elif event.kind != "BOOKMARK":
                 self._sink.apply(event.item)
-        except Exception:
-            name = event.item["metadata"].get("name")
-            logger.exception("watching %s: the sink failed at %s of %s", self._source.path, event.kind, name)
         self._version = event.version
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Log what the sink raises inside, and raise SinkError instead."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("watching %s: the sink failed at %s", self._source.path, what)
+            raise SinkError(f"the sink failed at {what}") from error
 
     def _select(self) -> dict[str, str]:
         return {"labelSelector": self._source.label_selector} if self._source.label_selector else {}
