@@ -29,7 +29,7 @@ class ClusterAccess:
     token_file: Path | None = None
     """A token that the kubelet renews in place: read at each request."""
     namespace: str | None = None
-    """The namespace we run in, where known."""
+    """The namespace we run in; None outside a cluster, where a kubeconfig's is only its user's habit."""
 
     def headers(self) -> dict[str, str]:
         """Return what authenticates one request. Raises OSError where the token file can't be read."""
@@ -77,7 +77,6 @@ def _read_kubeconfig(document: Any, path: Path) -> ClusterAccess:
         tls=_make_tls(cluster, user, path) if server.startswith("https:") else None,
         token=user.get("token"),
         token_file=path.parent / token_file if token_file else None,
-        namespace=context.get("namespace"),
     )
 
 

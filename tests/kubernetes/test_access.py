@@ -62,9 +62,14 @@ def test_a_kubeconfig_with_inline_certificates(tmp_path: Path, pair: tuple[Path,
     cluster = {"server": "https://127.0.0.1:6443/", "certificate-authority-data": encode(pair[0])}
     user = {"client-certificate-data": encode(pair[0]), "client-key-data": encode(pair[1])}
     access = load_access(write_kubeconfig(tmp_path / "config", cluster, user), tmp_path)
-    assert (access.server, access.namespace, access.headers()) == ("https://127.0.0.1:6443", "ns", {})
+    assert (access.server, access.headers()) == ("https://127.0.0.1:6443", {})
     assert access.tls.verify_mode == ssl.CERT_REQUIRED
     assert len(access.tls.get_ca_certs()) == 1
+
+
+def test_a_kubeconfig_says_nothing_of_the_namespace_we_run_in(tmp_path: Path) -> None:
+    environ = write_kubeconfig(tmp_path / "config", {"server": "http://h"}, {"token": "t"})
+    assert load_access(environ, tmp_path).namespace is None
 
 
 def test_a_kubeconfig_with_files_beside_it_and_a_token(tmp_path: Path, pair: tuple[Path, Path]) -> None:
