@@ -165,6 +165,17 @@ async def test_a_renewed_token_is_used(followed: Followed) -> None:
     assert followed.api.tokens[0] == "Bearer first"
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"two\nlines"])
+async def test_a_token_that_can_be_none_is_said_and_read_again(
+    followed: Followed, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    followed.token_file.write_bytes(content)
+    followed.follow()
+    await followed.until(lambda: "AccessError" in caplog.text)
+    followed.token_file.write_text("second")
+    await followed.until_streaming()
+
+
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
 def test_the_pause_grows_to_its_bound_and_is_spread(num_failures: int, draw: float) -> None:
     pause = backoff_seconds(num_failures, draw)
