@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_kubernetes import watch
 from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, backoff_seconds
 from tests.kubernetes.conftest import PODS, Followed, make_item
 
@@ -24,13 +25,14 @@ async def test_lists_then_follows(followed: Followed) -> None:
     assert set(followed.api.user_agents) == {"reader"}
 
 
-async def test_long_lists_come_in_pages(followed: Followed) -> None:
-    followed.api.page_size = 2
+async def test_long_lists_come_in_pages(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LIST_PAGE", 2)
     for number in range(5):
         followed.put(f"s{number}")
     followed.follow()
     await followed.until_streaming()
     assert [len(names) for names in followed.sink.lists] == [5]
+    assert followed.num_lists == 3
 
 
 async def test_an_expired_version_lists_again(followed: Followed) -> None:
@@ -154,6 +156,15 @@ async def test_a_stream_that_ends_at_once_is_a_failure(
     followed.api.finish(PODS.path)
     await followed.until(lambda: "the stream ended at once; again in" in caplog.text.replace("')", ""))
     await followed.until_streaming()
+
+
+async def test_a_silent_api_server_is_given_up(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "STREAM_SECONDS", 1.4)  # 1 s, whatever is drawn
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
+    followed.api.num_ignored = 1  # the list; its stream is silent then
+    followed.follow()
+    await followed.until_streaming_anew(num_watches=1)
+    assert followed.num_lists == 2
 
 
 async def test_a_renewed_token_is_used(followed: Followed) -> None:
