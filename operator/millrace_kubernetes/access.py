@@ -29,11 +29,17 @@ class ClusterAccess:
     token_file: Path | None = None
     """A token that the kubelet renews in place: read at each request."""
     namespace: str | None = None
-    """The namespace we run in, where known."""
+    """The namespace we run in; None outside a cluster, where a kubeconfig's is only its user's habit."""
 
     def headers(self) -> dict[str, str]:
-        """Return what authenticates one request. Raises OSError where the token file can't be read."""
-        token = self.token_file.read_text().strip() if self.token_file else self.token
+        """Return what authenticates one request.
+
+        Raises OSError where the token file can't be read, AccessError where what it holds can be no token.
+        """
+        token = self.token_file.read_text(errors="replace").strip() if self.token_file else self.token
+        if token and not (token.isascii() and token.isprintable()):
+            place = f"token in {self.token_file}" if self.token_file else "token of the kubeconfig"
+            raise AccessError(f"The {place} can't be used: write one line of visible ASCII.")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -55,7 +61,7 @@ def load_kubeconfig(path: Path) -> ClusterAccess:
     """Return the access of a kubeconfig's current context. Raises AccessError, naming what the file lacks."""
     try:
         return _read_kubeconfig(yaml.safe_load(path.read_text()), path)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KubeconfigError(f"the kubeconfig {path} can't be read ({error})") from error
     except (AttributeError, TypeError) as error:
         raise KubeconfigError(f"{path} is YAML, but no kubeconfig ({error})") from error
@@ -71,13 +77,12 @@ def _read_kubeconfig(document: Any, path: Path) -> ClusterAccess:
             "use one with a token or a client certificate."
         )
     server = str(_field(cluster, "server", path)).rstrip("/")
-    token_file = user.get("tokenFile")
+    token, token_file = user.get("token"), user.get("tokenFile")
     return ClusterAccess(
         server=server,
         tls=_make_tls(cluster, user, path) if server.startswith("https:") else None,
-        token=user.get("token"),
+        token=str(token).strip() if token else None,
         token_file=path.parent / token_file if token_file else None,
-        namespace=context.get("namespace"),
     )
 
 
@@ -87,7 +92,7 @@ def _load_in_cluster(host: str, port: str, service_account: Path) -> ClusterAcce
     try:
         tls = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
         namespace = namespace_file.read_text().strip()
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, UnicodeDecodeError) as error:  # ssl.SSLError is an OSError
         raise AccessError(f"The pod's service account in {service_account} is not whole: {error}.") from error
     return ClusterAccess(server, tls, token_file=service_account / "token", namespace=namespace)
 

@@ -30,7 +30,8 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer, its body unread. Raises ApiError unless its status is a success.
 
-        Raises aiohttp's own errors where the server can't be reached, OSError where the token can't be read.
+        Raises aiohttp's own errors where the server can't be reached, OSError or AccessError where no
+        token can be used.
         """
         headers = self._access.headers() | ({} if body is None else {"Content-Type": content_type})
         async with self._session.request(

@@ -6,7 +6,7 @@ KubernetesError
 ├── ApiError                    the API server answered with an error status
 │   └── ExpiredError            410: the resourceVersion is too old, list again
 ├── MalformedError              the API server sent what is neither a list nor an event
-├── SinkError                   the sink failed at the list it was given
+├── SinkError                   the sink failed at a list or at an event
 └── StreamEndedError            the API server ended a watch as soon as it began
 """
 
@@ -40,7 +40,7 @@ class MalformedError(KubernetesError):
 
 
 class SinkError(KubernetesError):
-    """The sink failed at the list it was given."""
+    """The sink failed at a list or at an event."""
 
 
 class StreamEndedError(KubernetesError):

@@ -2,7 +2,7 @@
 
 Whatever fails (an expired resourceVersion, a cut stream, an API server that is down) is tried again after a
 jittered, growing pause; what was last known stays in force meanwhile. An error of the sink is logged with its
-trace. After an event the watch goes on with the next one; a list is read and given to the sink again.
+trace. Whatever fails at a list or at a line of a watch, the next round lists anew.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LIST_PAGE = 500
 STREAM_SECONDS = 60  # a stream's mean length, which is drawn from 45 to 75 s
 GRACE_SECONDS = 10  # a silent dead connection is noticed after the stream's length and this: up to 85 s
-BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure
+BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure; a longer one ends a row of failures
 MAX_BACKOFF_SECONDS = 20.0
 
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
@@ -131,11 +131,8 @@ class Watch:
             token = page.token
             if not token:
                 break
-        try:
+        with self._telling("the list"):
             self._sink.replace(items)
-        except Exception as error:
-            logger.exception("watching %s: the sink failed at the list", self._source.path)
-            raise SinkError("the sink failed at the list") from error
         logger.info("watching %s: %d objects", self._source.path, len(items))
         return page.version
 
@@ -156,29 +153,45 @@ class Watch:
             "resourceVersion": version,
             "timeoutSeconds": str(seconds),
         }
-        began = asyncio.get_running_loop().time()
         timeout = aiohttp.ClientTimeout(total=seconds + GRACE_SECONDS)
         async with self._connection.request(
             "GET", self._source.path, timeout, parameters=parameters
         ) as response:
-            async for line in _split_lines(response.content):
-                self._tell(_parse_event(line))
-        if asyncio.get_running_loop().time() - began < BRIEF_SECONDS:
-            raise StreamEndedError("the stream ended at once")
-        self._num_failures = 0
+            await self._read(response.content)
 
-    def _tell(self, event: _Event) -> None:
-        """Tell the sink, and go on after this event even if the sink fails: it would fail at it again."""
+    async def _read(self, stream: aiohttp.StreamReader) -> None:
+        """Tell the sink each change until the stream ends. Raises StreamEndedError where it does at once."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
+            async for line in _split_lines(stream):
+                self._take(line)
+        finally:
+            is_brief = clock() - began < BRIEF_SECONDS
+            if not is_brief:  # also where it was cut: a balancer may cut every idle stream
+                self._num_failures = 0
+        if is_brief:
+            raise StreamEndedError("the stream ended at once")
+
+    def _take(self, line: bytes) -> None:
+        """Tell the sink what a line of the stream says. While that fails, no version is known."""
+        self._version = None
+        event = _parse_event(line)
+        with self._telling(f"{event.kind} of {event.item['metadata'].get('name')}"):
             if event.kind == "DELETED":
                 self._sink.delete(event.item)
             elif event.kind != "BOOKMARK":
                 self._sink.apply(event.item)
-        except Exception:
-            name = event.item["metadata"].get("name")
-            logger.exception("watching %s: the sink failed at %s of %s", self._source.path, event.kind, name)
         self._version = event.version
-        self._num_failures = 0
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Log what the sink raises inside, and raise SinkError instead."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("watching %s: the sink failed at %s", self._source.path, what)
+            raise SinkError(f"the sink failed at {what}") from error
 
     def _select(self) -> dict[str, str]:
         return {"labelSelector": self._source.label_selector} if self._source.label_selector else {}

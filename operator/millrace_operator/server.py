@@ -11,7 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.metrics import Metrics
-from millrace_runtime.listener import BACKLOG, open_listener, show_address
+from millrace_runtime.contract import ENV_BIND_ADDRESS
+from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
@@ -53,8 +54,7 @@ async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.Base
         listener = open_listener(address, port)
     except OSError as error:
         raise BadStartError(
-            f"can't listen on {show_address(address, port)}: {error.strerror or error}; "
-            "end what listens there, or give another --port"
+            describe_failure(error, address, port, address_setting=ENV_BIND_ADDRESS)
         ) from error
     runner = web.AppRunner(build_app(views), access_log=None)
     await runner.setup()

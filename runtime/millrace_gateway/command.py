@@ -16,7 +16,7 @@ from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
 from millrace_runtime.contract import ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
-from millrace_runtime.listener import parse_port, read_bind_address, show_address
+from millrace_runtime.listener import describe_failure, parse_port, read_bind_address
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,7 @@ def main(argv: list[str]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_gateway(settings, access))
     except OSError as error:
-        return _fail(
-            f"can't listen on {show_address(settings.bind_address, settings.port)}: {error}", EXIT_BROKEN
-        )
+        return _fail(describe_failure(error, settings.bind_address, settings.port), EXIT_BROKEN)
 
 
 def read_settings(argv: list[str]) -> Settings:
@@ -68,8 +66,7 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
     """Serve until a signal, then drain; a second signal ends the drain. Returns the exit status."""
     gateway, signals = Gateway(settings), _Signals()
     async with gateway.serve() as site:
-        address = show_address(settings.bind_address, settings.port)
-        logger.info("listening on %s, cluster %s", address, access.server)
+        logger.info("following the cluster at %s", access.server)
         follow = asyncio.create_task(gateway.follow(access))
         if not await signals.precede(follow):
             follow.result()  # it ends only by a fault of ours, which this raises

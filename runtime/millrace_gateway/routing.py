@@ -30,6 +30,7 @@ def route_host(
 
     Raises ModelNotFoundError where the Host names a service that is not there. The model is not asked then:
     clients of a deleted service may still find its DNS entry, and must not reach another service by it.
+    Only in the gateway's own namespace is it asked: there the Host may be the gateway's own Service.
     """
     address = parse_host(host, cluster_domain)
     if address is None:

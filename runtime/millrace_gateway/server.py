@@ -20,7 +20,7 @@ from millrace_gateway.upstream import open_session
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from millrace_runtime.listener import BACKLOG, open_listener
+from millrace_runtime.listener import BACKLOG, open_listener, show_address
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class Gateway:
                 listener = open_listener(self.settings.bind_address, self.settings.port)
                 site = web.SockSite(runner, listener, backlog=BACKLOG)
                 await site.start()
+                port = listener.getsockname()[1]
+                logger.info("listening on %s", show_address(self.settings.bind_address, port))
                 yield site
             finally:
                 await runner.cleanup()

@@ -18,7 +18,7 @@ class Settings:
     max_body_bytes: int = 8 * MEBIBYTE
     """A longer request body is refused with 413, because bodies are held until a replica has answered."""
     own_namespace: str | None = None
-    """Where the gateway's own Service lives: a Host that names it says nothing of a model."""
+    """Where the gateway runs in a cluster: a Host there may be its own Service, whatever that is called."""
     connect_seconds: float = 3.0
     """How long a connection to a replica may take before another replica is asked."""
     keepalive_seconds: float = 4.0

@@ -53,6 +53,24 @@ def open_listener(address: str, port: int, make_socket: SocketMaker = socket.soc
         return _listen(_Place(socket.AF_INET, ("0.0.0.0", port)), make_socket)  # noqa: S104  all are asked for
 
 
+def describe_failure(
+    error: OSError,
+    address: str,
+    port: int,
+    *,
+    port_flag: str = "--port",
+    address_setting: str = f"--host or {contract.ENV_BIND_ADDRESS}",
+) -> str:
+    """Return why `open_listener` failed and what to do; the keywords name what gave port and address."""
+    if error.errno == errno.EADDRINUSE:
+        advice = f"end what listens there, or give another {port_flag}"
+    elif error.errno == errno.EACCES:  # a port below 1024, for most users
+        advice = f"give another {port_flag}"
+    else:
+        advice = f"give another address with {address_setting}"
+    return f"can't listen on {show_address(address, port)}: {error.strerror or error}; {advice}"
+
+
 def show_address(address: str, port: int) -> str:
     """Return address and port as a log shows them; `*` stands for all addresses."""
     return f"[{address}]:{port}" if ":" in address else f"{address or '*'}:{port}"

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
@@ -108,28 +108,6 @@ async def test_a_watch_survives_its_ends_and_a_lost_history(server: tuple[Server
         ("a", *new), ("b", *new), ("a", *changed), ("c", *new), ("c", *gone), ("b", *gone), ("a", *changed),
     ]  # fmt: skip
     assert list(watched.objects) == ["a"]
-
-
-def test_what_on_change_fails_at_is_not_taken_for_known() -> None:
-    told: list[str] = []
-
-    def on_change(_: Object | None, new: Object | None) -> None:
-        told.append(new["metadata"]["uid"] if new else "gone")
-        if told.count(told[-1]) == 1 and told[-1] != "b":
-            raise RuntimeError("the first time")
-
-    watched = Watched(Connection(cast("Any", None), ClusterAccess("", None)), "/api/v1/pods", on_change)
-    with pytest.raises(ExceptionGroup):
-        watched.replace([item("a", 1), item("b", 2)])
-    assert list(watched.objects) == ["b"]  # one that fails keeps no other one away
-    assert watched.is_listed.is_set()
-    watched.replace([item("a", 1), item("b", 2)])
-    assert told == ["a", "b", "a"]
-    with pytest.raises(RuntimeError):
-        watched.delete(item("a", 3))
-    watched.replace([item("b", 2)])
-    assert told[3:] == ["gone", "gone"]
-    assert list(watched.objects) == ["b"]
 
 
 async def test_an_error_carries_the_servers_words(server: tuple[Server, KubeClient]) -> None:

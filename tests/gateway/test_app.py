@@ -114,16 +114,7 @@ async def test_a_service_made_anew_begins_at_zero_whatever_still_runs(bench: Ben
 
 
 async def test_a_drain_takes_late_requests_and_ends_with_the_last_stream(bench: Bench) -> None:
-    release = asyncio.Event()
-
-    async def hold(_request: web.Request) -> web.Response:
-        await release.wait()
-        return web.json_response({})
-
-    bench.add_service("team", "chat")
-    await bench.add_upstream("team", "chat", hold)
-    early = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
-    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight == 1)
+    early, release = await begin_held_request(bench)
     drain = asyncio.create_task(bench.gateway.drain(bench.site))
     await asyncio.sleep(0)
     late = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))

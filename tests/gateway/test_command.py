@@ -15,7 +15,10 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway.command import main, read_settings
+from millrace_gateway.server import Gateway
+from millrace_gateway.settings import Settings
 from millrace_gateway.sinks import REPLICAS, SERVICES
+from tests.addresses import url_of
 from tests.gateway.conftest import make_pod, make_service, next_address
 from tests.kubernetes.api_server import FakeApiServer
 from tests.kubernetes.test_access import write_kubeconfig
@@ -48,16 +51,36 @@ def test_without_a_cluster_it_says_what_to_set(
     assert "set KUBECONFIG" in capsys.readouterr().err
 
 
-def test_a_port_taken_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials for a cluster that does not answer."""
     environ = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:1"}, {"token": "t"})
     monkeypatch.setenv("KUBECONFIG", environ["KUBECONFIG"])
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+
+@pytest.mark.usefixtures("kubeconfig")
+def test_a_port_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["--host", "127.0.0.1", "--port", str(port)]) == 1
-    assert f"can't listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"millrace gateway: can't listen on 127.0.0.1:{port}: Address already in use; "
+        "end what listens there, or give another --port\n"
+    )
+
+
+@pytest.mark.usefixtures("kubeconfig")
+def test_an_address_of_another_machine_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--host", "192.0.2.1", "--port", "0"]) == 1
+    assert "another address with --host or MILLRACE_BIND_ADDRESS" in capsys.readouterr().err
+
+
+async def test_the_log_names_the_port_that_it_took(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with Gateway(Settings("", 0)).serve() as site:
+        port = url_of(site, "127.0.0.1").rpartition(":")[2]
+        assert f"listening on *:{port}" in caplog.messages
 
 
 @asynccontextmanager

@@ -7,6 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
+_WATCH_PARAMETERS = {"resourceVersion", "timeoutSeconds", "allowWatchBookmarks"}
+"""What every watch has to say: from where, for how long, and that it knows bookmarks."""
+
 
 class FakeApiServer:
     """Collections by path. Real HTTP; only the storage is a dict."""
@@ -18,7 +21,8 @@ class FakeApiServer:
         self.user_agents: list[str | None] = []
         self.failures: list[int] = []
         """Statuses to answer the next requests with."""
-        self.page_size = 500
+        self.num_ignored = 0
+        """How many of the next requests are never answered."""
         self.version = 10
         self._streams: dict[str, list[asyncio.Queue[bytes | None]]] = defaultdict(list)
 
@@ -64,6 +68,9 @@ class FakeApiServer:
         if self.failures:
             status = self.failures.pop(0)
             return web.json_response({"kind": "Status", "message": f"told to say {status}"}, status=status)
+        if self.num_ignored:
+            self.num_ignored -= 1
+            await asyncio.Event().wait()
         if request.query.get("watch"):
             return await self._stream(request)
         return self._list(request)
@@ -71,12 +78,15 @@ class FakeApiServer:
     def _list(self, request: web.Request) -> web.Response:
         begin = int(request.query.get("continue", "0"))
         items = list(self.objects[request.path].values())
-        page = items[begin : begin + self.page_size]
+        limit = int(request.query.get("limit", "0")) or len(items)
+        page = items[begin : begin + limit]
         end = begin + len(page)
         metadata = {"resourceVersion": str(self.version), "continue": str(end) if end < len(items) else ""}
         return web.json_response({"metadata": metadata, "items": page})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if missing := _WATCH_PARAMETERS - request.query.keys():
+            return web.json_response({"message": f"a watch without {sorted(missing)}"}, status=400)
         response = web.StreamResponse()
         await response.prepare(request)
         events: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from millrace_kubernetes.access import load_access, load_kubeconfig
+from millrace_kubernetes.access import ClusterAccess, load_access, load_kubeconfig
 from millrace_kubernetes.errors import AccessError, KubeconfigError
 
 
@@ -62,9 +62,14 @@ def test_a_kubeconfig_with_inline_certificates(tmp_path: Path, pair: tuple[Path,
     cluster = {"server": "https://127.0.0.1:6443/", "certificate-authority-data": encode(pair[0])}
     user = {"client-certificate-data": encode(pair[0]), "client-key-data": encode(pair[1])}
     access = load_access(write_kubeconfig(tmp_path / "config", cluster, user), tmp_path)
-    assert (access.server, access.namespace, access.headers()) == ("https://127.0.0.1:6443", "ns", {})
+    assert (access.server, access.headers()) == ("https://127.0.0.1:6443", {})
     assert access.tls.verify_mode == ssl.CERT_REQUIRED
     assert len(access.tls.get_ca_certs()) == 1
+
+
+def test_a_kubeconfig_says_nothing_of_the_namespace_we_run_in(tmp_path: Path) -> None:
+    environ = write_kubeconfig(tmp_path / "config", {"server": "http://h"}, {"token": "t"})
+    assert load_access(environ, tmp_path).namespace is None
 
 
 def test_a_kubeconfig_with_files_beside_it_and_a_token(tmp_path: Path, pair: tuple[Path, Path]) -> None:
@@ -137,3 +142,32 @@ def test_a_kubeconfig_by_path_leaves_the_advice_to_the_caller(tmp_path: Path) ->
     write_kubeconfig(path, {"server": "http://127.0.0.1:1/"}, {"token": "abc"})
     access = load_kubeconfig(path)
     assert (access.server, access.headers()) == ("http://127.0.0.1:1", {"Authorization": "Bearer abc"})
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"two\nlines", b"a\rb", b"nul\0", "café".encode(), b"\x7f"], ids=range(6)
+)
+def test_what_can_be_no_token_is_said(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(AccessError, match=r"token in .*/token .* visible ASCII"):
+        ClusterAccess("http://h", None, token_file=path).headers()
+    with pytest.raises(AccessError, match=r"token of the kubeconfig .* visible ASCII"):
+        ClusterAccess("http://h", None, token=content.decode(errors="surrogateescape")).headers()
+
+
+def test_a_kubeconfig_that_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(b"\xff\xfe\0")
+    with pytest.raises(KubeconfigError, match="can't be read"):
+        load_kubeconfig(path)
+    with pytest.raises(AccessError, match="set KUBECONFIG to one"):
+        load_access({"KUBECONFIG": str(path)}, tmp_path)
+
+
+def test_a_namespace_that_is_no_text_is_said(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    (tmp_path / "ca.crt").write_bytes(pair[0].read_bytes())
+    (tmp_path / "token").write_text("abc")
+    (tmp_path / "namespace").write_bytes(b"\xff")
+    with pytest.raises(AccessError, match="is not whole"):
+        load_access({"KUBERNETES_SERVICE_HOST": "h"}, tmp_path)

@@ -2,115 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-import pytest_asyncio
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from e2e.polling import wait_until_async
-from millrace_kubernetes.access import ClusterAccess
-from millrace_kubernetes.collection import Object, Source
-from millrace_kubernetes.connection import Connection
-from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, Watch, backoff_seconds
-from tests.kubernetes.api_server import FakeApiServer
-
-PODS = Source("/api/v1/pods", "app=web")
-
-
-class Recorded:
-    """A sink that keeps names, and fails where it is told to."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.lists: list[list[str]] = []
-        self.refused = ""
-        """The name of objects that it fails at."""
-        self.num_refused_lists = 0
-        """How many lists it fails at next."""
-
-    def replace(self, items: Sequence[Object]) -> None:
-        if self.num_refused_lists:
-            self.num_refused_lists -= 1
-            raise RuntimeError("no room for a list")
-        self.lists.append([item["metadata"]["name"] for item in items])
-        self.names = set(self.lists[-1])
-
-    def apply(self, item: Object) -> None:
-        if item["metadata"]["name"] == self.refused:
-            raise KeyError(f"no place for {self.refused}")
-        self.names.add(item["metadata"]["name"])
-
-    def delete(self, item: Object) -> None:
-        self.names.discard(item["metadata"]["name"])
-
-
-class Followed:
-    """A watch that follows a fake API server."""
-
-    def __init__(self, api: FakeApiServer, session: aiohttp.ClientSession, token_file: Path) -> None:
-        self.api = api
-        self.sink = Recorded()
-        self.token_file = token_file
-        self.runner = make_runner(api)
-        self.port = 0
-        self.task: asyncio.Task[None]
-        self._session = session
-
-    async def serve(self) -> None:
-        self.runner = make_runner(self.api)
-        await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self.runner.addresses[0][1]
-
-    def follow(self) -> None:
-        access = ClusterAccess(f"http://127.0.0.1:{self.port}", None, token_file=self.token_file)
-        watch = Watch(Connection(self._session, access), PODS, self.sink, max_backoff_seconds=0.05)
-        self.task = asyncio.create_task(watch.run())
-
-    def put(self, name: str) -> None:
-        self.api.put(PODS.path, make_item(name))
-
-    async def until(self, condition: Any) -> None:
-        await wait_until_async("the watch as awaited", lambda: self.task.done() or condition())
-        if self.task.done():
-            self.task.result()
-
-    async def until_named(self, *names: str) -> None:
-        await self.until(lambda: self.sink.names == set(names))
-
-    async def until_streaming(self) -> None:
-        await self.until(lambda: self.api.num_streams(PODS.path))
-
-
-def make_item(name: str) -> Object:
-    return {"metadata": {"name": name, "uid": f"uid-{name}"}}
-
-
-def make_runner(api: FakeApiServer) -> web.AppRunner:
-    app = web.Application()
-    app.router.add_get("/{path:.*}", api.handle)
-    return web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-
-
-@pytest_asyncio.fixture
-async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
-    token_file = tmp_path / "token"
-    token_file.write_text("first\n")
-    async with aiohttp.ClientSession(headers={"User-Agent": "reader"}) as session:
-        found = Followed(FakeApiServer(), session, token_file)
-        await found.serve()
-        yield found
-        found.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await found.task
-        await found.runner.cleanup()
+from millrace_kubernetes import watch
+from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, backoff_seconds
+from tests.kubernetes.conftest import PODS, Followed, make_item
 
 
 async def test_lists_then_follows(followed: Followed) -> None:
@@ -126,13 +25,14 @@ async def test_lists_then_follows(followed: Followed) -> None:
     assert set(followed.api.user_agents) == {"reader"}
 
 
-async def test_long_lists_come_in_pages(followed: Followed) -> None:
-    followed.api.page_size = 2
+async def test_long_lists_come_in_pages(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LIST_PAGE", 2)
     for number in range(5):
         followed.put(f"s{number}")
     followed.follow()
     await followed.until_streaming()
     assert [len(names) for names in followed.sink.lists] == [5]
+    assert followed.num_lists == 3
 
 
 async def test_an_expired_version_lists_again(followed: Followed) -> None:
@@ -150,6 +50,22 @@ async def test_a_410_answer_lists_again(followed: Followed) -> None:
     followed.api.objects[PODS.path]["u"] = make_item("missed")
     followed.api.failures = [410]
     followed.api.cut(PODS.path)
+    await followed.until_named("missed")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "no such revision"}}\n',
+        b'{"type": "ADDED", "object": {"metadata": 5}}\n',
+        b"no json\n",
+    ],
+)
+async def test_a_line_that_is_no_event_lists_again(followed: Followed, line: bytes) -> None:
+    followed.follow()
+    await followed.until_streaming()
+    followed.api.objects[PODS.path]["u"] = make_item("missed")
+    followed.api.send_raw(PODS.path, line)
     await followed.until_named("missed")
 
 
@@ -208,7 +124,7 @@ async def test_refusals_and_nonsense_are_said_and_outlived(
     assert followed.sink.names == {"one"}
 
 
-async def test_an_event_that_the_sink_fails_at_is_told_with_its_trace_and_passed_over(
+async def test_an_event_that_the_sink_fails_at_is_told_with_its_trace_and_listed_again(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
     followed.follow()
@@ -216,13 +132,9 @@ async def test_an_event_that_the_sink_fails_at_is_told_with_its_trace_and_passed
     followed.sink.refused = "bad"
     for name in ("bad", "good"):
         followed.put(name)
-    await followed.until_named("good")
+    await followed.until_named("bad", "good")
     [record] = [record for record in caplog.records if record.exc_info]
     assert record.getMessage() == "watching /api/v1/pods: the sink failed at ADDED of bad"
-    followed.api.cut(PODS.path)
-    await followed.until(lambda: followed.api.requests[-1].get("resourceVersion") == "12")
-    await followed.until_streaming()
-    assert caplog.text.count("the sink failed") == 1
 
 
 async def test_a_list_that_the_sink_fails_at_is_told_with_its_trace_and_read_again(
@@ -246,6 +158,15 @@ async def test_a_stream_that_ends_at_once_is_a_failure(
     await followed.until_streaming()
 
 
+async def test_a_silent_api_server_is_given_up(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "STREAM_SECONDS", 1.4)  # 1 s, whatever is drawn
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
+    followed.api.num_ignored = 1  # the list; its stream is silent then
+    followed.follow()
+    await followed.until_streaming_anew(num_watches=1)
+    assert followed.num_lists == 2
+
+
 async def test_a_renewed_token_is_used(followed: Followed) -> None:
     followed.follow()
     await followed.until_streaming()
@@ -253,6 +174,17 @@ async def test_a_renewed_token_is_used(followed: Followed) -> None:
     followed.api.cut(PODS.path)
     await followed.until(lambda: followed.api.tokens[-1] == "Bearer second")
     assert followed.api.tokens[0] == "Bearer first"
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"two\nlines"])
+async def test_a_token_that_can_be_none_is_said_and_read_again(
+    followed: Followed, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    followed.token_file.write_bytes(content)
+    followed.follow()
+    await followed.until(lambda: "AccessError" in caplog.text)
+    followed.token_file.write_text("second")
+    await followed.until_streaming()
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))

@@ -66,6 +66,12 @@ async def test_a_taken_port_is_named_with_the_flag_that_moves_it() -> None:
                 pass
 
 
+async def test_an_address_of_another_machine_is_named_with_the_variable_that_gave_it() -> None:
+    with pytest.raises(BadStartError, match=r"Cannot assign .*another address with MILLRACE_BIND_ADDRESS$"):
+        async with serve(make_views(State()), "192.0.2.1", 0):
+            pass
+
+
 async def test_metrics_have_controller_runtimes_names_and_labels() -> None:
     async with client(State()) as http:
         text = await (await http.get("/metrics")).text()

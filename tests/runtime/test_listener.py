@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from millrace_runtime.listener import local_url, open_listener, read_bind_address, show_address
+from millrace_runtime.listener import (
+    describe_failure,
+    local_url,
+    open_listener,
+    read_bind_address,
+    show_address,
+)
 from tests.addresses import needs_ipv6
 
 
@@ -74,6 +80,30 @@ def test_a_taken_port_is_no_reason_for_the_other_family() -> None:
         pytest.raises(OSError, match="already in use"),
     ):
         open_listener("", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EADDRINUSE, "in use"), "in use; end what listens there, or give another --live-port"),
+        (OSError(errno.EACCES, "denied"), "denied; give another --live-port"),
+        (
+            OSError(errno.EADDRNOTAVAIL, "absent"),
+            "absent; give another address with --host or MILLRACE_BIND_ADDRESS",
+        ),
+        (OSError("odd"), "odd; give another address with --host or MILLRACE_BIND_ADDRESS"),
+    ],
+    ids=["taken", "not allowed", "not here", "without a number"],
+)
+def test_a_failure_says_what_to_do(error: OSError, said: str) -> None:
+    assert describe_failure(error, "", 80, port_flag="--live-port") == f"can't listen on *:80: {said}"
+
+
+def test_a_command_without_a_host_flag_names_only_the_variable() -> None:
+    with pytest.raises(OSError, match="Cannot assign") as caught:
+        open_listener("192.0.2.1", 0)
+    said = describe_failure(caught.value, "192.0.2.1", 0, address_setting="MILLRACE_BIND_ADDRESS")
+    assert said.endswith("; give another address with MILLRACE_BIND_ADDRESS")
 
 
 @pytest.mark.parametrize(

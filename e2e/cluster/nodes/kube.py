@@ -73,11 +73,11 @@ class Watched:
         await self._watch.run()
 
     def replace(self, items: Sequence[Object]) -> None:
-        """Replace all objects with this complete list."""
-        found = {item["metadata"]["uid"]: item for item in items}
-        for uid in self._objects.keys() - found.keys():
-            self._remove(uid)
-        errors = [error for item in items if (error := self._try_to_apply(item)) is not None]
+        """Replace all objects with this complete list. What fails is raised once all is tried."""
+        found = {item["metadata"]["uid"] for item in items}
+        gone = [old for uid, old in self._objects.items() if uid not in found]
+        changes = [(self.delete, old) for old in gone] + [(self.apply, item) for item in items]
+        errors = [error for change, item in changes if (error := _try(change, item)) is not None]
         self.is_listed.set()
         if errors:
             raise ExceptionGroup("not every object of the list was taken", errors)
@@ -85,7 +85,7 @@ class Watched:
     def apply(self, item: Object) -> None:
         """Add an object, or replace it with this newer version.
 
-        It is not kept if `on_change` raises, so that the next list brings it again.
+        It is not kept if `on_change` raises: the watch then lists anew, which brings it again.
         """
         metadata = item["metadata"]
         old = self._objects.get(metadata["uid"])
@@ -94,18 +94,17 @@ class Watched:
         self._objects[metadata["uid"]] = item
 
     def delete(self, item: Object) -> None:
-        """Remove an object."""
-        self._remove(item["metadata"]["uid"])
-
-    def _try_to_apply(self, item: Object) -> Exception | None:
-        """Apply an object, or return why not: the others of a list don't wait for it."""
-        try:
-            self.apply(item)
-        except Exception as error:  # noqa: BLE001  replace raises them all
-            return error
-        return None
-
-    def _remove(self, uid: str) -> None:
+        """Remove an object. It stays if `on_change` raises."""
+        uid = item["metadata"]["uid"]
         if (old := self._objects.get(uid)) is not None:
             self._on_change(old, None)
             del self._objects[uid]
+
+
+def _try(change: Callable[[Object], None], item: Object) -> Exception | None:
+    """Make a change, or return why not."""
+    try:
+        change(item)
+    except Exception as error:  # noqa: BLE001  replace raises them all
+        return error
+    return None

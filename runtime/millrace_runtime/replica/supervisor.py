@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from millrace_runtime import contract
-from millrace_runtime.listener import local_url, open_listener
+from millrace_runtime.listener import describe_failure, local_url, open_listener
 from millrace_runtime.replica.children import Children
 from millrace_runtime.replica.console import say
 from millrace_runtime.replica.errors import PortTaken
@@ -133,10 +133,7 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
     try:
         return open_listener(host, port)
     except OSError as error:
-        raise PortTaken(
-            f"can't listen on {host or 'all addresses,'} port {port}: {error.strerror or error}; end what"
-            f" listens there, or give another address with {flag} or --host"
-        ) from error
+        raise PortTaken(describe_failure(error, host, port, port_flag=flag)) from error
 
 
 @contextlib.contextmanager

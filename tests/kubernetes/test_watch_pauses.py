@@ -1,0 +1,46 @@
+"""How long a watch pauses after what went wrong."""
+
+import asyncio
+
+import pytest
+
+from millrace_kubernetes import watch
+from tests.kubernetes.conftest import PODS, Followed
+
+
+async def test_a_stream_that_lived_long_enough_is_no_failure_however_it_ends(
+    followed: Followed, num_failures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BRIEF_SECONDS", 0.0)
+    followed.follow()
+    await followed.until_streaming()
+    for _ in range(4):
+        await asyncio.sleep(0.02)  # let it begin on this side too
+        await followed.cut()
+    assert num_failures == [1, 1, 1, 1]
+
+
+async def test_streams_that_end_at_once_are_failures_in_a_row_whatever_they_told(
+    followed: Followed, num_failures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BRIEF_SECONDS", 60.0)
+    followed.follow()
+    await followed.until_streaming()
+    for number in range(3):
+        followed.put(f"s{number}")
+        await followed.until(lambda number=number: f"s{number}" in followed.sink.names)
+        await followed.cut()
+    assert num_failures == [1, 2, 3]
+
+
+async def test_errors_instead_of_events_are_failures_in_a_row(
+    followed: Followed, num_failures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BRIEF_SECONDS", 60.0)
+    followed.follow()
+    for number in range(3):
+        await followed.until_streaming_anew(number)
+        followed.api.send(PODS.path, "ERROR", {"code": 500, "message": "no such revision"})
+    await followed.until_streaming_anew(3)
+    assert num_failures == [1, 2, 3]
+    assert followed.num_lists == 4
