@@ -128,7 +128,7 @@ def allow_namespaces(proc: Path) -> str:
 
 
 def namespace_setting(sysctl: Path) -> str | None:
-    """Return the kernel setting, below `sysctl`, that would allow user namespaces; None where none forbids."""
+    """Return the kernel setting, below `sysctl`, that would allow user namespaces, if one forbids them."""
     for name, bad, good in _NAMESPACE_SETTINGS:
         path = sysctl / name
         if path.exists() and path.read_text().strip() == bad:
