@@ -94,18 +94,24 @@ class Application:
                 return
 
     async def _lead(self) -> None:
-        """Reconcile while leading. First list everything, so that no plan is made of half the objects."""
+        """Reconcile while leading. Nothing waits in the queue before: the first list queues every service."""
         while True:
             await self.election.wait_for(leading=True)
             LOG.info("leading as %s", self._settings.identity)
+            with self.queue.opened():
+                await self._list_and_work()
+            LOG.info("no longer leading")
+
+    async def _list_and_work(self) -> None:
+        """First list everything, so that no plan is made of half the objects."""
+        while self.election.is_leader():
             try:
                 await self._relist()
             except ClusterError as error:
                 LOG.warning("no complete view yet: %s", error)
                 await asyncio.sleep(1)
-                continue
-            await self._work()
-            LOG.info("no longer leading")
+            else:
+                await self._work()
 
     async def _work(self) -> None:
         tasks = [asyncio.create_task(self._run_worker()) for _ in range(self._settings.workers)]

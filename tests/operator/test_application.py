@@ -11,8 +11,10 @@ from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE
 from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
@@ -107,6 +109,24 @@ async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) ->
     leading = asyncio.create_task(application._lead())
     await wait_until_async("the list that fails", lambda: not cluster.read_faults)
     assert not cluster.writes
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    await cancel(leading)
+
+
+async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeCluster) -> None:
+    holder, view = Election(cluster, LeaseView("other", "millrace-system", "millrace-operator")), make_view()
+    application = Application(SETTINGS, cluster, view, Metrics())
+    await holder.campaign()
+    await application.election.campaign()
+    leading = asyncio.create_task(application._lead())
+    await asyncio.sleep(0)
+    application.ingest.record_event(INFERENCE_SERVICE, "ADDED", cluster.put(make_service()))
+    await asyncio.sleep(0.01)
+    assert (len(application.queue), application._read_health().queue_age_seconds) == (0, 0)
+    await holder.release()
+    cluster.read_faults.extend([None, TransientError("away")])
+    await application.election.campaign()
+    assert application._read_health().queue_age_seconds == 0
     await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     await cancel(leading)
 
