@@ -9,7 +9,13 @@ from typing import Any
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
-from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
+from millrace_operator.cluster.errors import (
+    AbsentError,
+    ClusterError,
+    ConflictError,
+    NotLeaderError,
+    TransientError,
+)
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
@@ -151,7 +157,7 @@ class Application:
         except NotLeaderError:  # for a moment, or until another leader lists everything
             self.queue.retry(key)
             return "error"
-        except ConflictError:
+        except (AbsentError, ConflictError):
             await self._refresh(key)
             self.queue.retry(key)
             return "requeue"
@@ -169,7 +175,7 @@ class Application:
         return "success" if again is None else "requeue_after"
 
     async def _refresh(self, key: ServiceKey) -> None:
-        """Fetch a service after a conflict, because the watch may be late."""
+        """Fetch a service that has changed or is gone, because the watch may be late."""
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:

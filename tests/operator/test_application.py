@@ -78,6 +78,19 @@ async def test_failures_of_every_sort_are_tried_again(application: Application, 
     assert application.queue.num_retries >= 3
 
 
+async def test_a_service_that_vanished_is_dropped_quietly(
+    application: Application, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    old = cluster.objects[("InferenceService", *KEY)]
+    application.cache.put(cluster.put({**old, "spec": make_service(engine={"maxSequences": 4})["spec"]}))
+    cluster.remove(INFERENCE_SERVICE, *KEY)
+    application.queue.add(KEY)
+    await wait_until_async("it is dropped", lambda: application.cache.service(KEY) is None)
+    assert num_deployments(cluster) == 1
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
 async def test_a_lease_that_lapses_for_a_moment_loses_no_service(
     application: Application, cluster: FakeCluster
 ) -> None:

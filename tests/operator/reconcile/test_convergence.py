@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, Kind
+from millrace_operator.reconcile.loop import AGAIN_NOW
 from millrace_operator.reconcile.snapshot import Advice
 from tests.operator.world import KEY, World, crash_status, ready_status
 
@@ -263,14 +264,15 @@ async def test_a_record_deleted_mid_rollout_costs_no_serving_pod() -> None:
     assert len(world.objects("ControllerRevision")) == 2
 
 
-async def test_a_pod_that_vanished_is_no_conflict_for_ever() -> None:
+async def test_a_pod_that_vanished_holds_up_nothing_else() -> None:
     world = World(scaling=EXTERNAL, replicas=2)
     await world.settle()
     world.edit(replicas=1)
     world.observe()
     world.cluster.remove(POD, KEY.namespace, world.pods()[-1]["metadata"]["name"])
-    with pytest.raises(ConflictError):
-        await world.reconciler.reconcile(KEY)
+    assert await world.reconciler.reconcile(KEY) == AGAIN_NOW
+    assert world.cluster.writes[-1] == ("apply", "PodDisruptionBudget", KEY.name)
+    assert len(world.cache.pods(KEY)) == 1
     await world.settle()
     assert len(world.pods()) == 1
 
