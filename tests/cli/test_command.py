@@ -32,6 +32,7 @@ def test_each_sub_command_explains_itself(name: str) -> None:
     assert f"usage: millrace {name}" in done.stdout
 
 
+@pytest.mark.usefixtures("thawed")
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(module: str) -> None:
         raise ModuleNotFoundError(f"No module named 'kopf' for {module}", name="kopf")
