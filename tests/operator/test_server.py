@@ -75,9 +75,9 @@ async def test_metrics_have_controller_runtimes_names_and_labels() -> None:
         'controller_runtime_reconcile_errors_total{controller="inferenceservice"} 1.0',
         'rest_client_requests_total{code="200",method="PATCH"} 1.0',
         'controller_runtime_active_workers{controller="inferenceservice"} 0.0',
-        'workqueue_depth{name="inferenceservice"} 3.0',
-        'workqueue_adds_total{name="inferenceservice"} 3.0',
-        'workqueue_retries_total{name="inferenceservice"} 0.0',
+        'workqueue_depth{controller="inferenceservice",name="inferenceservice"} 3.0',
+        'workqueue_adds_total{controller="inferenceservice",name="inferenceservice"} 3.0',
+        'workqueue_retries_total{controller="inferenceservice",name="inferenceservice"} 0.0',
         "watch_last_event_age_seconds 1.5",
         'leader_election_master_status{name="lease"} 1.0',
     ):
