@@ -122,10 +122,12 @@ def render_refused_status(old: dict[str, Any], error: str, generation: int, now:
 
 
 def describe_status(status: dict[str, Any]) -> str:
-    """Return the gravest reason and the counts, for the log."""
+    """Return the gravest reason and the counts, for the log. A spec that was never read has no counts."""
     degraded, ready = (find_condition(status, name) or {} for name in ("Degraded", "Ready"))
     reason = degraded.get("reason") if degraded.get("status") == "True" else ready.get("reason")
     desired = status.get("scaling", {}).get("desiredReplicas")
+    if desired is None:
+        return str(reason)
     return f"{reason}, {status.get('readyReplicas', 0)} of {desired} desired replicas ready"
 
 
