@@ -200,7 +200,9 @@ def _model_ready(inputs: StatusInputs) -> Truth:
 def _scaling_active(inputs: StatusInputs) -> Truth:
     mode, advice = inputs.spec.scaling.mode, inputs.snapshot.advice
     if mode is ScalingMode.EXTERNAL:
-        return Truth("ScalingActive", True, Reason.EXTERNAL, "spec.replicas counts, written from outside")
+        return Truth(
+            "ScalingActive", True, Reason.EXTERNAL, "the count is spec.replicas, written from outside"
+        )
     if advice is None:
         return _former_truth(inputs, "ScalingActive") or Truth(
             "ScalingActive", None, Reason.STARTING, "no decision has been made yet"

@@ -197,6 +197,8 @@ async def test_switching_modes_keeps_the_count() -> None:
     world.edit(scaling=EXTERNAL, replicas=2)
     await world.settle()
     assert (world.status["scaling"]["mode"], len(world.pods())) == ("External", 2)
+    assert world.status["scaling"]["message"] == "the count is spec.replicas"
+    assert world.condition("ScalingActive")["message"] == "the count is spec.replicas, written from outside"
 
 
 async def test_dry_run_shows_a_decision_and_does_not_follow_it() -> None:
