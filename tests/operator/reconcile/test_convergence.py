@@ -10,6 +10,7 @@ from millrace_operator.cluster.errors import ClusterError, ConflictError, Refuse
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, Kind
 from millrace_operator.reconcile.loop import AGAIN_NOW
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_runtime import contract
 from tests.operator.world import KEY, World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
@@ -264,6 +265,19 @@ async def test_a_record_deleted_mid_rollout_costs_no_serving_pod() -> None:
     await world.settle()
     assert len(world.pods(stable)) == 2
     assert len(world.objects("ControllerRevision")) == 2
+
+
+@pytest.mark.parametrize("kind", ["ControllerRevision", "Deployment"])
+async def test_a_revision_is_known_without_its_label(kind: str) -> None:
+    world = await started(2)
+    pods, deployments = world.pods(), world.deployments()
+    child = world.objects(kind)[0]
+    del child["metadata"]["labels"][contract.LABEL_REVISION]
+    world.cluster.put(child)
+    await world.reconcile_until_quiet()
+    await world.settle()
+    assert (world.pods(), world.deployments()) == (pods, deployments)
+    assert world.num_children() == 6
 
 
 async def test_a_pod_that_vanished_holds_up_nothing_else() -> None:
