@@ -1,5 +1,8 @@
 """What holds for every test run, without and with a cluster: nothing outlives it, and it asks no proxy."""
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 
 from development.leftovers import guard_this_process
@@ -19,3 +22,10 @@ def dead_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name a proxy that nobody listens at, for all addresses, as a platform may do in each pod."""
     for name in NAMES:
         monkeypatch.setenv(name, "" if name.lower() == "no_proxy" else DEAD_PROXY)
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Let the collector look through everything again after a test that froze it."""
+    yield
+    gc.unfreeze()

@@ -9,7 +9,13 @@ from typing import Any
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
-from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
+from millrace_operator.cluster.errors import (
+    AbsentError,
+    ClusterError,
+    ConflictError,
+    NotLeaderError,
+    TransientError,
+)
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
@@ -94,18 +100,24 @@ class Application:
                 return
 
     async def _lead(self) -> None:
-        """Reconcile while leading. First list everything, so that no plan is made of half the objects."""
+        """Reconcile while leading. Nothing waits in the queue before: the first list queues every service."""
         while True:
             await self.election.wait_for(leading=True)
             LOG.info("leading as %s", self._settings.identity)
+            with self.queue.opened():
+                await self._list_and_work()
+            LOG.info("no longer leading")
+
+    async def _list_and_work(self) -> None:
+        """First list everything, so that no plan is made of half the objects."""
+        while self.election.is_leader():
             try:
                 await self._relist()
             except ClusterError as error:
                 LOG.warning("no complete view yet: %s", error)
                 await asyncio.sleep(1)
-                continue
-            await self._work()
-            LOG.info("no longer leading")
+            else:
+                await self._work()
 
     async def _work(self) -> None:
         tasks = [asyncio.create_task(self._run_worker()) for _ in range(self._settings.workers)]
@@ -145,7 +157,7 @@ class Application:
         except NotLeaderError:  # for a moment, or until another leader lists everything
             self.queue.retry(key)
             return "error"
-        except ConflictError:
+        except (AbsentError, ConflictError):
             await self._refresh(key)
             self.queue.retry(key)
             return "requeue"
@@ -163,7 +175,7 @@ class Application:
         return "success" if again is None else "requeue_after"
 
     async def _refresh(self, key: ServiceKey) -> None:
-        """Fetch a service after a conflict, because the watch may be late."""
+        """Fetch a service that has changed or is gone, because the watch may be late."""
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:

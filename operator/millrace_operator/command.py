@@ -54,7 +54,10 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
     add, defaults = parser.add_argument, RenderSettings
     add("--gateway-service", default=defaults.gateway_service, help="DNS name of the gateway's Service")
     add(
-        "--gateway-port", type=parse_port, default=defaults.gateway_port, help="port of the gateway's Service"
+        "--gateway-port",
+        type=_parse_gateway_port,
+        default=defaults.gateway_port,
+        help="port of the gateway's Service",
     )
     add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
     add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
@@ -64,6 +67,14 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
         choices=PULL_POLICIES,
         help="when nodes pull that image",
     )
+
+
+def _parse_gateway_port(text: str) -> int:
+    """Return the port that each `status.url` names, so it can't be 0. Raises ArgumentTypeError."""
+    port = parse_port(text)
+    if port == 0:
+        raise argparse.ArgumentTypeError(f"the gateway's port is a number from 1 to 65535, not {text!r}")
+    return port
 
 
 def _add_process_flags(parser: argparse.ArgumentParser) -> None:

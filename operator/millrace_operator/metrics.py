@@ -1,4 +1,7 @@
-"""The operator's own metrics. A metric that controller-runtime has too has its name and labels."""
+"""The operator's own metrics. A metric that controller-runtime has too has its name and labels.
+
+Two lack a label: `workqueue_depth` has no `priority`, and `rest_client_requests_total` no `host`.
+"""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,12 +25,13 @@ class _QueueCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return its depth, adds and retries."""
         queue = self._queue
-        depth = GaugeMetricFamily("workqueue_depth", "Keys that wait.", labels=["name"])
-        adds = CounterMetricFamily("workqueue_adds", "Keys added.", labels=["name"])
-        retries = CounterMetricFamily("workqueue_retries", "Keys tried again.", labels=["name"])
-        depth.add_metric([_CONTROLLER], len(queue))
-        adds.add_metric([_CONTROLLER], queue.num_added)
-        retries.add_metric([_CONTROLLER], queue.num_retries)
+        labels = ["name", "controller"]
+        depth = GaugeMetricFamily("workqueue_depth", "Keys that wait.", labels=labels)
+        adds = CounterMetricFamily("workqueue_adds", "Keys added.", labels=labels)
+        retries = CounterMetricFamily("workqueue_retries", "Keys tried again.", labels=labels)
+        depth.add_metric([_CONTROLLER, _CONTROLLER], len(queue))
+        adds.add_metric([_CONTROLLER, _CONTROLLER], queue.num_added)
+        retries.add_metric([_CONTROLLER, _CONTROLLER], queue.num_retries)
         return depth, adds, retries
 
 

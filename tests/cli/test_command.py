@@ -32,6 +32,13 @@ def test_each_sub_command_explains_itself(name: str) -> None:
     assert f"usage: millrace {name}" in done.stdout
 
 
+def test_the_command_itself_loads_nothing_of_a_replica() -> None:
+    code = "import sys, millrace_cli.main; print('millrace_runtime.replica' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.usefixtures("thawed")
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(module: str) -> None:
         raise ModuleNotFoundError(f"No module named 'kopf' for {module}", name="kopf")

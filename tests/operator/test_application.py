@@ -11,8 +11,10 @@ from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE
 from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.scaling.settings import ScalingSettings
@@ -76,6 +78,19 @@ async def test_failures_of_every_sort_are_tried_again(application: Application, 
     assert application.queue.num_retries >= 3
 
 
+async def test_a_service_that_vanished_is_dropped_quietly(
+    application: Application, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    old = cluster.objects[("InferenceService", *KEY)]
+    application.cache.put(cluster.put({**old, "spec": make_service(engine={"maxSequences": 4})["spec"]}))
+    cluster.remove(INFERENCE_SERVICE, *KEY)
+    application.queue.add(KEY)
+    await wait_until_async("it is dropped", lambda: application.cache.service(KEY) is None)
+    assert num_deployments(cluster) == 1
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
 async def test_a_lease_that_lapses_for_a_moment_loses_no_service(
     application: Application, cluster: FakeCluster
 ) -> None:
@@ -107,6 +122,24 @@ async def test_a_complete_view_that_fails_is_waited_for(cluster: FakeCluster) ->
     leading = asyncio.create_task(application._lead())
     await wait_until_async("the list that fails", lambda: not cluster.read_faults)
     assert not cluster.writes
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    await cancel(leading)
+
+
+async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeCluster) -> None:
+    holder, view = Election(cluster, LeaseView("other", "millrace-system", "millrace-operator")), make_view()
+    application = Application(SETTINGS, cluster, view, Metrics())
+    await holder.campaign()
+    await application.election.campaign()
+    leading = asyncio.create_task(application._lead())
+    await asyncio.sleep(0)
+    application.ingest.record_event(INFERENCE_SERVICE, "ADDED", cluster.put(make_service()))
+    await asyncio.sleep(0.01)
+    assert (len(application.queue), application._read_health().queue_age_seconds) == (0, 0)
+    await holder.release()
+    cluster.read_faults.extend([None, TransientError("away")])
+    await application.election.campaign()
+    assert application._read_health().queue_age_seconds == 0
     await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     await cancel(leading)
 

@@ -26,6 +26,13 @@ def test_what_is_no_port_is_refused(flag: str, port: str, capsys: pytest.Capture
     assert f"a port is a number from 0 to 65535, not '{port}'" in capsys.readouterr().err
 
 
+def test_a_gateway_has_a_port_that_clients_can_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args(["--gateway-port=0"])
+    assert "the gateway's port is a number from 1 to 65535, not '0'" in capsys.readouterr().err
+    assert build_parser().parse_args(["--port=0"]).port == 0
+
+
 def test_without_a_cluster_it_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,15 +23,12 @@ class State:
     watch, queue, leads = 0.0, 0.0, True
 
 
-def make_views(state: State) -> Views:
+def make_views(state: State, queue: WorkQueue | None = None) -> Views:
     metrics = Metrics()
     metrics.count_reconcile("success", 0.01)
     metrics.count_reconcile("error", 0.01)
     metrics.count_request("PATCH", 200)
-    queue = WorkQueue()
-    for name in "abc":
-        queue.add(ServiceKey("shop", name))
-    metrics.follow(queue, lambda: 1.5, "lease", lambda: state.leads)
+    metrics.follow(WorkQueue() if queue is None else queue, lambda: 1.5, "lease", lambda: state.leads)
     return Views(
         metrics=metrics,
         read_health=lambda: Health(state.watch, state.queue, state.leads, "pod-b"),
@@ -39,8 +36,8 @@ def make_views(state: State) -> Views:
     )
 
 
-def client(state: State) -> TestClient:
-    return TestClient(TestServer(build_app(make_views(state))))
+def client(state: State, queue: WorkQueue | None = None) -> TestClient:
+    return TestClient(TestServer(build_app(make_views(state, queue))))
 
 
 @needs_ipv6
@@ -73,16 +70,20 @@ async def test_an_address_of_another_machine_is_named_with_the_variable_that_gav
 
 
 async def test_metrics_have_controller_runtimes_names_and_labels() -> None:
-    async with client(State()) as http:
-        text = await (await http.get("/metrics")).text()
+    queue = WorkQueue()
+    with queue.opened():
+        for name in "abc":
+            queue.add(ServiceKey("shop", name))
+        async with client(State(), queue) as http:
+            text = await (await http.get("/metrics")).text()
     for line in (
         'controller_runtime_reconcile_total{controller="inferenceservice",result="success"} 1.0',
         'controller_runtime_reconcile_errors_total{controller="inferenceservice"} 1.0',
         'rest_client_requests_total{code="200",method="PATCH"} 1.0',
         'controller_runtime_active_workers{controller="inferenceservice"} 0.0',
-        'workqueue_depth{name="inferenceservice"} 3.0',
-        'workqueue_adds_total{name="inferenceservice"} 3.0',
-        'workqueue_retries_total{name="inferenceservice"} 0.0',
+        'workqueue_depth{controller="inferenceservice",name="inferenceservice"} 3.0',
+        'workqueue_adds_total{controller="inferenceservice",name="inferenceservice"} 3.0',
+        'workqueue_retries_total{controller="inferenceservice",name="inferenceservice"} 0.0',
         "watch_last_event_age_seconds 1.5",
         'leader_election_master_status{name="lease"} 1.0',
     ):

@@ -13,7 +13,13 @@ from typing import Self
 import aiohttp
 
 from millrace_operator.cluster.credentials import Access
-from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
+from millrace_operator.cluster.errors import (
+    AbsentError,
+    ConflictError,
+    NotLeaderError,
+    RefusedError,
+    TransientError,
+)
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
@@ -184,7 +190,9 @@ def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
     message = _read_message(text) or f"HTTP {status}"
     if status == 409:
         raise ConflictError(message)
-    if status in (400, 403, 404, 405, 413, 415, 422):
+    if status == 404:
+        raise AbsentError(message)
+    if status in (400, 403, 405, 413, 415, 422):
         raise RefusedError(message)
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
     raise TransientError(f"HTTP {status}: {message}", seconds)

@@ -3,7 +3,8 @@
 ClusterError
 ├── TransientError        worth another try: network, 429, 5xx
 ├── ConflictError         409: our view is old, or the object is not ours
-├── RefusedError          400, 403-405, 413, 415, 422: trying again changes nothing until something else does
+├── RefusedError          400, 403, 405, 413, 415, 422: trying again changes nothing until something else does
+│   └── AbsentError       404: the object is gone, or its kind or namespace is
 ├── NotLeaderError        the Lease is no longer certainly ours; nothing was written
 └── BadStartError         the operator cannot begin; the text says what to set
 """
@@ -27,6 +28,10 @@ class ConflictError(ClusterError):
 
 class RefusedError(ClusterError):
     """The server refuses this object as it is."""
+
+
+class AbsentError(RefusedError):
+    """There is no such object any more."""
 
 
 class NotLeaderError(ClusterError):

@@ -9,7 +9,7 @@ import itertools
 from collections import deque
 from typing import Any
 
-from millrace_operator.cluster.errors import ClusterError, ConflictError
+from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, ObjectKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
 
@@ -71,7 +71,7 @@ class FakeCluster(Cluster):
 
     async def apply_status(self, obj: Obj) -> Obj:
         self._record("status", obj)
-        old = self._require(obj, None)
+        old = self._find(obj)
         if old["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise ConflictError("the object has been modified")
         return self._store_if_changed(old, {**old, "status": copy.deepcopy(obj["status"])})
@@ -81,7 +81,8 @@ class FakeCluster(Cluster):
     ) -> Obj:
         pod: Obj = {"kind": POD.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("annotate", pod)
-        old = self._require(pod, uid)
+        old = self._find(pod)
+        self._require(pod, uid)
         merged = {**old["metadata"].get("annotations", {}), **annotations}
         kept = {key: value for key, value in merged.items() if value is not None}
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
@@ -110,6 +111,13 @@ class FakeCluster(Cluster):
     def _record(self, verb: str, obj: Obj) -> None:
         self.writes.append((verb, kind_of(obj).kind, obj["metadata"]["name"]))
         _raise_first(self.faults)
+
+    def _find(self, obj: Obj) -> Obj:
+        metadata = obj["metadata"]
+        old = self.objects.get(ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]))
+        if old is None:
+            raise AbsentError(f"{metadata['name']} not found")
+        return old
 
     def _require(self, obj: Obj, uid: str | None) -> Obj:
         metadata = obj["metadata"]

@@ -21,12 +21,18 @@ class Cluster(Protocol):
         """Apply on the object of that uid. Raises ConflictError when it is another one by now."""
 
     async def apply_status(self, obj: Obj) -> Obj:
-        """Apply `status` at metadata.resourceVersion. Raises ConflictError when it has changed."""
+        """Apply `status` at metadata.resourceVersion. Raises ConflictError when it has changed.
+
+        Raises AbsentError when the object is gone.
+        """
 
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
     ) -> Obj:
-        """Set annotations of a pod, None removing one. Raises ConflictError when it is another pod."""
+        """Set annotations of a pod, None removing one. Raises ConflictError when it is another pod.
+
+        Raises AbsentError when the pod is gone.
+        """
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Delete the object of that uid. That it is gone already is no error."""

@@ -47,16 +47,17 @@ class Election:
         view = self._view
         started = time.monotonic()
         lease = await self._cluster.fetch(LEASE, view.namespace, view.name)
+        # Another's Lease counts from the answer: it may have been renewed while the request was under way.
         if lease is None:
             await self._cluster.create_lease(view.render(None, time.time(), view.identity))
-        elif view.examine(lease, started):
+        elif view.examine(lease, time.monotonic()):
             lease = {**lease, "apiVersion": LEASE.api_version, "kind": LEASE.kind}
             await self._cluster.replace_lease(view.render(lease, time.time(), view.identity))
         else:
             self.holder = lease.get("spec", {}).get("holderIdentity") or ""
             view.renewed_at = None
             return
-        # Counted from before the request: the server's clock started no earlier.
+        # Our own counts from before the request: the server's clock started no earlier.
         view.renewed_at, self.holder = started, view.identity
 
     async def release(self) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from millrace_operator.cluster.kinds import ServiceKey
 
@@ -14,10 +14,14 @@ BACKOFF_LAST_SECONDS = 300.0
 
 
 class WorkQueue:
-    """Keys of services to reconcile. A key added while a worker has it waits until that worker is done."""
+    """Keys of services to reconcile. A key added while a worker has it waits until that worker is done.
+
+    It keeps keys only while it is open.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._is_open = False
         self._urgent: dict[ServiceKey, float] = {}
         self._later: dict[ServiceKey, float] = {}
         self._in_work: set[ServiceKey] = set()
@@ -32,8 +36,21 @@ class WorkQueue:
     def __len__(self) -> int:
         return len(self._urgent) + len(self._later)
 
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep what is added while entered, and forget it at the end."""
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+            for kept in (self._urgent, self._later, self._due, self._delayed, self._failures):
+                kept.clear()
+
     def add(self, key: ServiceKey, *, is_urgent: bool = True) -> None:
         """Add `key`, if it does not wait yet. A listing is not urgent: events come before it."""
+        if not self._is_open:
+            return
         if key in self._in_work:
             self._dirty.add(key)
             return
@@ -47,6 +64,8 @@ class WorkQueue:
 
     def add_after(self, key: ServiceKey, seconds: float) -> None:
         """Add `key` in some seconds. Of several such calls the earliest time counts."""
+        if not self._is_open:
+            return
         if seconds <= 0:
             self.add(key)
             return

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, Obj, ServiceKey, kind_of
+from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
+from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, POD, Obj, ServiceKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.drain import Mark
@@ -96,7 +96,12 @@ class Reconciler:
         LOG.info("%s: status: %s", key, describe_status(status))
 
     async def _mark(self, key: ServiceKey, mark: Mark) -> None:
-        pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
+        try:
+            pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
+        except AbsentError:  # its DELETED event is late
+            self._cache.drop(POD, key.namespace, mark.pod)
+            LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
+            return
         self._put_written(pod)
         LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.pods import Cause, Pod, read_pod
+from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.conditions import Reason
-from millrace_runtime import contract
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,7 @@ class Observed:
 def observe(snapshot: Snapshot) -> Observed:
     """Return what runs now."""
     pods = [read_pod(pod) for pod in snapshot.pods]
-    deployments = {
-        obj["metadata"]["labels"].get(contract.LABEL_REVISION, ""): obj
-        for key, obj in snapshot.owned().items()
-        if key.kind == "Deployment"
-    }
+    deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods) for digest in hashes}
     alive = tuple(pod for pod in pods if not pod.is_terminating)

@@ -12,7 +12,6 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.resources.types import Spec
-from millrace_runtime import contract
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
@@ -55,15 +54,19 @@ def read_revisions(children: Collection[Obj]) -> dict[str, Revision]:
     return {revision.hash: revision for revision in (*deployed, *recorded)}
 
 
+def read_hash(child: Obj) -> str:
+    """Return the hash that the name of a Deployment or ControllerRevision ends in. A label may be lost."""
+    return str(child["metadata"]["name"]).rpartition("-")[2]
+
+
 def _salvage_revision(deployment: Obj) -> Revision:
-    digest = deployment["metadata"]["labels"].get(contract.LABEL_REVISION, "")
-    return Revision(digest, 0, {}, deployment["spec"]["template"])
+    return Revision(read_hash(deployment), 0, {}, deployment["spec"]["template"])
 
 
 def _read_revision(obj: Obj) -> Revision:
     data = obj.get("data", {})
     return Revision(
-        hash=obj["metadata"]["labels"][contract.LABEL_REVISION],
+        hash=read_hash(obj),
         number=int(obj.get("revision", 0)),
         inputs=data.get("inputs", {}),
         template=data.get("template", {}),

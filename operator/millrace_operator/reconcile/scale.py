@@ -27,7 +27,7 @@ def choose_count(spec: Spec, old: dict[str, Any], advice: Advice | None) -> Coun
     if scaling.mode is ScalingMode.EXTERNAL:
         # The API server requires replicas in this mode.
         new |= {"desiredReplicas": spec.replicas or 0, "reason": "External"}
-        new |= {"message": "spec.replicas counts", "binding": "spec.replicas"}
+        new |= {"message": "the count is spec.replicas", "binding": "spec.replicas"}
         return Count(new["desiredReplicas"], new)
     recommended = advice.desired if advice else old.get("recommendedReplicas")
     follows = scaling.mode is ScalingMode.AUTOMATIC and advice is not None

@@ -122,10 +122,12 @@ def render_refused_status(old: dict[str, Any], error: str, generation: int, now:
 
 
 def describe_status(status: dict[str, Any]) -> str:
-    """Return the gravest reason and the counts, for the log."""
+    """Return the gravest reason and the counts, for the log. A spec that was never read has no counts."""
     degraded, ready = (find_condition(status, name) or {} for name in ("Degraded", "Ready"))
     reason = degraded.get("reason") if degraded.get("status") == "True" else ready.get("reason")
     desired = status.get("scaling", {}).get("desiredReplicas")
+    if desired is None:
+        return str(reason)
     return f"{reason}, {status.get('readyReplicas', 0)} of {desired} desired replicas ready"
 
 
@@ -198,7 +200,9 @@ def _model_ready(inputs: StatusInputs) -> Truth:
 def _scaling_active(inputs: StatusInputs) -> Truth:
     mode, advice = inputs.spec.scaling.mode, inputs.snapshot.advice
     if mode is ScalingMode.EXTERNAL:
-        return Truth("ScalingActive", True, Reason.EXTERNAL, "spec.replicas counts, written from outside")
+        return Truth(
+            "ScalingActive", True, Reason.EXTERNAL, "the count is spec.replicas, written from outside"
+        )
     if advice is None:
         return _former_truth(inputs, "ScalingActive") or Truth(
             "ScalingActive", None, Reason.STARTING, "no decision has been made yet"

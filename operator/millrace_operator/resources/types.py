@@ -208,8 +208,8 @@ class Scaling(Part):
     mode: ScalingMode = Field(
         default=ScalingMode.AUTOMATIC,
         description="Automatic: the operator keeps just enough replicas to meet the objectives. External: "
-        "spec.replicas counts, written by kubectl scale, an HPA or KEDA. DryRun: the operator decides and "
-        "explains in status but leaves the count as it is.",
+        "the count is spec.replicas, written by kubectl scale, an HPA or KEDA. DryRun: the operator decides "
+        "and explains in status but leaves the count as it is.",
     )
     min_replicas: int = Field(
         default=1, ge=1, le=1000, description="Fewest replicas in modes Automatic and DryRun."

@@ -34,7 +34,6 @@ from millrace_runtime.protocol.framing import encode_frame
 from millrace_runtime.protocol.tokens import unpack_tokens
 
 logger = logging.getLogger(__name__)
-TEXT_MODULE = "millrace_runtime.chat.text_process"
 _CLOSED = "the text worker was closed"
 Tokens: TypeAlias = "array[int]"
 
@@ -62,11 +61,11 @@ class TextWorker:
     wait for a fresh process. One task keeps the process and hands out the jobs.
     """
 
-    def __init__(self, model_path: Path, limits: TextLimits | None = None, module: str = TEXT_MODULE) -> None:
+    def __init__(self, model_path: Path, limits: TextLimits, module: str) -> None:
         """`module` is what the process runs: chat/text_process.py, with readers of bodies or without."""
         self._model_path = model_path
         self._module = module
-        self._limits = limits or TextLimits()
+        self._limits = limits
         self._queue: deque[_QueuedJob] = deque()
         self._has_news = asyncio.Event()
         """Set when a job was queued or a process ended."""

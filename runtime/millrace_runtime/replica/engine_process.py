@@ -10,6 +10,7 @@ from typing import NoReturn
 from millrace_runtime import contract
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.garbage import paused_collection
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import FINISH_ERROR, EngineReady, Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
@@ -18,7 +19,6 @@ from millrace_runtime.replica.console import say
 from millrace_runtime.replica.engine_channel import EngineChannel
 from millrace_runtime.replica.engine_loop import EngineLoop
 from millrace_runtime.replica.errors import PeerGone
-from millrace_runtime.replica.garbage import paused_collection
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.membership import Membership, join_replica

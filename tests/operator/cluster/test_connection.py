@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.errors import (
+    AbsentError,
     ClusterError,
     ConflictError,
     NotLeaderError,
@@ -134,6 +135,7 @@ async def test_what_is_absent_is_none(api: ApiServer, recorder: Recorder) -> Non
     ("status", "error"),
     [
         (409, ConflictError), (422, RefusedError), (403, RefusedError), (400, RefusedError),
+        (404, AbsentError), (405, RefusedError), (413, RefusedError), (415, RefusedError),
         (429, TransientError), (500, TransientError), (504, TransientError),
     ],
 )  # fmt: skip

@@ -42,19 +42,21 @@ async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> 
     cache, queue, cluster = Cache(), WorkQueue(), FakeCluster()
     cache.put(versioned(make_pod("ghost"), 1))
     cluster.put(make_service())
-    assert await relist(cluster, cache, queue) == 1
-    assert cache.pods(KEY) == ()
-    assert cache.service_keys() == [KEY]
-    assert await queue.get() == KEY
+    with queue.opened():
+        assert await relist(cluster, cache, queue) == 1
+        assert cache.pods(KEY) == ()
+        assert cache.service_keys() == [KEY]
+        assert await queue.get() == KEY
 
 
 def test_events_reach_the_cache_and_their_owner_the_queue() -> None:
     cache, queue = Cache(), WorkQueue()
     ingest = Ingest(cache, queue)
-    ingest.record_event(INFERENCE_SERVICE, None, versioned(make_service(), 1))
-    ingest.record_event(POD, "ADDED", versioned(make_pod(), 2))
-    assert len(cache) == 2
-    assert len(queue) == 1
+    with queue.opened():
+        ingest.record_event(INFERENCE_SERVICE, None, versioned(make_service(), 1))
+        ingest.record_event(POD, "ADDED", versioned(make_pod(), 2))
+        assert len(cache) == 2
+        assert len(queue) == 1
     ingest.record_event(POD, "DELETED", versioned(make_pod(), 3))
     assert len(cache) == 1
 

@@ -1,4 +1,6 @@
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -79,6 +81,50 @@ async def test_an_api_server_that_is_away_gives_no_lease() -> None:
     leader = candidate(cluster, "a")
     with pytest.raises(TransientError):
         await leader.campaign()
+    assert not leader.is_leader()
+
+
+class DelayedCluster(FakeCluster):
+    """Before a request arrives others may write, and time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: deque[Callable[[], Awaitable[None]]] = deque()
+
+    async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        if self.meanwhile:
+            await self.meanwhile.popleft()()
+        return await super().fetch(kind, namespace, name)
+
+
+async def test_a_lease_that_took_long_to_read_is_not_old_for_that(clock: Clock) -> None:
+    cluster = DelayedCluster()
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.campaign()
+
+    async def renew_late() -> None:
+        clock.now += 8
+        await first.campaign()
+
+    cluster.meanwhile.append(renew_late)
+    await second.campaign()
+    clock.now += DURATION_SECONDS - 1
+    await second.campaign()
+    assert not second.is_leader()
+    clock.now += 1
+    await second.campaign()
+    assert second.is_leader()
+
+
+async def test_a_renewal_counts_from_before_its_requests(clock: Clock) -> None:
+    cluster = DelayedCluster()
+    leader = candidate(cluster, "a")
+
+    async def pass_time() -> None:
+        clock.now += DEADLINE_SECONDS
+
+    cluster.meanwhile.append(pass_time)
+    await leader.campaign()
     assert not leader.is_leader()
 
 

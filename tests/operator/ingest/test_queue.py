@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,16 +22,21 @@ def clock() -> Clock:
     return Clock()
 
 
-async def test_many_adds_are_one_look(clock: Clock) -> None:
+@pytest.fixture
+def queue(clock: Clock) -> Iterator[WorkQueue]:
     queue = WorkQueue(clock)
+    with queue.opened():
+        yield queue
+
+
+async def test_many_adds_are_one_look(queue: WorkQueue) -> None:
     for _ in range(500):
         queue.add(A)
     assert await queue.get() == A
     assert len(queue) == 0
 
 
-async def test_what_is_added_during_work_is_looked_at_once_more(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_what_is_added_during_work_is_looked_at_once_more(queue: WorkQueue) -> None:
     queue.add(A)
     key = await queue.get()
     for _ in range(10):
@@ -40,8 +46,7 @@ async def test_what_is_added_during_work_is_looked_at_once_more(clock: Clock) ->
     assert len(queue) == 1
 
 
-async def test_a_worker_that_fails_gives_its_key_back(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_a_worker_that_fails_gives_its_key_back(queue: WorkQueue) -> None:
     queue.add(A)
 
     async def fail() -> None:
@@ -55,15 +60,13 @@ async def test_a_worker_that_fails_gives_its_key_back(clock: Clock) -> None:
     assert await queue.get() == A
 
 
-async def test_events_go_before_resyncs(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_events_go_before_resyncs(queue: WorkQueue) -> None:
     queue.add(A, is_urgent=False)
     queue.add(B)
     assert [await queue.get(), await queue.get()] == [B, A]
 
 
-async def test_a_resync_becomes_urgent_with_an_event(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_a_resync_becomes_urgent_with_an_event(queue: WorkQueue) -> None:
     queue.add(B, is_urgent=False)
     queue.add(A, is_urgent=False)
     queue.add(A)
@@ -72,8 +75,7 @@ async def test_a_resync_becomes_urgent_with_an_event(clock: Clock) -> None:
     assert len(queue) == 1
 
 
-async def test_a_delayed_key_waits_and_the_earliest_delay_counts(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_a_delayed_key_waits_and_the_earliest_delay_counts(queue: WorkQueue, clock: Clock) -> None:
     for seconds in (30, 10, 20):
         queue.add_after(A, seconds)
     with pytest.raises(TimeoutError):
@@ -86,16 +88,14 @@ async def test_a_delayed_key_waits_and_the_earliest_delay_counts(clock: Clock) -
         await asyncio.wait_for(queue.get(), 0.01)
 
 
-async def test_a_waiting_worker_wakes_for_an_add(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_a_waiting_worker_wakes_for_an_add(queue: WorkQueue) -> None:
     worker = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     queue.add(A)
     assert await worker == A
 
 
-async def test_failures_wait_longer_each_time_up_to_a_bound(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_failures_wait_longer_each_time_up_to_a_bound(queue: WorkQueue) -> None:
     waits = [queue.retry(A) for _ in range(20)]
     assert waits == sorted(waits)
     assert waits[-1] == BACKOFF_LAST_SECONDS
@@ -104,10 +104,27 @@ async def test_failures_wait_longer_each_time_up_to_a_bound(clock: Clock) -> Non
     assert queue.retry(A, at_least_seconds=400) == 400
 
 
-async def test_the_age_is_that_of_the_oldest(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+async def test_the_age_is_that_of_the_oldest(queue: WorkQueue, clock: Clock) -> None:
     assert queue.age_seconds() == 0
     queue.add(A)
     clock.now = 5
     queue.add(B)
     assert queue.age_seconds() == 5
+
+
+async def test_a_closed_queue_keeps_nothing(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A)
+    queue.add_after(B, 1)
+    with queue.opened():
+        assert len(queue) == 0
+        first_wait = queue.retry(A)
+        queue.add(A)
+        queue.add(B, is_urgent=False)
+        queue.add_after(B, 1)
+    clock.now = 5
+    assert (len(queue), queue.age_seconds()) == (0, 0)
+    with queue.opened():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.get(), 0.01)
+        assert queue.retry(A) == first_wait

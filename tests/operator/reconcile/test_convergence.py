@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, Kind
+from millrace_operator.reconcile.loop import AGAIN_NOW
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_runtime import contract
 from tests.operator.world import KEY, World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
@@ -196,6 +198,8 @@ async def test_switching_modes_keeps_the_count() -> None:
     world.edit(scaling=EXTERNAL, replicas=2)
     await world.settle()
     assert (world.status["scaling"]["mode"], len(world.pods())) == ("External", 2)
+    assert world.status["scaling"]["message"] == "the count is spec.replicas"
+    assert world.condition("ScalingActive")["message"] == "the count is spec.replicas, written from outside"
 
 
 async def test_dry_run_shows_a_decision_and_does_not_follow_it() -> None:
@@ -263,14 +267,28 @@ async def test_a_record_deleted_mid_rollout_costs_no_serving_pod() -> None:
     assert len(world.objects("ControllerRevision")) == 2
 
 
-async def test_a_pod_that_vanished_is_no_conflict_for_ever() -> None:
+@pytest.mark.parametrize("kind", ["ControllerRevision", "Deployment"])
+async def test_a_revision_is_known_without_its_label(kind: str) -> None:
+    world = await started(2)
+    pods, deployments = world.pods(), world.deployments()
+    child = world.objects(kind)[0]
+    del child["metadata"]["labels"][contract.LABEL_REVISION]
+    world.cluster.put(child)
+    await world.reconcile_until_quiet()
+    await world.settle()
+    assert (world.pods(), world.deployments()) == (pods, deployments)
+    assert world.num_children() == 6
+
+
+async def test_a_pod_that_vanished_holds_up_nothing_else() -> None:
     world = World(scaling=EXTERNAL, replicas=2)
     await world.settle()
     world.edit(replicas=1)
     world.observe()
     world.cluster.remove(POD, KEY.namespace, world.pods()[-1]["metadata"]["name"])
-    with pytest.raises(ConflictError):
-        await world.reconciler.reconcile(KEY)
+    assert await world.reconciler.reconcile(KEY) == AGAIN_NOW
+    assert world.cluster.writes[-1] == ("apply", "PodDisruptionBudget", KEY.name)
+    assert len(world.cache.pods(KEY)) == 1
     await world.settle()
     assert len(world.pods()) == 1
 

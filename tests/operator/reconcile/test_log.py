@@ -57,6 +57,18 @@ async def test_the_log_says_once_what_is_written_and_why(caplog: pytest.LogCaptu
     ]
 
 
+async def test_a_spec_that_was_never_read_has_no_counts(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(scaling={"mode": "Sideways"})
+    await world.reconcile_until_quiet()
+    assert drain(caplog) == ["status: SettingsInvalid"]
+    world = World(replicas=1, scaling=EXTERNAL)
+    await world.settle()
+    drain(caplog)
+    world.edit(scaling={"mode": "Sideways"})
+    await world.reconcile_until_quiet()
+    assert drain(caplog) == ["status: SettingsInvalid, 1 of 1 desired replicas ready"]
+
+
 async def test_a_refused_write_is_a_warning_with_the_servers_words(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.cluster.faults.extend([None, RefusedError(REFUSAL)])

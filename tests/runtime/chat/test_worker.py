@@ -27,6 +27,7 @@ from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from millrace_runtime.protocol.framing import encode_frame
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
+TEXT_PROCESS = "millrace_runtime.chat.text_process"
 LIMITS = TextLimits(
     job_seconds=1.0,
     memory_bytes=1 << 30,
@@ -39,7 +40,7 @@ LIMITS = TextLimits(
 
 @pytest.fixture
 async def worker(tmp_path: Path) -> AsyncIterator[TextWorker]:
-    worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS, TEXT_PROCESS)
     await worker.start()
     yield worker
     await worker.close()
@@ -77,7 +78,7 @@ LINES = "a\n"
 
 async def test_a_text_that_memory_is_too_small_for_is_refused_untokenised(tmp_path: Path) -> None:
     limits = dataclasses.replace(LIMITS, memory_bytes=256 << 20, job_seconds=60)
-    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits, TEXT_PROCESS)
     await worker.start()
     first_pid = process_of(worker).pid
     with pytest.raises(BodyRefusedError, match="8000000 bytes") as refused:
@@ -198,7 +199,7 @@ async def test_a_process_that_the_system_refuses_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
-    worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), LIMITS, TEXT_PROCESS)
     with pytest.raises(NoTextWorkerError, match="tried 3 times"):
         await worker.start()
     assert await worker.failure
@@ -207,7 +208,7 @@ async def test_a_process_that_the_system_refuses_is_tried_again(
 async def test_a_first_start_that_fails_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = TextWorker(tmp_path, dataclasses.replace(LIMITS, retry_seconds=(0.05, 30.0)))
+    worker = TextWorker(tmp_path, dataclasses.replace(LIMITS, retry_seconds=(0.05, 30.0)), TEXT_PROCESS)
     starting = asyncio.create_task(worker.start())
     async with asyncio.timeout(20):
         await wait_until_async("a second start", lambda: "again in 0.05 s" in caplog.text)
@@ -243,7 +244,7 @@ async def test_a_worker_that_starts_only_to_end_counts_as_one_that_does_not_star
 
 async def test_a_worker_that_answered_is_replaced_however_often_it_ends(tmp_path: Path) -> None:
     limits = dataclasses.replace(LIMITS, proof_seconds=60)
-    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits, TEXT_PROCESS)
     await worker.start()
     for _ in range(len(limits.retry_seconds) + 2):
         assert len(await worker.run(EncodeTexts(["the"]))) == 1
@@ -254,7 +255,7 @@ async def test_a_worker_that_answered_is_replaced_however_often_it_ends(tmp_path
 
 async def test_a_worker_that_never_starts_says_how_often_it_was_tried(tmp_path: Path) -> None:
     with pytest.raises(NoTextWorkerError, match="does not start, tried 3 times"):
-        await TextWorker(tmp_path, LIMITS).start()
+        await TextWorker(tmp_path, LIMITS, TEXT_PROCESS).start()
 
 
 async def test_a_fault_of_ours_is_told_as_a_failure(
@@ -290,7 +291,7 @@ def panic_on_words() -> tokenizers.Tokenizer:
 async def test_a_tokenizer_that_fails_fails_one_job(
     tmp_path: Path, build: Callable[[], tokenizers.Tokenizer], said: str
 ) -> None:
-    worker = TextWorker(write_model(tmp_path, build()), LIMITS)
+    worker = TextWorker(write_model(tmp_path, build()), LIMITS, TEXT_PROCESS)
     await worker.start()
     first_pid = process_of(worker).pid
     bad, good = await asyncio.gather(

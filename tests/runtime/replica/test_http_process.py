@@ -33,7 +33,7 @@ async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word
     model_path: Path, tmp_path: Path
 ) -> None:
     ours, theirs = socket.socketpair()
-    text = TextWorker(tmp_path, TextLimits(retry_seconds=(0.05,)))
+    text = TextWorker(tmp_path, TextLimits(retry_seconds=(0.05,)), TEXT_MODULE)
     app = create_app(EngineClient(ours), text, Tokenizer.load(model_path), ApiSettings(served_name="tiny"))
     with theirs, socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
         listener.bind(("127.0.0.1", 0))

@@ -14,7 +14,11 @@ GRACE_SECONDS = 630
 """What a draining replica takes at most (`millrace serve --drain-seconds`, 600), and some time to end."""
 
 START_SECONDS = 1800
-"""How long a replica may load before the kubelet restarts it. Its supervisor has shorter deadlines."""
+"""How long a replica may load before the kubelet restarts it.
+
+As long as `millrace serve --startup-deadline-seconds`, which decides nothing here: `/livez` is first asked
+when the replica is ready.
+"""
 
 
 def render_pod_template(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:

@@ -1,17 +1,12 @@
 """The collector rests while a process imports, and works afterwards."""
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
-from millrace_runtime.replica.garbage import paused_collection
+from millrace_runtime.garbage import paused_collection
 
-
-@pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("thawed")
 
 
 def test_nothing_is_collected_meanwhile_and_all_that_is_there_is_left_alone() -> None:
