@@ -30,6 +30,8 @@ class Memory:
     informed_since: float | None = None
     """Since when no signal was missing. Scale-down waits until this covers its window."""
     lowered_at: float | None = None
+    settled_since: float | None = None
+    """Since when the count is what it is, and every replica of it has served."""
     pods: dict[str, float] = field(default_factory=dict)
     """When each pod was first seen to report."""
     prompt_tokens: float | None = None

@@ -49,6 +49,8 @@ def _find_obstacle(tick: Situation, floor: int) -> str | None:
     signals, memory, policy = tick.signals, tick.memory, tick.policy
     if not tick.is_informed or signals.reporting_replicas < signals.ready_replicas:
         return "signals"
+    if tick.missed:
+        return "objectives"
     informed = None if memory.informed_since is None else tick.now - memory.informed_since
     if informed is None or informed < policy.scale_down_window_seconds or floor >= tick.current:
         return "scaleDownWindow"

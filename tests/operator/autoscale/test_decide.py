@@ -12,7 +12,9 @@ from millrace_operator.autoscale.observation import Latency, Signals, StepMoment
 from millrace_operator.autoscale.policy import Objective, Policy, PolicyError
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
+TPOT = Objective("TimePerOutputToken", 95, 0.1)
 POLICY = Policy(1, 10, (TTFT,), max_sequences=16, scale_down_window_seconds=10, scale_down_interval_seconds=4)
+CROWDED = replace(POLICY, objectives=(TPOT,))
 FITTED = LatencyModel(num_samples=50, relative_error=0.02, coefficients=(0.02, 0.002, 2e-6))
 
 
@@ -164,6 +166,40 @@ def test_before_the_model_is_fitted_a_missed_objective_scales_up() -> None:
     decision, _ = decide(POLICY, seen(2, 5.0, waiting=1.0, latencies=late), Memory(desired=2), 0.0)
     assert decision.desired == 3
     assert "missed as measured: P95 TimeToFirstToken" in decision.message
+
+
+def crowded(replicas: int) -> Signals:
+    """Large batches that take four times as long as promised, and nobody waits."""
+    slow = (Latency(TPOT, 0.4, 100),)
+    return seen(replicas, 2.0, running=300.0, waiting=0.0, latencies=slow)
+
+
+@pytest.mark.parametrize("model", [FITTED, LatencyModel()])
+def test_no_replica_goes_while_an_objective_is_missed(model: LatencyModel) -> None:
+    decisions = run(CROWDED, crowded(2), remembered(2, model=model), 60)
+    assert min(d.desired for d in decisions) == 2
+    if model is FITTED:
+        assert decisions[0].binding == "objectives"
+        assert "no lower while an objective is missed" in decisions[0].message
+        assert "missed as measured: P95 TimePerOutputToken" in decisions[0].message
+
+
+@pytest.mark.parametrize(("model", "added"), [(FITTED, 1), (LatencyModel(), 2)])
+def test_an_objective_missed_without_a_queue_adds_replicas(model: LatencyModel, added: int) -> None:
+    """One step for each window of the percentile: before, it speaks of the time before the last step."""
+    decision, memory = decide(CROWDED, crowded(4), remembered(4, model=model), 0.0)
+    decisions = [decision]
+    for tick in range(1, 45):
+        decision, memory = decide(CROWDED, crowded(decision.desired), memory, 2.0 * tick)
+        decisions.append(decision)
+    assert [d.desired for d in decisions] == [4] * 30 + [4 + added] * 15
+    assert decisions[30].binding == "feedback"
+
+
+def test_an_objective_out_of_reach_keeps_nobody() -> None:
+    policy = replace(CROWDED, objectives=(replace(TPOT, target_seconds=0.001),))
+    late = (Latency(policy.objectives[0], 0.5, 1000),)
+    assert decide(policy, seen(4, 0.5, latencies=late), remembered(4), 0.0)[0].desired == 3
 
 
 def test_a_quantile_of_few_requests_says_nothing() -> None:
