@@ -67,7 +67,7 @@ def _find_capacity(policy: Policy, memory: Memory) -> Capacity | None:
     if not memory.model.is_fitted or memory.prompt_tokens is None or not memory.generation_tokens:
         return None
     shape = Replica(memory.model, memory.prompt_tokens, memory.generation_tokens, policy.max_sequences)
-    return find_capacity(shape, policy.objectives)
+    return find_capacity(shape, policy.objectives, memory.infeasible)
 
 
 def _violations(signals: Signals) -> tuple[str, ...]:
@@ -157,6 +157,7 @@ def _record(tick: Situation, desired: int, wanted: int) -> Memory:
         recommendations=recommendations,
         lowered_at=now if desired < tick.current else memory.lowered_at,
         settled_since=_find_settled_since(tick, desired),
+        infeasible=tick.estimate.capacity.infeasible if tick.estimate.capacity else memory.infeasible,
         waiting=tick.signals.waiting,
     )
 

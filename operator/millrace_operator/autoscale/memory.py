@@ -37,6 +37,8 @@ class Memory:
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     cold_start_seconds: float | None = None
+    infeasible: tuple[str, ...] = ()
+    """Objectives that were out of an idle replica's reach at the last decision."""
     waiting: float | None = None
     """The queue at the last decision."""
 
