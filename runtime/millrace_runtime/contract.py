@@ -54,7 +54,11 @@ METRIC_ITL: Final = "vllm:inter_token_latency_seconds"
 METRIC_E2E: Final = "vllm:e2e_request_latency_seconds"
 METRIC_PROMPT_TOKENS: Final = "vllm:request_prompt_tokens"
 METRIC_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
-METRIC_REQUEST_SUCCESS: Final = "vllm:request_success"
+METRIC_REQUEST_SUCCESS: Final = "vllm:request_success"  # counter; label finished_reason
+METRIC_RECEIVED: Final = "millrace:requests_received"  # counter: sequences
+METRIC_REJECTED: Final = "vllm:admission_rejections"  # counter: sequences; label reason
+REJECTED_LOAD: Final = ("overloaded", "unavailable", "failed")
+"""Reasons of METRIC_REJECTED that another replica might not have had; the others are the client's."""
 # Ours: the step-time model's moments, over steps (see METRIC_STEP_*).
 METRIC_STEP_SECONDS: Final = "millrace:step_seconds"  # histogram; label kind: decode | mixed
 METRIC_STEP_SEQUENCES: Final = "millrace:step_sequences"  # histogram: sequences in a step

@@ -21,8 +21,6 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.histogram import Histogram
 from millrace_runtime.protocol.messages import StepTiming
 
-METRIC_RECEIVED = "millrace:requests_received"
-METRIC_REJECTED = "vllm:admission_rejections"
 METRIC_PREEMPTIONS = "vllm:num_preemptions"
 METRIC_CACHE_CONFIG = "vllm:cache_config_info"
 METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
@@ -115,11 +113,11 @@ class ReplicaMetrics(Collector):
         yield self._gauge(contract.METRIC_KV_USAGE, "Part of the KV blocks in use, 0 to 1.", used)
 
     def _counters(self) -> Iterator[Metric]:
-        yield self._counter(METRIC_RECEIVED, "Sequences received.", {(): self.num_received})
+        yield self._counter(contract.METRIC_RECEIVED, "Sequences received.", {(): self.num_received})
         rejected: dict[tuple[str, ...], float] = {
             (reason,): number for reason, number in self.rejected.items()
         }
-        yield self._counter(METRIC_REJECTED, "Sequences refused, by reason.", rejected, "reason")
+        yield self._counter(contract.METRIC_REJECTED, "Sequences refused, by reason.", rejected, "reason")
         finished: dict[tuple[str, ...], float] = {
             (reason,): number for reason, number in self.finished.items()
         }
