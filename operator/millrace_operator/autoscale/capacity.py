@@ -29,7 +29,7 @@ class Replica:
     model: LatencyModel
     prompt_tokens: float
     generation_tokens: float
-    max_sequences: int | None = None
+    max_sequences: float | None = None
 
     @property
     def work_seconds(self) -> float:
@@ -77,6 +77,17 @@ class Replica:
         service = self.generation_tokens * step / self.max_sequences
         # Sakasegawa's approximation of M/M/k.
         return behind_prompts + math.pow(load, math.sqrt(2 * (self.max_sequences + 1))) * service / (1 - load)
+
+
+def limit_sequences(slots: float | None, kv_tokens: float | None, context: float) -> float | None:
+    """Return how many sequences of a mean context one replica holds: as its slots and KV cache allow.
+
+    None where neither is known.
+    """
+    known = [] if slots is None else [slots]
+    if kv_tokens is not None:
+        known.append(max(kv_tokens / max(context, 1.0), 1.0))
+    return min(known, default=None)
 
 
 @dataclass(frozen=True)

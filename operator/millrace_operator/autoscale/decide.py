@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from millrace_operator.autoscale.capacity import Capacity, Replica, find_capacity
+from millrace_operator.autoscale.capacity import Capacity, Replica, find_capacity, limit_sequences
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
 from millrace_operator.autoscale.forecast import forecast_rate
@@ -66,7 +66,12 @@ def _note_knowledge(tick: Situation) -> Memory:
 def _find_capacity(policy: Policy, memory: Memory) -> Capacity | None:
     if not memory.model.is_fitted or memory.prompt_tokens is None or not memory.generation_tokens:
         return None
-    shape = Replica(memory.model, memory.prompt_tokens, memory.generation_tokens, policy.max_sequences)
+    limit = limit_sequences(
+        memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
+        None if memory.kv_tokens is None else memory.kv_tokens * policy.kv_usage_limit,
+        memory.prompt_tokens + memory.generation_tokens / 2,
+    )
+    shape = Replica(memory.model, memory.prompt_tokens, memory.generation_tokens, limit)
     return find_capacity(shape, policy.objectives, memory.infeasible)
 
 

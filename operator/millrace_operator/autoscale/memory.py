@@ -36,6 +36,8 @@ class Memory:
     """When each pod was first seen to report."""
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
+    max_sequences: float | None = None
+    kv_tokens: float | None = None
     cold_start_seconds: float | None = None
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
@@ -58,6 +60,8 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         model=_learn(memory.model, signals, pods, policy, now),
         prompt_tokens=_latest(signals.prompt_tokens, memory.prompt_tokens),
         generation_tokens=_latest(signals.generation_tokens, memory.generation_tokens),
+        max_sequences=_latest(signals.max_sequences, memory.max_sequences),
+        kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
         cold_start_seconds=_latest(signals.cold_start_seconds, memory.cold_start_seconds),
     )
 

@@ -66,6 +66,10 @@ class Signals:
     """Mean per finished request."""
     generation_tokens: float | None = None
     """Mean per finished request."""
+    max_sequences: float | None = None
+    """Sequences that a step of a replica computes at most."""
+    kv_tokens: float | None = None
+    """Tokens that a replica's KV cache holds."""
     cold_start_seconds: float | None = None
     latencies: tuple[Latency, ...] = ()
     steps: tuple[StepMoments, ...] = ()

@@ -40,7 +40,7 @@ class Policy:
     tick_seconds: float = 2.0
     """How often `decide` is called."""
     max_sequences: int | None = None
-    """Sequences that a replica batches at most, where known."""
+    """Sequences that a replica batches at most; None: as many as the replica itself says."""
     target_utilisation: float = 0.8
     """The part of a replica's capacity that is planned with: one margin for every resource."""
     kv_usage_limit: float = 0.85

@@ -167,6 +167,11 @@ class ReplicaMetrics(Collector):
         for phase, seconds in ready.startup_seconds.items():
             startup.add_metric([self._model_name, phase], seconds)
         yield startup
+        tokens = ready.num_blocks * ready.block_size
+        yield self._gauge(contract.METRIC_KV_TOKENS, "Tokens that the KV cache holds.", tokens)
+        yield self._gauge(
+            contract.METRIC_MAX_SEQUENCES, "Sequences that a step computes at most.", ready.max_sequences
+        )
         names = ["model_name", "block_size", "num_gpu_blocks"]
         cache = GaugeMetricFamily(METRIC_CACHE_CONFIG, "The KV cache's shape.", labels=names)
         cache.add_metric([self._model_name, str(ready.block_size), str(ready.num_blocks)], 1)

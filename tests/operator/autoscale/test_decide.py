@@ -62,6 +62,26 @@ def test_a_queue_asks_for_replicas_to_work_it_off() -> None:
     assert decision.desired > 2
 
 
+def test_a_replicas_own_limits_bound_its_batch() -> None:
+    """Without `maxSequences` in the spec the batch is what the replica says, and what its KV cache holds."""
+    policy, planned = replace(POLICY, max_sequences=None, objectives=()), []
+    for limits in (
+        {},
+        {"max_sequences": 8.0},
+        {"kv_tokens": 282.0},
+        {"max_sequences": 8.0, "kv_tokens": 1e6},
+    ):
+        signals = seen(1, 8.0, **limits)
+        decision, memory = decide(policy, signals, remembered(1), 0.0)
+        planned.append(decision.estimate.per_replica or 0.0)
+        unseen = decide(policy, seen(1, 8.0), memory, 2.0)[0].estimate.per_replica
+        assert unseen == planned[-1]
+    endless, slots, cache, both = planned
+    assert cache < slots == both < endless
+    told = replace(policy, max_sequences=8)
+    assert decide(told, seen(1, 8.0, max_sequences=8.0), remembered(1), 0.0)[0].estimate.per_replica == slots
+
+
 def test_kv_pressure_asks_for_replicas() -> None:
     decision, _ = decide(POLICY, seen(4, 4.0, kv_usage=0.95), remembered(4), 0.0)
     assert decision.candidates["kvCache"] == 5

@@ -31,7 +31,15 @@ SHARED = (
     TTFT.name,
     f"{TTFT.name} samples",
 )
-VALUES = {"age": NOW - 3, "running": 2.0, "waiting": 1.0, "kv_usage": 0.5, "arrivals": 4.5}
+VALUES = {
+    "age": NOW - 3,
+    "max_sequences": 32.0,
+    "kv_tokens": 4096.0,
+    "running": 2.0,
+    "waiting": 1.0,
+    "kv_usage": 0.5,
+    "arrivals": 4.5,
+}
 
 
 def sample_all(**changed: float) -> list[Sample]:
@@ -57,6 +65,7 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
     signals = read(sample_all())
     assert (signals.replicas, signals.reporting_replicas) == (2, 2)
     assert (signals.running, signals.waiting, signals.kv_usage) == (4.0, 2.0, 0.5)
+    assert (signals.max_sequences, signals.kv_tokens) == (32.0, 4096.0)
     assert signals.in_flight == {"a": 3.0, "b": 3.0}
     assert signals.arrivals_per_second == 4.5
     assert [step.pod for step in signals.steps] == ["a", "b"]
