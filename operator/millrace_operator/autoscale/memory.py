@@ -1,5 +1,6 @@
 """What one decision hands to the next. Frozen; a fresh Memory is a restart, which holds at first."""
 
+import math
 from dataclasses import dataclass, field, replace
 
 from millrace_operator.autoscale.forecast import RatePoint
@@ -8,6 +9,9 @@ from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
 
 RATES_KEPT_SECONDS = 60.0
+COLD_STARTS_KEPT = 20
+LONGEST_COLD_START = 3600.0
+"""Seconds. A pod that took longer was Ready before, and we have not seen it."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,18 @@ class Memory:
     generation_tokens: float | None = None
     max_sequences: float | None = None
     kv_tokens: float | None = None
-    cold_start_seconds: float | None = None
+    cold_starts: dict[str, float] = field(default_factory=dict)
+    """Seconds from creation until Ready of the pods that started last, as first seen."""
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
     waiting: float | None = None
     """The queue at the last decision."""
+
+    @property
+    def cold_start_seconds(self) -> float | None:
+        """Return what nine of ten cold starts take at most, None before the first."""
+        seconds = sorted(self.cold_starts.values())
+        return seconds[math.ceil(0.9 * len(seconds)) - 1] if seconds else None
 
 
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
@@ -62,8 +73,16 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         generation_tokens=_latest(signals.generation_tokens, memory.generation_tokens),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
-        cold_start_seconds=_latest(signals.cold_start_seconds, memory.cold_start_seconds),
+        cold_starts=_keep_cold_starts(memory.cold_starts, signals.cold_starts),
     )
+
+
+def _keep_cold_starts(known: dict[str, float], seen: dict[str, float]) -> dict[str, float]:
+    """Keep what a pod took when it was first seen: one that is Ready anew after an hour is no cold start."""
+    new = {
+        pod: seconds for pod, seconds in seen.items() if pod not in known and seconds <= LONGEST_COLD_START
+    }
+    return dict([*known.items(), *new.items()][-COLD_STARTS_KEPT:])
 
 
 def _latest(seen: float | None, known: float | None) -> float | None:

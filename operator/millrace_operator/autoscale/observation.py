@@ -70,7 +70,8 @@ class Signals:
     """Sequences that a step of a replica computes at most."""
     kv_tokens: float | None = None
     """Tokens that a replica's KV cache holds."""
-    cold_start_seconds: float | None = None
+    cold_starts: dict[str, float] = field(default_factory=dict)
+    """Seconds from a pod's creation until it was Ready, by pod."""
     latencies: tuple[Latency, ...] = ()
     steps: tuple[StepMoments, ...] = ()
     pods: frozenset[str] = frozenset()

@@ -64,7 +64,6 @@ def build_signals(windows: Windows) -> dict[str, str]:
         "kv_usage": f"max by ({BY_POD}) ({contract.METRIC_KV_USAGE}{CHOSEN})",
         "kv_tokens": f"min by ({BY_POD}) ({contract.METRIC_KV_TOKENS}{CHOSEN})",
         "max_sequences": f"min by ({BY_POD}) ({contract.METRIC_MAX_SEQUENCES}{CHOSEN})",
-        "cold_start": f"sum by ({BY_POD}) ({contract.METRIC_STARTUP}{CHOSEN})",
         **_arrivals("", rate),
         **_arrivals("recent_", recent),
         "prompt_tokens": _mean(contract.METRIC_PROMPT_TOKENS, rate, BY_SERVICE),

@@ -125,7 +125,6 @@ def read_signals(
         generation_tokens=reader.scalar("generation_tokens"),
         max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
         kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
-        cold_start_seconds=max(reader.by_pod("cold_start", fresh).values(), default=None),
         latencies=tuple(_read_latencies(reader, objectives)),
         steps=tuple(_read_steps(reader, fresh)),
         pods=fresh,

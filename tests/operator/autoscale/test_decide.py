@@ -270,6 +270,18 @@ def test_steps_of_a_replica_that_warms_up_teach_nothing() -> None:
     assert counts == [0, 0, 0, 0, 0, 1, 2, 3]
 
 
+def test_the_forecast_looks_as_far_ahead_as_most_cold_starts_take() -> None:
+    starts = {f"pod-{i}": 30.0 for i in range(18)} | {"pod-18": 300.0, "pod-19": 9999.0}
+    _, memory = decide(POLICY, seen(1, 1.0, cold_starts=starts), Memory(desired=1), 0.0)
+    assert memory.cold_start_seconds == 30.0
+    _, memory = decide(POLICY, seen(1, 1.0, cold_starts={"a": 200.0, "b": 200.0}), memory, 2.0)
+    assert memory.cold_start_seconds == 200.0
+    _, memory = decide(POLICY, seen(1, 1.0, cold_starts={"a": 2000.0, "b": 2000.0}), memory, 4.0)
+    assert memory.cold_start_seconds == 200.0
+    _, memory = decide(POLICY, seen(1, 1.0), memory, 6.0)
+    assert memory.cold_start_seconds == 200.0
+
+
 def test_the_explanation_is_json_and_holds_the_figures() -> None:
     signals = seen(1, 8.0, latencies=(Latency(TTFT, 0.4, 100),))
     decision, memory = decide(POLICY, signals, remembered(1), 0.0)

@@ -101,7 +101,7 @@ class Fleet:
             running=float(sum(len(replica.running) for replica in serving)),
             prompt_tokens=self._hardware.prompt_tokens,
             generation_tokens=self._hardware.generation_tokens,
-            cold_start_seconds=self._hardware.cold_start_seconds,
+            cold_starts={replica.name: self._hardware.cold_start_seconds for replica in ready},
             latencies=tuple(
                 self._measure(objective, window) for objective in objectives if self._recent(window)
             ),
