@@ -59,7 +59,9 @@ class Memory:
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
     """The memory after an observation: rates, request shape and what the model learned."""
     rates = tuple(point for point in memory.rates if now - point.at <= RATES_KEPT_SECONDS)
-    rate = signals.arrival_rate
+    rate = signals.recent_arrivals_per_second
+    if rate is None:
+        rate = signals.arrivals_per_second
     if rate is not None:
         rates = (*rates, RatePoint(now, rate))
     pods = {pod: memory.pods.get(pod, now) for pod in signals.pods}
