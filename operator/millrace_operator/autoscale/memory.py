@@ -1,11 +1,12 @@
 """What one decision hands to the next. Frozen; a fresh Memory is a restart, which holds at first."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from millrace_operator.autoscale.forecast import RatePoint
-from millrace_operator.autoscale.latency_model import LatencyModel
-from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
+from millrace_operator.autoscale.observation import Signals, StepMoments
 from millrace_operator.autoscale.policy import Policy
 
 RATES_KEPT_SECONDS = 60.0
@@ -38,6 +39,8 @@ class Memory:
     """Since when the count is what it is, and every replica of it has served."""
     pods: dict[str, float] = field(default_factory=dict)
     """When each pod was first seen to report."""
+    learned: dict[str, float] = field(default_factory=dict)
+    """When the model learned from each pod last."""
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     max_sequences: float | None = None
@@ -65,12 +68,15 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     if rate is not None:
         rates = (*rates, RatePoint(now, rate))
     pods = {pod: memory.pods.get(pod, now) for pod in signals.pods}
+    warm = _find_warm(signals, pods, policy, now)
     return replace(
         memory,
         desired=memory.desired if memory.desired is not None else signals.replicas,
         rates=rates,
         pods=pods,
-        model=_learn(memory.model, signals, pods, policy, now),
+        model=_learn(memory, warm, policy, now),
+        learned={pod: at for pod, at in memory.learned.items() if pod in pods}
+        | {steps.pod: now for steps in warm},
         prompt_tokens=_latest(signals.prompt_tokens, memory.prompt_tokens),
         generation_tokens=_latest(signals.generation_tokens, memory.generation_tokens),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
@@ -91,11 +97,19 @@ def _latest(seen: float | None, known: float | None) -> float | None:
     return known if seen is None else seen
 
 
-def _learn(
-    model: LatencyModel, signals: Signals, pods: dict[str, float], policy: Policy, now: float
-) -> LatencyModel:
-    """Learn from every replica but those still warming up, which would poison the fit."""
-    for moments in signals.steps:
-        if now - pods.get(moments.pod, now) >= policy.warm_up_seconds:
-            model = model.learn(moments)
+def _find_warm(signals: Signals, pods: dict[str, float], policy: Policy, now: float) -> list[StepMoments]:
+    """Return the steps of every replica but those still warming up, which would poison the fit."""
+    return [steps for steps in signals.steps if now - pods.get(steps.pod, now) >= policy.warm_up_seconds]
+
+
+def _learn(memory: Memory, warm: Sequence[StepMoments], policy: Policy, now: float) -> LatencyModel:
+    """Learn what is new in each replica's window since it was learned from last.
+
+    However many replicas there are, the same time passes until what they told is replaced.
+    """
+    model = memory.model
+    for steps in warm:
+        since = now - memory.learned.get(steps.pod, -math.inf)
+        weight = min(since / policy.step_window_seconds, 1.0)
+        model = model.learn(steps, weight=weight, forgetting=FORGETTING * weight / len(warm))
     return model

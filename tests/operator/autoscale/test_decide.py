@@ -123,7 +123,7 @@ def test_a_step_down_that_would_be_tight_waits() -> None:
     assert per_replica is not None
     tight, _ = decide(POLICY, seen(3, 1.95 * per_replica), remembered(3), 0.0)
     assert (tight.desired, tight.binding) == (3, "deadBand")
-    loose, _ = decide(POLICY, seen(3, 1.7 * per_replica), remembered(3), 0.0)
+    loose, _ = decide(POLICY, seen(3, 1.5 * per_replica), remembered(3), 0.0)
     assert loose.desired == 2
 
 
@@ -268,6 +268,17 @@ def test_steps_of_a_replica_that_warms_up_teach_nothing() -> None:
         _, memory = decide(POLICY, seen(1, 1.0, steps=steps), memory, 2.0 * tick)
         counts.append(memory.model.num_samples)
     assert counts == [0, 0, 0, 0, 0, 1, 2, 3]
+
+
+def test_looking_often_teaches_no_more_than_looking_once_a_window() -> None:
+    def learn(tick_seconds: float) -> LatencyModel:
+        memory = Memory(desired=1)
+        for tick in range(round(400 / tick_seconds)):
+            steps = (StepMoments("pod-0", 0.05, 4, 4, 100, 50),)
+            _, memory = decide(POLICY, seen(1, 1.0, steps=steps), memory, tick_seconds * tick)
+        return memory.model
+
+    assert learn(2.0).gram[0][0] == pytest.approx(learn(20.0).gram[0][0], rel=0.1)
 
 
 def test_the_forecast_looks_as_far_ahead_as_most_cold_starts_take() -> None:
