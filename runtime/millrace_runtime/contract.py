@@ -48,13 +48,19 @@ EXIT_BAD_USAGE: Final = 64  # EX_USAGE: a flag's value is refused
 METRIC_WAITING: Final = "vllm:num_requests_waiting"
 METRIC_RUNNING: Final = "vllm:num_requests_running"
 METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+METRIC_MAX_SEQUENCES: Final = "millrace:max_sequences"  # gauge: sequences that a step computes at most
+METRIC_KV_TOKENS: Final = "millrace:kv_cache_tokens"  # gauge: tokens that the KV cache holds
 METRIC_TTFT: Final = "vllm:time_to_first_token_seconds"
 METRIC_TPOT: Final = "vllm:request_time_per_output_token_seconds"
 METRIC_ITL: Final = "vllm:inter_token_latency_seconds"
 METRIC_E2E: Final = "vllm:e2e_request_latency_seconds"
 METRIC_PROMPT_TOKENS: Final = "vllm:request_prompt_tokens"
 METRIC_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
-METRIC_REQUEST_SUCCESS: Final = "vllm:request_success"
+METRIC_REQUEST_SUCCESS: Final = "vllm:request_success"  # counter; label finished_reason
+METRIC_RECEIVED: Final = "millrace:requests_received"  # counter: sequences
+METRIC_REJECTED: Final = "vllm:admission_rejections"  # counter: sequences; label reason
+REJECTED_LOAD: Final = ("overloaded", "unavailable", "failed")
+"""Reasons of METRIC_REJECTED that another replica might not have had; the others are the client's."""
 # Ours: the step-time model's moments, over steps (see METRIC_STEP_*).
 METRIC_STEP_SECONDS: Final = "millrace:step_seconds"  # histogram; label kind: decode | mixed
 METRIC_STEP_SEQUENCES: Final = "millrace:step_sequences"  # histogram: sequences in a step

@@ -8,6 +8,7 @@ running step, prefill behind other prompts, and the wait for a slot where sequen
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from millrace_operator.autoscale.latency_model import LatencyModel
@@ -15,6 +16,8 @@ from millrace_operator.autoscale.policy import Objective
 
 NEARLY_ALL = 0.98
 """No queue is planned fuller than this."""
+LEAST_DOUBT = 0.05
+"""The part of a target by which an idle replica must miss it before it is called out of reach."""
 TAIL_OF_STEP = 0.1
 """Steps are nearly regular: a percentile lies above the mean by this times the exponential's."""
 
@@ -26,7 +29,7 @@ class Replica:
     model: LatencyModel
     prompt_tokens: float
     generation_tokens: float
-    max_sequences: int | None = None
+    max_sequences: float | None = None
 
     @property
     def work_seconds(self) -> float:
@@ -45,6 +48,12 @@ class Replica:
         return self.max_sequences / (
             self.generation_tokens * self.model.alpha + self.max_sequences * max(self.work_seconds, 1e-9)
         )
+
+    @property
+    def lone_rate(self) -> float:
+        """Requests per second at which a replica computes one sequence on average."""
+        context = self.prompt_tokens + self.generation_tokens / 2
+        return 1 / (self.generation_tokens * max(self.model.predict(1, context), 1e-9))
 
     def step_seconds(self, rate: float) -> float:
         """Mean step time at a rate under saturation."""
@@ -70,6 +79,17 @@ class Replica:
         return behind_prompts + math.pow(load, math.sqrt(2 * (self.max_sequences + 1))) * service / (1 - load)
 
 
+def limit_sequences(slots: float | None, kv_tokens: float | None, context: float) -> float | None:
+    """Return how many sequences of a mean context one replica holds: as its slots and KV cache allow.
+
+    None where neither is known.
+    """
+    known = [] if slots is None else [slots]
+    if kv_tokens is not None:
+        known.append(max(kv_tokens / max(context, 1.0), 1.0))
+    return min(known, default=None)
+
+
 @dataclass(frozen=True)
 class Capacity:
     """Requests per second of one replica, what limits it, and objectives out of reach."""
@@ -79,21 +99,31 @@ class Capacity:
     infeasible: tuple[str, ...] = ()
 
 
-def find_capacity(replica: Replica, objectives: tuple[Objective, ...]) -> Capacity:
+def find_capacity(
+    replica: Replica, objectives: tuple[Objective, ...], known_infeasible: Collection[str] = ()
+) -> Capacity:
     """The rate at which the first objective would be missed, or the replica saturates.
 
-    Objectives that an idle replica misses are named and left out: more replicas would not help.
+    Objectives that an idle replica misses are named and left out: more replicas would not help. Nor would
+    more replicas than sequences, so a rate is at least that of one sequence. `known_infeasible` names
+    the objectives that were out of reach so far.
     """
     best = Capacity(NEARLY_ALL * replica.saturation_rate, "saturation")
     infeasible = []
     for objective in objectives:
-        if replica.latency_seconds(objective, 0.0) > objective.target_seconds:
+        if _is_out_of_reach(replica, objective, was_so=objective.name in known_infeasible):
             infeasible.append(objective.name)
             continue
-        rate = _bisect(replica, objective, best.rate)
+        rate = max(_bisect(replica, objective, best.rate), replica.lone_rate)
         if rate < best.rate:
             best = Capacity(rate, objective.name)
     return Capacity(best.rate, best.limit, tuple(infeasible))
+
+
+def _is_out_of_reach(replica: Replica, objective: Objective, *, was_so: bool) -> bool:
+    """Judge by more than what the model may err, and keep the judgement until an idle replica is in time."""
+    doubt = 0.0 if was_so else max(LEAST_DOUBT, replica.model.relative_error or 0.0)
+    return replica.latency_seconds(objective, 0.0) > (1 + doubt) * objective.target_seconds
 
 
 def _bisect(replica: Replica, objective: Objective, high: float) -> float:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from millrace_operator.autoscale.capacity import Capacity, Replica, find_capacity
+from millrace_operator.autoscale.capacity import Capacity, Replica, find_capacity, limit_sequences
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
 from millrace_operator.autoscale.forecast import forecast_rate
@@ -66,8 +66,13 @@ def _note_knowledge(tick: Situation) -> Memory:
 def _find_capacity(policy: Policy, memory: Memory) -> Capacity | None:
     if not memory.model.is_fitted or memory.prompt_tokens is None or not memory.generation_tokens:
         return None
-    shape = Replica(memory.model, memory.prompt_tokens, memory.generation_tokens, policy.max_sequences)
-    return find_capacity(shape, policy.objectives)
+    limit = limit_sequences(
+        memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
+        None if memory.kv_tokens is None else memory.kv_tokens * policy.kv_usage_limit,
+        memory.prompt_tokens + memory.generation_tokens / 2,
+    )
+    shape = Replica(memory.model, memory.prompt_tokens, memory.generation_tokens, limit)
+    return find_capacity(shape, policy.objectives, memory.infeasible)
 
 
 def _violations(signals: Signals) -> tuple[str, ...]:
@@ -107,17 +112,17 @@ def _from_model(tick: Situation, per_replica: float) -> dict[str, int]:
 def _feedback(tick: Situation) -> int | None:
     """Up when busy replicas miss an objective or their queue grows, whatever the model says.
 
-    Only once every replica asked for serves: those still starting may be the cure.
+    Only once every replica asked for serves: those still starting may be the cure. Where nobody waits, only
+    once the percentile speaks of the present replicas alone.
     """
-    signals, estimate = tick.signals, tick.estimate
+    signals = tick.signals
     if signals.ready_replicas < tick.current or not signals.running:
         return None
-    infeasible = estimate.capacity.infeasible if estimate.capacity else ()
-    is_missed = any(name not in infeasible for name in estimate.violated)
     is_growing = (signals.waiting or 0) > max(tick.memory.waiting or 0, signals.ready_replicas)
-    if not is_growing and not (is_missed and signals.waiting):
+    is_missed = bool(tick.missed) and (bool(signals.waiting) or tick.is_settled)
+    if not is_growing and not is_missed:
         return None
-    return tick.current + 1 if estimate.capacity else math.ceil(tick.current * 1.5)
+    return tick.current + 1 if tick.estimate.capacity else math.ceil(tick.current * 1.5)
 
 
 def _round_up(count: float) -> int:
@@ -156,5 +161,14 @@ def _record(tick: Situation, desired: int, wanted: int) -> Memory:
         desired=desired,
         recommendations=recommendations,
         lowered_at=now if desired < tick.current else memory.lowered_at,
+        settled_since=_find_settled_since(tick, desired),
+        infeasible=tick.estimate.capacity.infeasible if tick.estimate.capacity else memory.infeasible,
         waiting=tick.signals.waiting,
     )
+
+
+def _find_settled_since(tick: Situation, desired: int) -> float | None:
+    if desired != tick.current or tick.signals.ready_replicas < desired:
+        return None
+    since = tick.memory.settled_since
+    return tick.now if since is None else since

@@ -20,6 +20,7 @@ BINDINGS = {
     "scaleDownInterval": "no lower until the last step down has settled",
     "deadBand": "the load would leave one replica less too little room",
     "signals": "no lower while signals are missing",
+    "objectives": "no lower while an objective is missed",
     "current": "nothing asks for a change",
 }
 

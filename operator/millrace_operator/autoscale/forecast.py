@@ -1,10 +1,13 @@
 """The load that a replica started now will meet: the present rate, and its trend over the cold start."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
 TREND_SECONDS = 30.0
+RATE_WINDOW_SECONDS = 20.0
+"""As `queries.Windows.recent`."""
 MIN_POINTS = 5
 SIGNIFICANCE = 3.0
 """A trend counts only beyond this many standard errors, or noise alone would add replicas."""
@@ -24,8 +27,11 @@ class Trend(NamedTuple):
     error: float
 
 
-def fit_trend(points: Sequence[RatePoint]) -> Trend:
-    """Least squares through the points; nothing where there are too few."""
+def fit_trend(points: Sequence[RatePoint], window_seconds: float) -> Trend:
+    """Least squares through the points, each a mean over a window; nothing where there are too few.
+
+    The error is the larger of what the scatter shows and what chance arrivals alone would cause.
+    """
     if len(points) < MIN_POINTS:
         return Trend(0.0, 0.0)
     mean_at = sum(p.at for p in points) / len(points)
@@ -35,13 +41,37 @@ def fit_trend(points: Sequence[RatePoint]) -> Trend:
         return Trend(0.0, 0.0)
     slope = sum((p.at - mean_at) * (p.rate - mean_rate) for p in points) / spread
     rest = sum((p.rate - mean_rate - slope * (p.at - mean_at)) ** 2 for p in points)
-    return Trend(slope, math.sqrt(rest / (len(points) - 2) / spread))
+    chance = mean_rate * _slope_variance([p.at for p in points], mean_at, spread, window_seconds)
+    return Trend(slope, math.sqrt(max(rest / (len(points) - 2) / spread, chance)))
 
 
-def forecast_rate(points: Sequence[RatePoint], rate: float, horizon_seconds: float) -> float:
-    """The rate expected after the horizon: never under the present one, at most double it."""
+def _slope_variance(times: Sequence[float], mean: float, spread: float, window: float) -> float:
+    """Variance of the slope for one arrival a second by chance, after Poisson. `times` are in order.
+
+    A mean over a window w varies by 1/w. Two windows share 1 - distance/w of it, so their means go up and
+    down together, which looks like a trend: cov(i, j) = max(0, 1 - |ti - tj| / w) / w.
+    """
+    weights = [(at - mean) / spread for at in times]
+    total = 0.0
+    for i, (at, weight) in enumerate(zip(times, weights, strict=True)):
+        near = range(bisect_right(times, at - window), i)
+        total += weight * weight + 2 * weight * sum(weights[j] * (1 - (at - times[j]) / window) for j in near)
+    return total / window
+
+
+def forecast_rate(
+    points: Sequence[RatePoint],
+    rate: float,
+    horizon_seconds: float,
+    window_seconds: float = RATE_WINDOW_SECONDS,
+) -> float:
+    """The rate expected after the horizon: never under the present one, at most double it.
+
+    `window_seconds` is the time over which each point's rate was counted.
+    """
     latest = points[-1].at if points else 0.0
-    trend = fit_trend([point for point in points if latest - point.at <= TREND_SECONDS])
+    recent = [point for point in points if latest - point.at <= TREND_SECONDS]
+    trend = fit_trend(recent, window_seconds)
     if trend.slope <= SIGNIFICANCE * trend.error:
         return rate
     return min(rate + trend.slope * horizon_seconds, 2 * rate)

@@ -2,15 +2,21 @@
 
 Tokens are those computed in a step. A decoding sequence computes one, so on decode-only steps this is
 α + β·batch + γ·batch·context; prefilled tokens cost β each beside. Means over a window obey the
-same equation as single steps because it is linear. Recursive least squares on relative errors with
-forgetting, a ridge that keeps unseen directions at zero, and non-negative coefficients.
+same equation as single steps because it is linear. Recursive least squares on relative errors, with a
+ridge that keeps unseen directions at zero, and non-negative coefficients.
+
+Forgetting is directional, after Kulhavý: new data replace what is known in their own direction only. So a
+night of idle steps, which tell α alone, leaves β and γ as the day has taught them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millrace_operator.autoscale.observation import StepMoments
 
-FORGETTING = 0.99
+FORGETTING = 0.01
+"""The part of what is known in a direction that one whole sample there replaces."""
 RIDGE = 1e-3
 SCALES = (1.0, 16.0, 4096.0)
 """Typical regressors, by which the ridge weighs the three alike."""
@@ -62,8 +68,14 @@ class LatencyModel:
         """Seconds of a step."""
         return self.alpha + self.beta * tokens + self.gamma * context_tokens
 
-    def learn(self, moments: StepMoments) -> "LatencyModel":
-        """The model after one more sample; samples of few steps are left out."""
+    def learn(
+        self, moments: StepMoments, *, weight: float = 1.0, forgetting: float | None = None
+    ) -> "LatencyModel":
+        """The model after one more sample; samples of few steps are left out.
+
+        `weight` is the part of the sample that is new: windows overlap. `forgetting` is the part of what is
+        known in its direction that it replaces; without it `weight` times FORGETTING.
+        """
         if moments.num_steps < MIN_STEPS or moments.seconds <= 0:
             return self
         error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
@@ -74,16 +86,42 @@ class LatencyModel:
             known = error
         else:
             known += 0.15 * (min(error, 2.0) - known)
-        return self._absorb(moments, known)
+        return self._absorb(moments, known, weight, weight * FORGETTING if forgetting is None else forgetting)
 
-    def _absorb(self, moments: StepMoments, error: float | None) -> "LatencyModel":
+    def _absorb(
+        self, moments: StepMoments, error: float | None, weight: float, forgetting: float
+    ) -> "LatencyModel":
         regressors = (1.0, moments.tokens / SCALES[1], moments.context_tokens / SCALES[2])
         x = [value / moments.seconds for value in regressors]
-        gram = tuple(tuple(FORGETTING * self.gram[i][j] + x[i] * x[j] for j in range(3)) for i in range(3))
-        moment = tuple(FORGETTING * self.moment[i] + x[i] for i in range(3))
+        kept = _forget(self.gram, self.moment, x, forgetting)
+        gram = tuple(tuple(kept.gram[i][j] + weight * x[i] * x[j] for j in range(3)) for i in range(3))
+        moment = tuple(kept.moment[i] + weight * x[i] for i in range(3))
         scaled = _solve_non_negative(gram, moment)
         coefficients = (scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2])
         return LatencyModel(gram, moment, self.num_samples + 1, error, coefficients)  # type: ignore[arg-type]
+
+
+class _Normal(NamedTuple):
+    """Normal equations."""
+
+    gram: Matrix
+    moment: Row
+
+
+def _forget(gram: Matrix, moment: Row, x: Sequence[float], part: float) -> _Normal:
+    """Return the equations without a part of what they say of direction x; their solution stays.
+
+    R - part · R x xᵀ R / (xᵀ R x), and the moment alike: see Cao and Schwartz, A directional forgetting
+    algorithm based on the decomposition of the information matrix, Automatica 36 (2000).
+    """
+    along = [sum(gram[i][j] * x[j] for j in range(3)) for i in range(3)]
+    known = sum(along[i] * x[i] for i in range(3))
+    if known <= 0:
+        return _Normal(gram, moment)
+    rate = part / known
+    told = rate * sum(moment[i] * x[i] for i in range(3))
+    rows = [tuple(gram[i][j] - rate * along[i] * along[j] for j in range(3)) for i in range(3)]
+    return _Normal((rows[0], rows[1], rows[2]), tuple(moment[i] - told * along[i] for i in range(3)))  # type: ignore[arg-type]
 
 
 def _solve_non_negative(gram: tuple[tuple[float, ...], ...], moment: tuple[float, ...]) -> list[float]:

@@ -66,7 +66,12 @@ class Signals:
     """Mean per finished request."""
     generation_tokens: float | None = None
     """Mean per finished request."""
-    cold_start_seconds: float | None = None
+    max_sequences: float | None = None
+    """Sequences that a step of a replica computes at most."""
+    kv_tokens: float | None = None
+    """Tokens that a replica's KV cache holds."""
+    cold_starts: dict[str, float] = field(default_factory=dict)
+    """Seconds from a pod's creation until it was Ready, by pod."""
     latencies: tuple[Latency, ...] = ()
     steps: tuple[StepMoments, ...] = ()
     pods: frozenset[str] = frozenset()

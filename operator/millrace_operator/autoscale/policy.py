@@ -40,7 +40,7 @@ class Policy:
     tick_seconds: float = 2.0
     """How often `decide` is called."""
     max_sequences: int | None = None
-    """Sequences that a replica batches at most, where known."""
+    """Sequences that a replica batches at most; None: as many as the replica itself says."""
     target_utilisation: float = 0.8
     """The part of a replica's capacity that is planned with: one margin for every resource."""
     kv_usage_limit: float = 0.85
@@ -49,6 +49,12 @@ class Policy:
     """The time within which the waiting queue is to be worked off."""
     cold_start_seconds: float = 30.0
     """From decision to a serving replica, until one has been measured."""
+    rate_window_seconds: float = 60.0
+    """The time over which arrivals are counted, as `queries.Windows.rate`."""
+    latency_window_seconds: float = 60.0
+    """How far back a measured percentile looks, as `queries.Windows.latency` does."""
+    step_window_seconds: float = 20.0
+    """How far back the means of a replica's steps look, as `queries.Windows.recent` does."""
     warm_up_seconds: float = 10.0
     """A replica's first seconds, whose steps teach the model nothing."""
     scale_down_window_seconds: float = 180.0

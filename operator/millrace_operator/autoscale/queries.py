@@ -19,6 +19,8 @@ LATENCY_METRICS: dict[LatencyMetric, str] = {
 }
 CHOSEN = '{service!=""}'
 """Replicas' series as our scrape labels them; other engines' under the same names are left out."""
+CHOSEN_FAULTS = f'{{service!="",reason!~"{"|".join(contract.REJECTED_LOAD)}"}}'
+"""Of the refusals those that are no load."""
 BY_SERVICE = "namespace, service"
 BY_POD = "namespace, service, pod"
 BY_CLAIM = "namespace, service, exported_namespace, exported_service"
@@ -55,17 +57,15 @@ def build_signals(windows: Windows) -> dict[str, str]:
     """Return the PromQL of each signal but the objectives', by its name."""
     recent, rate = f"[{windows.recent:g}s]", f"[{windows.rate:g}s]"
     running, waiting = contract.METRIC_RUNNING + CHOSEN, contract.METRIC_WAITING + CHOSEN
-    success = f"{contract.METRIC_REQUEST_SUCCESS}_total{CHOSEN}{rate}"
     return {
         "age": f"max by ({BY_POD}) (timestamp({running}))",
         "running": f"sum by ({BY_POD}) ({running})",
         "waiting": f"sum by ({BY_POD}) ({waiting})",
         "kv_usage": f"max by ({BY_POD}) ({contract.METRIC_KV_USAGE}{CHOSEN})",
-        "cold_start": f"sum by ({BY_POD}) ({contract.METRIC_STARTUP}{CHOSEN})",
-        "arrivals": f"sum by ({BY_CLAIM}) (rate({contract.METRIC_GATEWAY_ARRIVALS}{rate}))",
-        "recent_arrivals": f"sum by ({BY_CLAIM}) (rate({contract.METRIC_GATEWAY_ARRIVALS}{recent}))",
-        "finished": f"sum by ({BY_POD}) (rate({success}))",
-        "in_flight_change": f"sum by ({BY_POD}) (deriv({running}{rate}) + deriv({waiting}{rate}))",
+        "kv_tokens": f"min by ({BY_POD}) ({contract.METRIC_KV_TOKENS}{CHOSEN})",
+        "max_sequences": f"min by ({BY_POD}) ({contract.METRIC_MAX_SEQUENCES}{CHOSEN})",
+        **_arrivals("", rate),
+        **_arrivals("recent_", recent),
         "prompt_tokens": _mean(contract.METRIC_PROMPT_TOKENS, rate, BY_SERVICE),
         "generation_tokens": _mean(contract.METRIC_GENERATION_TOKENS, rate, BY_SERVICE),
         "step_seconds": _mean(contract.METRIC_STEP_SECONDS, recent, BY_POD),
@@ -73,6 +73,20 @@ def build_signals(windows: Windows) -> dict[str, str]:
         "step_tokens": _mean(contract.METRIC_STEP_TOKENS, recent, BY_POD),
         "step_context": _mean(contract.METRIC_STEP_CONTEXT_TOKENS, recent, BY_POD),
         "num_steps": f"sum by ({BY_POD}) (increase({contract.METRIC_STEP_SECONDS}_count{CHOSEN}{recent}))",
+    }
+
+
+def _arrivals(prefix: str, window: str) -> dict[str, str]:
+    """Return what the gateway took, and what replicas took and refused for the client's fault, a second.
+
+    Of the whole service: in the window of a replica that is gone, others have not had its requests.
+    """
+    received = f"{contract.METRIC_RECEIVED}_total{CHOSEN}"
+    refused = f"{contract.METRIC_REJECTED}_total{CHOSEN_FAULTS}"
+    return {
+        f"{prefix}arrivals": f"sum by ({BY_CLAIM}) (rate({contract.METRIC_GATEWAY_ARRIVALS}{window}))",
+        f"{prefix}received": f"sum by ({BY_SERVICE}) (rate({received}{window}))",
+        f"{prefix}refused": f"sum by ({BY_SERVICE}) (rate({refused}{window}))",
     }
 
 

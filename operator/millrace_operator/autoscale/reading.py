@@ -83,6 +83,11 @@ class _Reader:
         answer = self._answer(name)
         return answer[0].value if answer else None
 
+    def count(self, name: str) -> float:
+        """The one value of a counter that has no series before it first counts."""
+        answer = self._series.get(name, [])
+        return answer[0].value if answer else 0.0
+
     def _answer(self, name: str) -> list[Sample]:
         answer = self._series.get(name, [])
         if not answer:
@@ -110,15 +115,16 @@ def read_signals(
         replicas=len(pods),
         ready_replicas=len(fresh),
         reporting_replicas=len(fresh),
-        arrivals_per_second=_read_arrivals(reader, fresh),
-        recent_arrivals_per_second=reader.scalar("recent_arrivals") if fresh else None,
+        arrivals_per_second=_read_arrivals(reader, "") if fresh else None,
+        recent_arrivals_per_second=_read_arrivals(reader, "recent_") if fresh else None,
         waiting=sum(waiting.values()) if waiting else None,
         running=sum(running.values()) if running else None,
         in_flight={pod: count + waiting.get(pod, 0.0) for pod, count in running.items()},
         kv_usage=sum(usage.values()) / len(usage) if usage else None,
         prompt_tokens=reader.scalar("prompt_tokens"),
         generation_tokens=reader.scalar("generation_tokens"),
-        cold_start_seconds=max(reader.by_pod("cold_start", fresh).values(), default=None),
+        max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
+        kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
         latencies=tuple(_read_latencies(reader, objectives)),
         steps=tuple(_read_steps(reader, fresh)),
         pods=fresh,
@@ -135,17 +141,17 @@ def _find_fresh(reader: _Reader, reading: Reading, pods: frozenset[str]) -> froz
     return fresh
 
 
-def _read_arrivals(reader: _Reader, fresh: frozenset[str]) -> float | None:
-    """The gateway's rate, else what finished plus what piled up. An old answer is no answer."""
-    if not fresh:
-        return None
-    arrivals = reader.scalar("arrivals")
-    if arrivals is not None:
-        return arrivals
-    finished, change = reader.by_pod("finished", fresh), reader.by_pod("in_flight_change", fresh)
-    if not change:
-        return None
-    return max(sum(finished.values()) + sum(change.values()), 0.0)
+def _read_arrivals(reader: _Reader, prefix: str) -> float | None:
+    """Sequences a second: the larger of what the gateway and what the replicas saw arrive.
+
+    Neither sees all. What comes past the gateway, or through one that is not scraped, only replicas count,
+    and the choices of a request too. What no replica was ready for only the gateway counts.
+    """
+    gateway, received = reader.scalar(f"{prefix}arrivals"), reader.scalar(f"{prefix}received")
+    known = [] if gateway is None else [gateway]
+    if received is not None:
+        known.append(max(received - reader.count(f"{prefix}refused"), 0.0))
+    return max(known, default=None)
 
 
 def _read_steps(reader: _Reader, fresh: frozenset[str]) -> Iterable[StepMoments]:

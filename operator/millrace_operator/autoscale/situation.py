@@ -45,6 +45,19 @@ class Situation:
         return None not in known and signals.reporting_replicas > 0
 
     @property
+    def missed(self) -> tuple[str, ...]:
+        """Objectives missed as measured, but for those that more replicas could not meet."""
+        capacity = self.estimate.capacity
+        infeasible = capacity.infeasible if capacity else ()
+        return tuple(name for name in self.estimate.violated if name not in infeasible)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the present replicas have all served for as long as a measured percentile looks back."""
+        since = self.memory.settled_since
+        return since is not None and self.now - since >= self.policy.latency_window_seconds
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing arrives and nothing is in flight, as far as known: unknown is not idle."""
         signals = self.signals

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
@@ -33,6 +34,8 @@ class Pod:
     has_started: bool
     is_terminating: bool
     is_marked: bool
+    start_seconds: float | None
+    """From its creation until it was Ready; None where it is not, or its container began anew."""
     cause: Cause | None
 
     @property
@@ -44,7 +47,8 @@ class Pod:
 def read_pod(obj: Obj) -> Pod:
     """Return the facts of a raw pod."""
     metadata, status = obj["metadata"], obj.get("status", {})
-    is_ready = _find_condition(status, "Ready").get("status") == "True"
+    ready = _find_condition(status, "Ready")
+    is_ready = ready.get("status") == "True"
     container = _find_container(status)
     return Pod(
         name=metadata["name"],
@@ -55,8 +59,16 @@ def read_pod(obj: Obj) -> Pod:
         has_started=bool(container.get("started")) and "running" in container.get("state", {}),
         is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
         is_marked=DELETION_COST in metadata.get("annotations", {}),
+        start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else _diagnose(metadata["name"], status, container),
     )
+
+
+def _measure_start(created: str | None, ready: dict[str, Any], container: dict[str, Any]) -> float | None:
+    since = ready.get("lastTransitionTime")
+    if created is None or since is None or ready.get("status") != "True" or container.get("restartCount"):
+        return None
+    return (datetime.fromisoformat(since) - datetime.fromisoformat(created)).total_seconds()
 
 
 def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> Cause | None:

@@ -115,7 +115,8 @@ class ScalingLoop:
         pods = [pod for pod in map(read_pod, self._cache.pods(key)) if not pod.is_terminating]
         signals = read_signals(reading, key, frozenset(pod.name for pod in pods), policy.objectives)
         ready = sum(pod.is_ready for pod in pods)
-        return dataclasses.replace(signals, replicas=len(pods), ready_replicas=ready)
+        starts = {pod.name: pod.start_seconds for pod in pods if pod.start_seconds is not None}
+        return dataclasses.replace(signals, replicas=len(pods), ready_replicas=ready, cold_starts=starts)
 
 
 def _read_desired(service: dict[str, Any] | None) -> int | None:

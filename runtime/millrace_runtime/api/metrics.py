@@ -21,8 +21,6 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.histogram import Histogram
 from millrace_runtime.protocol.messages import StepTiming
 
-METRIC_RECEIVED = "millrace:requests_received"
-METRIC_REJECTED = "vllm:admission_rejections"
 METRIC_PREEMPTIONS = "vllm:num_preemptions"
 METRIC_CACHE_CONFIG = "vllm:cache_config_info"
 METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
@@ -115,11 +113,11 @@ class ReplicaMetrics(Collector):
         yield self._gauge(contract.METRIC_KV_USAGE, "Part of the KV blocks in use, 0 to 1.", used)
 
     def _counters(self) -> Iterator[Metric]:
-        yield self._counter(METRIC_RECEIVED, "Sequences received.", {(): self.num_received})
+        yield self._counter(contract.METRIC_RECEIVED, "Sequences received.", {(): self.num_received})
         rejected: dict[tuple[str, ...], float] = {
             (reason,): number for reason, number in self.rejected.items()
         }
-        yield self._counter(METRIC_REJECTED, "Sequences refused, by reason.", rejected, "reason")
+        yield self._counter(contract.METRIC_REJECTED, "Sequences refused, by reason.", rejected, "reason")
         finished: dict[tuple[str, ...], float] = {
             (reason,): number for reason, number in self.finished.items()
         }
@@ -169,6 +167,11 @@ class ReplicaMetrics(Collector):
         for phase, seconds in ready.startup_seconds.items():
             startup.add_metric([self._model_name, phase], seconds)
         yield startup
+        tokens = ready.num_blocks * ready.block_size
+        yield self._gauge(contract.METRIC_KV_TOKENS, "Tokens that the KV cache holds.", tokens)
+        yield self._gauge(
+            contract.METRIC_MAX_SEQUENCES, "Sequences that a step computes at most.", ready.max_sequences
+        )
         names = ["model_name", "block_size", "num_gpu_blocks"]
         cache = GaugeMetricFamily(METRIC_CACHE_CONFIG, "The KV cache's shape.", labels=names)
         cache.add_metric([self._model_name, str(ready.block_size), str(ready.num_blocks)], 1)

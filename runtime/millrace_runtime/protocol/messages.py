@@ -91,6 +91,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     max_model_length: int
     num_blocks: int
     block_size: int
+    max_sequences: int
+    """Sequences that a step computes at most."""
     vocabulary_size: int
     startup_seconds: dict[str, float]
     """By phase: imports, weights, warmup."""

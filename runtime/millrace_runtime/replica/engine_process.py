@@ -59,6 +59,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
             scheduler.max_model_length,
             scheduler.stats().num_blocks,
             limits.block_size,
+            limits.num_slots,
             limits.vocabulary_size,
             clock.seconds,
         )

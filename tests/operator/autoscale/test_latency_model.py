@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from millrace_operator.autoscale.capacity import Replica, find_capacity
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.observation import StepMoments
 
@@ -67,3 +68,43 @@ def test_follows_a_change_of_hardware() -> None:
         moments = sample(rng)
         model = model.learn(StepMoments("pod-0", 2 * moments.seconds, *list(vars(moments).values())[2:]))
     assert model.predict(8, 4000) == pytest.approx(2 * (ALPHA + BETA * 8 + GAMMA * 4000), rel=0.1)
+
+
+def idle(rng: random.Random) -> StepMoments:
+    """A step of one short sequence, whose time is nearly all the empty step's."""
+    tokens, context = rng.uniform(1, 1.1), rng.uniform(40, 60)
+    seconds = (ALPHA + BETA * tokens + GAMMA * context) * (1 + rng.uniform(-0.03, 0.03))
+    return StepMoments("pod-0", seconds, 1, tokens, context, 50)
+
+
+@pytest.mark.parametrize("num_samples", [800, 20_000])
+def test_a_night_of_idle_steps_forgets_nothing_of_busy_ones(num_samples: int) -> None:
+    rng, model = random.Random(4), fit(200, noise=0.03)
+    busy = find_capacity(Replica(model, 40, 40, 16), ()).rate
+    for _ in range(num_samples):
+        model = model.learn(idle(rng))
+    assert model.predict(16, 16_000) == pytest.approx(ALPHA + BETA * 16 + GAMMA * 16_000, rel=0.1)
+    assert find_capacity(Replica(model, 40, 40, 16), ()).rate == pytest.approx(busy, rel=0.1)
+
+
+def test_a_window_that_is_seen_ten_times_teaches_what_it_teaches_once() -> None:
+    rng, often, once = random.Random(2), LatencyModel(), LatencyModel()
+    for _ in range(60):
+        moments = sample(rng, noise=0.05)
+        once = once.learn(moments)
+        for _ in range(10):
+            often = often.learn(moments, weight=0.1)
+    assert often.coefficients == pytest.approx(once.coefficients, rel=0.02)
+    assert sum(often.gram[i][i] for i in range(3)) == pytest.approx(
+        sum(once.gram[i][i] for i in range(3)), rel=0.05
+    )
+
+
+def test_a_hundred_pods_remember_as_long_as_one() -> None:
+    """Information grows with the pods, and is forgotten by the time that passes."""
+    rng, model = random.Random(2), LatencyModel()
+    for _ in range(300):
+        for _ in range(100):
+            model = model.learn(sample(rng, noise=0.05), forgetting=0.01 / 100)
+    one = fit(300, noise=0.05)
+    assert model.gram[0][0] == pytest.approx(100 * one.gram[0][0], rel=0.2)

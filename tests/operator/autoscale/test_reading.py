@@ -22,12 +22,24 @@ PODS = frozenset({"a", "b"})
 SHARED = (
     "arrivals",
     "recent_arrivals",
+    "received",
+    "recent_received",
+    "refused",
+    "recent_refused",
     "prompt_tokens",
     "generation_tokens",
     TTFT.name,
     f"{TTFT.name} samples",
 )
-VALUES = {"age": NOW - 3, "running": 2.0, "waiting": 1.0, "kv_usage": 0.5, "arrivals": 4.5}
+VALUES = {
+    "age": NOW - 3,
+    "max_sequences": 32.0,
+    "kv_tokens": 4096.0,
+    "running": 2.0,
+    "waiting": 1.0,
+    "kv_usage": 0.5,
+    "arrivals": 4.5,
+}
 
 
 def sample_all(**changed: float) -> list[Sample]:
@@ -53,6 +65,7 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
     signals = read(sample_all())
     assert (signals.replicas, signals.reporting_replicas) == (2, 2)
     assert (signals.running, signals.waiting, signals.kv_usage) == (4.0, 2.0, 0.5)
+    assert (signals.max_sequences, signals.kv_tokens) == (32.0, 4096.0)
     assert signals.in_flight == {"a": 3.0, "b": 3.0}
     assert signals.arrivals_per_second == 4.5
     assert [step.pod for step in signals.steps] == ["a", "b"]
@@ -74,8 +87,38 @@ def test_not_a_number_is_unknown_and_no_zero() -> None:
     assert read(without(TTFT.name)).latencies == ()
 
 
-def test_without_the_gateway_arrivals_are_what_finished_and_what_piled_up() -> None:
-    assert read(without("arrivals", "recent_arrivals")).arrivals_per_second == 1.0
+def rates(**changed: float) -> tuple[float | None, float | None]:
+    signals = read(sample_all(**changed))
+    return signals.arrivals_per_second, signals.recent_arrivals_per_second
+
+
+def test_load_that_comes_past_the_gateway_is_seen() -> None:
+    """Its series exist at zero, and clients of the headless Service ask replicas themselves."""
+    assert rates(arrivals=0.0, recent_arrivals=0.0, received=8.25, recent_received=9.25) == (8.0, 9.0)
+
+
+def test_one_of_two_gateways_that_is_not_scraped_halves_nothing() -> None:
+    assert rates(arrivals=5.0, received=10.25)[0] == 10.0
+
+
+def test_each_choice_of_a_request_counts() -> None:
+    assert rates(arrivals=2.0, received=8.25)[0] == 8.0
+
+
+def test_what_no_replica_was_ready_for_counts() -> None:
+    assert rates(arrivals=6.0, received=0.25)[0] == 6.0
+
+
+def test_requests_that_are_wrong_are_no_load_at_the_replicas() -> None:
+    assert rates(arrivals=0.0, received=50.0, refused=48.0)[0] == 2.0
+
+
+def test_arrivals_are_known_while_one_side_is() -> None:
+    gateways, replicas = ("arrivals", "recent_arrivals"), ("received", "recent_received")
+    assert read(without(*gateways)).arrival_rate == 0.0
+    assert read(without(*replicas)).arrival_rate == 4.5
+    assert read(without(*gateways, *replicas)).arrival_rate is None
+    assert read(without("refused")).arrival_rate == 4.5
 
 
 def test_arrivals_are_found_under_the_names_that_a_scrape_gave_their_labels() -> None:

@@ -74,3 +74,17 @@ def test_a_terminating_or_ended_pod_is_on_its_way_out() -> None:
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert read_pod(raw).is_terminating
     assert read_pod(make_pod(phase="Failed")).is_terminating
+
+
+def ready_since(at: str, **container: int) -> dict[str, Any]:
+    status = ready_status()
+    status["conditions"][0]["lastTransitionTime"] = at
+    status["containerStatuses"][0] |= container
+    return status
+
+
+def test_a_cold_start_is_from_creation_until_ready() -> None:
+    assert read_pod(make_pod(**ready_since("2026-01-01T00:02:05Z"))).start_seconds == 125.0
+    assert read_pod(make_pod(**ready_status())).start_seconds is None
+    assert read_pod(make_pod(**ready_since("2026-01-01T00:02:05Z", restartCount=1))).start_seconds is None
+    assert read_pod(make_pod(**crash_status())).start_seconds is None

@@ -20,7 +20,12 @@ from millrace_runtime.protocol.step import TokenLogprobs
 from millrace_runtime.protocol.tokens import count_tokens
 
 READY = EngineReady(
-    max_model_length=200, num_blocks=16, block_size=16, vocabulary_size=262, startup_seconds={"weights": 0.5}
+    max_model_length=200,
+    num_blocks=16,
+    block_size=16,
+    max_sequences=8,
+    vocabulary_size=262,
+    startup_seconds={"weights": 0.5},
 )
 
 

@@ -292,6 +292,8 @@ async def test_metrics_carry_vllms_names(served: Served) -> None:
     assert await served.metric("vllm:iteration_tokens_total_sum") == 4
     assert await served.metric("millrace:startup_time_seconds", phase="weights") == 0.5
     assert await served.metric("vllm:cache_config_info", block_size="16", num_gpu_blocks="16") == 1
+    assert await served.metric("millrace:kv_cache_tokens") == 16 * 16
+    assert await served.metric("millrace:max_sequences") == 8
 
 
 async def test_a_probe_that_waits_is_answered_as_soon_as_requests_are_taken(model_path: Path) -> None:

@@ -7,7 +7,12 @@ from millrace_runtime.protocol.messages import EngineReady
 def fit(max_tokens: int | None) -> int:
     """Blocks of a windowed group are given back, so they hold fewer tokens than a sequence may have."""
     ready = EngineReady(
-        max_model_length=100, num_blocks=4, block_size=2, vocabulary_size=50, startup_seconds={}
+        max_model_length=100,
+        num_blocks=4,
+        block_size=2,
+        max_sequences=4,
+        vocabulary_size=50,
+        startup_seconds={},
     )
     body = CompletionBody(prompt="", max_tokens=max_tokens)
     request = build_request(body, 1, max_tokens, default_max_tokens=1000, num_logprobs=None)

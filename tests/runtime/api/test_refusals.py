@@ -5,7 +5,9 @@ import inspect
 from openai.resources.chat.completions import AsyncCompletions as AsyncChats
 from openai.resources.completions import AsyncCompletions as AsyncTexts
 
+from millrace_runtime.api.errors import ApiError, BadRequestError
 from millrace_runtime.api.schema import ChatBody, CompletionBody
+from millrace_runtime.contract import REJECTED_LOAD
 from tests.runtime.api.conftest import REPLY, Served
 from tests.runtime.api.test_failures import HI, assert_conserved
 
@@ -124,3 +126,9 @@ async def test_numbers_of_any_size_are_bounded(served: Served) -> None:
         answer = await served.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1} | field)
         error = answer.json()["error"]
         assert (answer.status_code, error["param"].partition("[")[0]) == (400, next(iter(field)))
+
+
+def test_what_is_refused_for_the_clients_fault_is_no_load() -> None:
+    """The autoscaler counts a refusal as load by its reason."""
+    reasons = {kind.reason for kind in ApiError.__subclasses__() if kind is not BadRequestError}
+    assert reasons == set(REJECTED_LOAD)

@@ -5,12 +5,16 @@ reports is what the signals of a real service are: rates, queues, latencies, ste
 """
 
 import random
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from millrace_operator.autoscale.observation import Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective
 
 RESOLUTION_SECONDS = 0.1
+STEP_WINDOW_SECONDS = 20.0
+"""Of busy ticks; idle ones have no steps."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class _Replica:
     ready_at: float
     waiting: list[_Sequence] = field(default_factory=list)
     running: list[_Sequence] = field(default_factory=list)
-    moments: StepMoments | None = None
+    steps: deque[StepMoments] = field(default_factory=deque)
+    """Of each tick of the last window."""
     is_draining: bool = False
 
     @property
@@ -101,11 +106,11 @@ class Fleet:
             running=float(sum(len(replica.running) for replica in serving)),
             prompt_tokens=self._hardware.prompt_tokens,
             generation_tokens=self._hardware.generation_tokens,
-            cold_start_seconds=self._hardware.cold_start_seconds,
+            cold_starts={replica.name: self._hardware.cold_start_seconds for replica in ready},
             latencies=tuple(
                 self._measure(objective, window) for objective in objectives if self._recent(window)
             ),
-            steps=tuple(replica.moments for replica in ready if replica.moments),
+            steps=tuple(_average(replica.steps) for replica in ready if replica.steps),
             pods=frozenset(replica.name for replica in ready),
         )
 
@@ -129,7 +134,7 @@ class Fleet:
         if objective.metric == "TimeToFirstToken":
             seconds = self.time_to_first_token(objective.percentile, window) or 0.0
         else:
-            seconds = max((r.moments.seconds for r in self._replicas if r.moments), default=0.0)
+            seconds = max((r.steps[-1].seconds for r in self._replicas if r.steps), default=0.0)
         return Latency(objective, seconds, float(len(self._recent(window))))
 
     def _admit(self, rate: float) -> None:
@@ -162,11 +167,30 @@ class Fleet:
         progress = (RESOLUTION_SECONDS - prefill) / decode
         for sequence in replica.running:
             sequence.tokens_left -= progress
-        num_steps = max(progress, 1.0)
+        num_steps = max(progress, 0.1)
         tokens = batch + started * hardware.prompt_tokens / num_steps
         seconds = hardware.alpha + hardware.beta * tokens + hardware.gamma * context
         noisy = seconds * self._rng.uniform(0.95, 1.05)
-        replica.moments = StepMoments(replica.name, noisy, batch, tokens, context, 100.0)
+        replica.steps.append(StepMoments(replica.name, noisy, batch, tokens, context, num_steps))
+        if len(replica.steps) > STEP_WINDOW_SECONDS / RESOLUTION_SECONDS:
+            replica.steps.popleft()
         left = [sequence for sequence in replica.running if sequence.tokens_left > 0]
         self.num_finished += batch - len(left)
         replica.running = left
+
+
+def _average(steps: Collection[StepMoments]) -> StepMoments:
+    """Return the means over all steps, as a histogram's sum and count give them."""
+    count = sum(moments.num_steps for moments in steps)
+
+    def mean(name: str) -> float:
+        return sum(float(getattr(moments, name)) * moments.num_steps for moments in steps) / count
+
+    return StepMoments(
+        next(iter(steps)).pod,
+        mean("seconds"),
+        mean("sequences"),
+        mean("tokens"),
+        mean("context_tokens"),
+        count,
+    )
