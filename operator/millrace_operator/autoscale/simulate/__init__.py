@@ -1,1 +1,1 @@
-"""A fleet of simulated replicas in virtual time, which runs the same `decide` as the operator."""
+"""A service in virtual time, which runs the same `decide` as the operator: load, replicas, scrapes."""

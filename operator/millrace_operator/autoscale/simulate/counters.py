@@ -1,0 +1,65 @@
+"""What a simulated replica exports, as far as the autoscaler asks for it."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millrace_runtime.contract import LATENCY_BUCKETS
+
+TOKEN_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
+    0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Upper bounds of the time per output token, in seconds: the replica's own."""
+
+
+class Sample(NamedTuple):
+    """One scrape of one replica."""
+
+    at: float
+    running: int
+    waiting: int
+    kv_usage: float
+    counters: tuple[float, ...]
+    """As `Counters.NAMES` names them."""
+    first_tokens: tuple[int, ...]
+    """Sequences by bucket of their time to first token, not cumulated; the last one is +Inf."""
+    output_tokens: tuple[int, ...]
+    """Sequences by bucket of their time per output token."""
+
+
+@dataclass
+class Counters:
+    """A replica's counters since it began."""
+
+    received: int = 0
+    steps: float = 0.0
+    step_seconds: float = 0.0
+    step_sequences: float = 0.0
+    step_tokens: float = 0.0
+    step_context: float = 0.0
+    finished: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    first_tokens: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
+    output_tokens: list[int] = field(default_factory=lambda: [0] * (len(TOKEN_BUCKETS) + 1))
+
+    NAMES = (
+        "received", "steps", "step_seconds", "step_sequences", "step_tokens", "step_context",
+        "finished", "prompt_tokens", "generation_tokens",
+    )  # fmt: skip
+
+    def observe_first_token(self, seconds: float) -> None:
+        """Count a sequence's first token."""
+        self.first_tokens[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+
+    def observe_output_tokens(self, seconds: float) -> None:
+        """Count a finished sequence's mean time per output token."""
+        self.output_tokens[bisect_left(TOKEN_BUCKETS, seconds)] += 1
+
+    def sample(self, at: float, running: int, waiting: int, kv_usage: float) -> Sample:
+        """Return what a scrape would see now."""
+        values = tuple(float(getattr(self, name)) for name in self.NAMES)
+        return Sample(
+            at, running, waiting, kv_usage, values, tuple(self.first_tokens), tuple(self.output_tokens)
+        )

@@ -1,0 +1,138 @@
+"""A service's day in virtual time: load, replicas, scrapes, and a scaler that decides by what it sees."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.simulate.agenda import Agenda
+from millrace_operator.autoscale.simulate.engine import Answer
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscale.simulate.prometheus import Prometheus, Scraping
+from millrace_operator.autoscale.simulate.service import Service
+
+
+class Choice(NamedTuple):
+    """How many replicas a scaler wants, and why."""
+
+    replicas: int
+    why: str
+
+
+class Scaler(Protocol):
+    """What decides how many replicas there are."""
+
+    tick_seconds: float
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Return the count from now on."""
+
+
+DRAIN_SECONDS = 600.0
+"""Within which what was begun has to end, as a draining replica has it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is made of, but for load and scaler."""
+
+    hardware: Hardware
+    objectives: tuple[Objective, ...]
+    scraping: Scraping = field(default_factory=Scraping)
+    initial_replicas: int = 1
+    seed: int = 1
+
+
+class Moment(NamedTuple):
+    """One tick."""
+
+    at: float
+    choice: Choice
+    signals: Signals
+    num_ready: int
+
+
+@dataclass
+class Run:
+    """What happened."""
+
+    answers: list[Answer] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    num_arrived: int = 0
+    num_refused: int = 0
+    pod_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def average_replicas(self) -> float:
+        """Pods there were on average, with those that start or drain."""
+        return self.pod_seconds / self.seconds
+
+    def attainment(self, objectives: Sequence[Objective]) -> float:
+        """Return the share of requests that met every objective's target; those without answer did not."""
+        met = sum(all(is_within(answer, objective) for objective in objectives) for answer in self.answers)
+        return met / self.num_arrived if self.num_arrived else 1.0
+
+    def count_reversals(self, within_seconds: float = 600.0) -> int:
+        """Return how often the count turned back within so many seconds."""
+        return sum(
+            one.step * other.step < 0 and other.at - one.at <= within_seconds
+            for one, other in pairwise(self._changes())
+        )
+
+    def _changes(self) -> Iterator["_Change"]:
+        for one, other in pairwise(self.moments):
+            if one.choice.replicas != other.choice.replicas:
+                yield _Change(other.at, other.choice.replicas - one.choice.replicas)
+
+
+class _Change(NamedTuple):
+    """The count went up or down."""
+
+    at: float
+    step: int
+
+
+def is_within(answer: Answer, objective: Objective) -> bool:
+    """Whether one answer met an objective's target."""
+    if objective.metric == "TimeToFirstToken":
+        return answer.time_to_first_token <= objective.target_seconds
+    return answer.time_per_output_token is None or answer.time_per_output_token <= objective.target_seconds
+
+
+def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds: float) -> Run:
+    """Let a load come for so many seconds, and let what was begun end."""
+    run, agenda = Run(), Agenda()
+    service = Service(agenda, setting.hardware, setting.seed, run.answers.append)
+    service.start(setting.initial_replicas)
+    prometheus = Prometheus(agenda, service, setting.scraping, setting.seed + 1)
+    requests = iter(load)
+
+    def arrive(request: Request) -> None:
+        service.submit(request)
+        await_next()
+
+    def await_next() -> None:
+        if (request := next(requests, None)) is not None and request.at < seconds:
+            agenda.add(request.at, lambda: arrive(request))
+
+    def tick() -> None:
+        service.remove_drained()
+        signals = prometheus.observe(setting.objectives)
+        choice = scaler.choose(signals, agenda.now)
+        run.moments.append(Moment(agenda.now, choice, signals, len(service.ready)))
+        service.scale(choice.replicas)
+        if agenda.now + scaler.tick_seconds < seconds:
+            agenda.add(agenda.now + scaler.tick_seconds, tick)
+
+    await_next()
+    agenda.add(scaler.tick_seconds, tick)
+    agenda.run_until(seconds)
+    service.settle()
+    run.num_arrived, run.num_refused = service.num_arrived, service.num_refused
+    run.pod_seconds, run.seconds = service.pod_seconds, seconds
+    agenda.run_until(seconds + DRAIN_SECONDS)
+    return run

@@ -1,0 +1,38 @@
+"""Who decides in a simulation: our autoscaler, and a count that never changes."""
+
+from dataclasses import dataclass
+
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.decision import Decision
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.simulate.run import Choice
+
+
+class Ours:
+    """What the operator runs: the same `decide`, with the same policy."""
+
+    def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
+        self.tick_seconds = policy.tick_seconds
+        self.policy = policy
+        self.memory = memory or Memory()
+        self.decision: Decision | None = None
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Decide."""
+        self.decision, self.memory = decide(self.policy, signals, self.memory, now)
+        return Choice(self.decision.desired, self.decision.message)
+
+
+@dataclass(frozen=True)
+class Static:
+    """As many replicas as the peak needs, always."""
+
+    replicas: int
+    tick_seconds: float = 15.0
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Keep the count."""
+        del signals, now
+        return Choice(self.replicas, "static")

@@ -1,0 +1,94 @@
+"""What the autoscaler sees of simulated replicas, and what it does not see."""
+
+import pytest
+
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.simulate.agenda import Agenda
+from millrace_operator.autoscale.simulate.engine import Answer
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscale.simulate.prometheus import Prometheus, Scraping
+from millrace_operator.autoscale.simulate.service import Service
+
+OBJECTIVES = (Objective("TimeToFirstToken", 95, 1.0), Objective("TimePerOutputToken", 95, 0.1))
+EXACT = Hardware(noise=0.0, unevenness=0.0, stalls_per_hour=0.0)
+
+
+class World:
+    """A service with two replicas, and four requests a second of 500 and 50 tokens."""
+
+    def __init__(self, scraping: Scraping, rate: float = 4.0) -> None:
+        self.agenda = Agenda()
+        self.answers: list[Answer] = []
+        self.service = Service(self.agenda, EXACT, 1, self.answers.append)
+        self.service.start(2)
+        self.prometheus = Prometheus(self.agenda, self.service, scraping, 2)
+        for number in range(round(600 * rate)):
+            request = Request(number / rate, 500, 50)
+            self.agenda.add(request.at, lambda request=request: self.service.submit(request))  # type: ignore[misc]
+
+    def see(self, at: float) -> Signals:
+        """Observe once before, as each tick does, and at a time."""
+        self.prometheus.observe(OBJECTIVES)
+        self.agenda.run_until(at)
+        return self.prometheus.observe(OBJECTIVES)
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0])
+def test_a_steady_load_is_seen_as_it_is(interval: float) -> None:
+    world = World(Scraping(interval))
+    signals = world.see(300)
+    assert signals.arrivals_per_second == pytest.approx(4.0, rel=0.05)
+    assert signals.recent_arrivals_per_second == pytest.approx(4.0, rel=0.1)
+    assert (signals.prompt_tokens, signals.generation_tokens) == (500, 50)
+    assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (2, 2, 2)
+    assert (signals.max_sequences, signals.kv_tokens) == (256, 300_000)
+    first, output = signals.latencies
+    true = sorted(answer.time_to_first_token for answer in world.answers)[-len(world.answers) // 20]
+    assert 0.1 < true <= 0.25
+    assert 0.1 < first.seconds <= 0.25  # its bucket is all that is known
+    assert first.num_samples == pytest.approx(240, rel=0.05)
+    assert output.seconds < 0.05
+
+
+def test_the_means_of_steps_are_those_that_were_computed() -> None:
+    world = World(Scraping(5.0))
+    signals = world.see(300)
+    engines = {pod.name: pod.engine.counters for pod in world.service.pods}
+    assert [steps.pod for steps in signals.steps] == ["pod-0", "pod-1"]
+    for steps in signals.steps:
+        counters = engines[steps.pod]
+        assert steps.seconds == pytest.approx(counters.step_seconds / counters.steps, rel=0.05)
+        assert steps.tokens == pytest.approx(counters.step_tokens / counters.steps, rel=0.05)
+
+
+def test_before_the_first_scrapes_nothing_is_known() -> None:
+    signals = World(Scraping(5.0)).see(0.01)
+    assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (2, 2, 0)
+    assert (signals.arrival_rate, signals.running) == (None, None)
+
+
+def test_where_scrapes_are_lost_a_rate_looks_like_less() -> None:
+    """Prometheus takes no more than half a mean distance to the end of a window."""
+    world = World(Scraping(5.0, lost_share=1.0))
+    assert world.see(300).reporting_replicas == 0
+    half = World(Scraping(5.0, lost_share=0.5)).see(300)
+    assert half.arrivals_per_second is not None
+    assert 2.0 < half.arrivals_per_second < 4.0
+
+
+def test_a_prometheus_that_is_down_says_so_and_has_a_gap_afterwards() -> None:
+    world = World(Scraping(5.0, is_down=lambda at: 200 <= at < 400))
+    blind = world.see(300)
+    assert blind.rejected == {"every signal": "Prometheus did not answer"}
+    assert (blind.replicas, blind.ready_replicas) == (2, 2)
+    assert world.see(402).recent_arrivals_per_second is None
+    assert world.see(470).arrivals_per_second == pytest.approx(4.0, rel=0.05)
+
+
+def test_at_a_long_interval_short_windows_are_empty() -> None:
+    """As at the default of many installations: a rate over 20 s never has two samples that are 30 s apart."""
+    signals = World(Scraping(30.0)).see(300)
+    assert signals.recent_arrivals_per_second is None
+    assert signals.steps == ()

@@ -1,0 +1,83 @@
+"""A whole run: whoever comes is served or counted, and pods cost what they cost."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths, step_rates
+from millrace_operator.autoscale.simulate.run import Choice, Run, Setting, simulate
+from millrace_operator.autoscale.simulate.scalers import Static
+
+TTFT = Objective("TimeToFirstToken", 95, 1.0)
+HARDWARE = Hardware(cold_start_seconds=30, cold_start_spread=0.0)
+SETTING = Setting(HARDWARE, (TTFT,))
+LENGTHS = fixed_lengths(500, 100)
+
+
+@dataclass
+class Planned:
+    """Counts by time."""
+
+    counts: dict[float, int]
+    tick_seconds: float = 5.0
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        del signals
+        return Choice(next(count for until, count in self.counts.items() if now < until), "planned")
+
+
+def run(scaler: Planned | Static, rate: float = 4.0, seconds: float = 600.0, **other: object) -> Run:
+    load = draw_requests(lambda _: rate, rate, seconds, LENGTHS, seed=5)
+    return simulate(replace(SETTING, **other), scaler, load, seconds)  # type: ignore[arg-type]
+
+
+def test_everybody_who_comes_is_answered() -> None:
+    done = run(Static(2), initial_replicas=2)
+    assert len(done.answers) == done.num_arrived > 2000
+    assert done.num_refused == 0
+    assert done.average_replicas == 2.0
+    assert done.attainment((TTFT,)) > 0.99
+
+
+def test_too_few_replicas_miss_the_objective() -> None:
+    assert run(Static(1), rate=30.0).attainment((TTFT,)) < 0.3
+
+
+def test_a_new_replica_costs_from_its_creation_and_serves_after_its_cold_start() -> None:
+    done = run(Planned({100: 1, 1e9: 2}))
+    assert done.pod_seconds == pytest.approx(100 + 2 * 500, abs=5)
+    ready = [moment.at for moment in done.moments if moment.num_ready == 2]
+    assert ready[0] == pytest.approx(130, abs=5)
+
+
+def test_a_replica_that_goes_finishes_what_it_has_and_is_paid_for_until_then() -> None:
+    done = run(Planned({300: 3, 1e9: 1}), rate=8.0, initial_replicas=3)
+    assert len(done.answers) == done.num_arrived
+    assert 3 * 300 + 300 < done.pod_seconds < 3 * 300 + 300 + 2 * 60
+
+
+def test_while_no_replica_is_ready_requests_are_refused_and_count_as_missed() -> None:
+    done = run(Planned({1e9: 1}), initial_replicas=0)
+    assert done.num_refused > 100
+    assert done.attainment((TTFT,)) < 1 - done.num_refused / done.num_arrived + 0.01
+
+
+def test_turning_back_is_a_reversal_and_going_on_is_none() -> None:
+    done = run(Planned({100: 1, 200: 2, 300: 3, 400: 2, 1e9: 3}))
+    assert done.count_reversals() == 2
+    assert done.count_reversals(within_seconds=50) == 0
+
+
+def test_a_run_is_reproducible() -> None:
+    one, other = run(Static(2)), run(Static(2))
+    assert one.answers == other.answers
+
+
+def test_a_load_follows_its_rate() -> None:
+    rate_at = step_rates((2, 10, 1), (100, 100, 100))
+    times = [request.at for request in draw_requests(rate_at, 10, 400, LENGTHS, seed=1)]
+    for begin, rate in ((0, 2), (100, 10), (200, 1), (300, 1)):
+        assert sum(begin <= at < begin + 100 for at in times) == pytest.approx(100 * rate, rel=0.25)
