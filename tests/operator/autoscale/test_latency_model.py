@@ -108,3 +108,15 @@ def test_a_hundred_pods_remember_as_long_as_one() -> None:
             model = model.learn(sample(rng, noise=0.05), forgetting=0.01 / 100)
     one = fit(300, noise=0.05)
     assert model.gram[0][0] == pytest.approx(100 * one.gram[0][0], rel=0.2)
+
+
+def test_long_contexts_do_not_hide_the_empty_step() -> None:
+    """Regressors of very different sizes: tens of sequences with thousands of tokens each."""
+    rng, model = random.Random(6), LatencyModel()
+    for _ in range(200):
+        batch = rng.uniform(5, 60)
+        tokens, context = batch + rng.uniform(0, 400), batch * rng.uniform(4000, 5000)
+        seconds = (0.026 + 3.5e-5 * tokens + 3e-8 * context) * (1 + rng.uniform(-0.02, 0.02))
+        model = model.learn(StepMoments("pod-0", seconds, batch, tokens, context, 50))
+    assert model.alpha == pytest.approx(0.026, rel=0.05)
+    assert model.gamma == pytest.approx(3e-8, rel=0.1)
