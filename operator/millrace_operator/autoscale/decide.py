@@ -44,7 +44,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
 def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Situation:
     rate = signals.arrival_rate
     horizon = (memory.cold_start_seconds or policy.cold_start_seconds) + policy.tick_seconds
-    forecast = None if rate is None else forecast_rate(memory.rates, rate, horizon)
+    forecast = None if rate is None else forecast_rate(memory.rates, rate, horizon, policy.windows.recent)
     capacity = _find_capacity(policy, memory)
     per_replica = capacity.rate * policy.target_utilisation if capacity else None
     tick = Situation(

@@ -5,9 +5,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-TREND_SECONDS = 30.0
-RATE_WINDOW_SECONDS = 20.0
-"""As `queries.Windows.recent`."""
 MIN_POINTS = 5
 SIGNIFICANCE = 3.0
 """A trend counts only beyond this many standard errors, or noise alone would add replicas."""
@@ -59,18 +56,20 @@ def _slope_variance(times: Sequence[float], mean: float, spread: float, window: 
     return total / window
 
 
+def trend_seconds(window_seconds: float) -> float:
+    """Return over how long a trend is looked for: half as long again as each rate was counted."""
+    return 1.5 * window_seconds
+
+
 def forecast_rate(
-    points: Sequence[RatePoint],
-    rate: float,
-    horizon_seconds: float,
-    window_seconds: float = RATE_WINDOW_SECONDS,
+    points: Sequence[RatePoint], rate: float, horizon_seconds: float, window_seconds: float
 ) -> float:
     """The rate expected after the horizon: never under the present one, at most double it.
 
     `window_seconds` is the time over which each point's rate was counted.
     """
     latest = points[-1].at if points else 0.0
-    recent = [point for point in points if latest - point.at <= TREND_SECONDS]
+    recent = [point for point in points if latest - point.at <= trend_seconds(window_seconds)]
     trend = fit_trend(recent, window_seconds)
     if trend.slope <= SIGNIFICANCE * trend.error:
         return rate

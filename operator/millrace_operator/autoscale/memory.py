@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from millrace_operator.autoscale.forecast import RatePoint
+from millrace_operator.autoscale.forecast import RatePoint, trend_seconds
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
 from millrace_operator.autoscale.observation import Signals, StepMoments
 from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.windows import Cadence
 
-RATES_KEPT_SECONDS = 60.0
 COLD_STARTS_KEPT = 20
 LONGEST_COLD_START = 3600.0
 """Seconds. A pod that took longer was Ready before, and we have not seen it."""
@@ -39,6 +39,7 @@ class Memory:
     """Since when the count is what it is, and every replica of it has served."""
     pods: dict[str, float] = field(default_factory=dict)
     """When each pod was first seen to report."""
+    cadence: Cadence = field(default_factory=Cadence)
     learned: dict[str, float] = field(default_factory=dict)
     """When the model learned from each pod last."""
     prompt_tokens: float | None = None
@@ -61,7 +62,7 @@ class Memory:
 
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
     """The memory after an observation: rates, request shape and what the model learned."""
-    rates = tuple(point for point in memory.rates if now - point.at <= RATES_KEPT_SECONDS)
+    rates = tuple(point for point in memory.rates if now - point.at <= trend_seconds(policy.windows.recent))
     rate = signals.recent_arrivals_per_second
     if rate is None:
         rate = signals.arrivals_per_second
@@ -74,6 +75,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         desired=memory.desired if memory.desired is not None else signals.replicas,
         rates=rates,
         pods=pods,
+        cadence=memory.cadence.observe(signals.sampled_at),
         model=_learn(memory, warm, policy, now),
         learned={pod: at for pod, at in memory.learned.items() if pod in pods}
         | {steps.pod: now for steps in warm},
@@ -110,6 +112,6 @@ def _learn(memory: Memory, warm: Sequence[StepMoments], policy: Policy, now: flo
     model = memory.model
     for steps in warm:
         since = now - memory.learned.get(steps.pod, -math.inf)
-        weight = min(since / policy.step_window_seconds, 1.0)
+        weight = min(since / policy.windows.recent, 1.0)
         model = model.learn(steps, weight=weight, forgetting=FORGETTING * weight / len(warm))
     return model

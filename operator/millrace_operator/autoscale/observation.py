@@ -75,6 +75,8 @@ class Signals:
     latencies: tuple[Latency, ...] = ()
     steps: tuple[StepMoments, ...] = ()
     pods: frozenset[str] = frozenset()
+    sampled_at: dict[str, float] = field(default_factory=dict)
+    """When the newest sample of each replica was taken, in seconds since 1970, old ones too."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Signals that are unknown, with the reason."""
 

@@ -74,5 +74,5 @@ def _fits(tick: Situation, replicas: int) -> bool:
     estimate = tick.estimate
     if estimate.forecast is None or estimate.per_replica is None:
         return True
-    doubt = ERRORS_OF_RATE * math.sqrt(estimate.forecast / tick.policy.rate_window_seconds)
+    doubt = ERRORS_OF_RATE * math.sqrt(estimate.forecast / tick.policy.windows.rate)
     return estimate.forecast + doubt <= replicas * estimate.per_replica * (1 - tick.policy.dead_band)

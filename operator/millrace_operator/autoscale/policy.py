@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
+
 LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken"]
 
 
@@ -49,12 +51,8 @@ class Policy:
     """The time within which the waiting queue is to be worked off."""
     cold_start_seconds: float = 30.0
     """From decision to a serving replica, until one has been measured."""
-    rate_window_seconds: float = 60.0
-    """The time over which arrivals are counted, as `queries.Windows.rate`."""
-    latency_window_seconds: float = 60.0
-    """How far back a measured percentile looks, as `queries.Windows.latency` does."""
-    step_window_seconds: float = 20.0
-    """How far back the means of a replica's steps look, as `queries.Windows.recent` does."""
+    windows: Windows = DEFAULT_WINDOWS
+    """How far back the signals look."""
     warm_up_seconds: float = 10.0
     """A replica's first seconds, whose steps teach the model nothing."""
     scale_down_window_seconds: float = 180.0

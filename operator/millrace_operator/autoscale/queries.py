@@ -6,10 +6,10 @@ hundred services. Each series is labelled with its signal's name.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
+from millrace_operator.autoscale.windows import Windows
 from millrace_runtime import contract
 
 LABEL_SIGNAL: Final = "signal"
@@ -25,21 +25,6 @@ BY_SERVICE = "namespace, service"
 BY_POD = "namespace, service, pod"
 BY_CLAIM = "namespace, service, exported_namespace, exported_service"
 """The gateway names services by the labels that a scrape may have moved out of its own labels' way."""
-
-
-@dataclass(frozen=True)
-class Windows:
-    """How far back queries look, in seconds; at least four scrape intervals each."""
-
-    rate: float = 60.0
-    recent: float = 20.0
-    latency: float = 60.0
-    max_age: float = 15.0
-    """Older samples are those of something gone: three scrape intervals."""
-    timeout: float = 2.0
-
-
-DEFAULT_WINDOWS = Windows()
 
 
 def build_query(objectives: Iterable[Objective], windows: Windows) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from millrace_operator.autoscale.observation import Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import DEFAULT_WINDOWS, LABEL_SIGNAL, Windows
+from millrace_operator.autoscale.queries import LABEL_SIGNAL
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 from millrace_operator.cluster.kinds import ServiceKey
 
 EVERYTHING = "every signal"
@@ -128,6 +129,7 @@ def read_signals(
         latencies=tuple(_read_latencies(reader, objectives)),
         steps=tuple(_read_steps(reader, fresh)),
         pods=fresh,
+        sampled_at=reader.by_pod("age", pods),
         rejected=reader.rejected,
     )
 

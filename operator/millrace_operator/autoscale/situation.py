@@ -55,7 +55,7 @@ class Situation:
     def is_settled(self) -> bool:
         """Whether the present replicas have all served for as long as a measured percentile looks back."""
         since = self.memory.settled_since
-        return since is not None and self.now - since >= self.policy.latency_window_seconds
+        return since is not None and self.now - since >= self.policy.windows.latency
 
     @property
     def is_idle(self) -> bool:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import Spec
 from millrace_operator.scaling.settings import ScalingSettings
 
 
-def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
+def read_policy(spec: Spec, settings: ScalingSettings, windows: Windows = DEFAULT_WINDOWS) -> Policy:
     """Return the autoscaler's policy for a service. Raises ValueError for a target that is no duration."""
     return Policy(
         min_replicas=spec.scaling.min_replicas,
@@ -22,6 +23,7 @@ def read_policy(spec: Spec, settings: ScalingSettings) -> Policy:
         tick_seconds=settings.tick_seconds,
         scale_down_window_seconds=settings.scale_down_window_seconds,
         max_sequences=spec.engine.max_sequences,
+        windows=windows,
     )
 
 

@@ -6,8 +6,12 @@ from typing import Any
 import aiohttp
 
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import DEFAULT_WINDOWS, Windows, build_query
+from millrace_operator.autoscale.queries import build_query
 from millrace_operator.autoscale.reading import Reading, Sample, SignalError, parse_samples, sort_samples
+from millrace_operator.autoscale.windows import Windows
+
+TIMEOUT_SECONDS = 2.0
+"""Of one question."""
 
 
 async def fetch_reading(
@@ -15,15 +19,18 @@ async def fetch_reading(
     prometheus_url: str,
     objectives: Iterable[Objective],
     now: float,
-    windows: Windows = DEFAULT_WINDOWS,
+    windows: Windows,
+    *,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> Reading:
     """Return what Prometheus knows of every service at `now` (seconds since 1970), or why it does not say.
 
-    `objectives` are those of all services; equal percentiles of a metric are asked for once.
+    `objectives` are those of the services that the answer is for; equal percentiles of a metric are asked for
+    once. `timeout` is in seconds.
     """
     query = build_query({objective.name: objective for objective in objectives}.values(), windows)
     try:
-        samples = await _query(session, prometheus_url, query, now, windows.timeout)
+        samples = await _query(session, prometheus_url, query, now, timeout)
     except SignalError as error:
         return Reading(now, windows, failure=str(error))
     return Reading(now, windows, sort_samples(samples))

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -16,6 +16,7 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.reading import Reading, read_signals
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.pods import read_pod
@@ -49,11 +50,13 @@ class ScalingLoop:
         settings: ScalingSettings,
         on_change: Callable[[ServiceKey], None],
         is_leader: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
         self._settings = settings
         self._on_change = on_change
         self._is_leader = is_leader
+        self._clock = clock
         self._memories: dict[ServiceKey, Memory] = {}
         self.considered: dict[ServiceKey, Considered] = {}
 
@@ -79,8 +82,23 @@ class ScalingLoop:
         self._forget_all_but(policies.keys())
         if not policies:
             return
+        await asyncio.gather(
+            *(
+                self._consider_all(
+                    {key: policy for key, policy in policies.items() if policy.windows == windows}, session
+                )
+                for windows in {policy.windows for policy in policies.values()}
+            )
+        )
+
+    async def _consider_all(
+        self, policies: Mapping[ServiceKey, Policy], session: aiohttp.ClientSession
+    ) -> None:
+        """Ask one question for services of the same windows, and decide for each."""
         objectives = [objective for policy in policies.values() for objective in policy.objectives]
-        reading = await fetch_reading(session, self._settings.prometheus_url, objectives, time.time())
+        windows = next(iter(policies.values())).windows
+        url = self._settings.prometheus_url
+        reading = await fetch_reading(session, url, objectives, self._clock(), windows)
         for key, policy in policies.items():
             try:
                 self._consider(key, policy, reading)
@@ -92,9 +110,14 @@ class ScalingLoop:
             try:
                 spec = Spec.model_validate((self._cache.service(key) or {}).get("spec"))
                 if spec.scaling.mode is not ScalingMode.EXTERNAL:
-                    yield key, read_policy(spec, self._settings)
+                    yield key, read_policy(spec, self._settings, self._fit_windows(key))
             except ValueError:
                 continue  # the planner says in status what is wrong with it
+
+    def _fit_windows(self, key: ServiceKey) -> Windows:
+        """Return how far back to look for a service, by how often its replicas were scraped so far."""
+        memory = self._memories.get(key)
+        return fit_windows(memory.cadence.interval_seconds) if memory else DEFAULT_WINDOWS
 
     def _forget_all_but(self, keys: AbstractSet[ServiceKey]) -> None:
         """Forget the memories and decisions of all services but these."""

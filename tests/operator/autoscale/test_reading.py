@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import DEFAULT_WINDOWS, build_signals
+from millrace_operator.autoscale.queries import build_signals
 from millrace_operator.autoscale.reading import (
     EVERYTHING,
     Reading,
@@ -13,6 +13,7 @@ from millrace_operator.autoscale.reading import (
     read_signals,
     sort_samples,
 )
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 from millrace_operator.cluster.kinds import ServiceKey
 
 NOW = 1_700_000_000.0

@@ -34,8 +34,9 @@ SLOW = Hardware(
 TRUTH = LatencyModel(coefficients=(0.02, 0.002, 2e-6))
 CAPACITY = find_capacity(Replica(TRUTH, 40, 40, 16), POLICY.objectives).rate
 RECOVERY = 2 * SLOW.cold_start_seconds + 30
+PEAK_ENDS = 400.0
 SEEDS = (1, 2, 3)
-INTERVALS = (2.0, 5.0, 15.0)
+INTERVALS = (2.0, 5.0, 15.0, 30.0, 60.0)
 """Of scrapes, in seconds."""
 
 Rate = Callable[[float], float]
@@ -83,9 +84,14 @@ def live(rate_at: Rate, seconds: float, seed: int = 1, scraping: Scraping | None
 
 def ramp(at: float) -> float:
     """A third of a replica's capacity, up to three times it within a minute, then nothing."""
-    if at >= 240:
+    if at >= PEAK_ENDS:
         return 0.0
     return CAPACITY * min(0.33 + max(at - 60, 0) * 2.67 / 60, 3.0)
+
+
+def slack(interval: float) -> float:
+    """What an interval of more than half a minute costs: load is seen only when it is scraped."""
+    return 2 * interval if interval > 30 else 0.0
 
 
 def count_changes(counts: list[int]) -> int:
@@ -95,11 +101,12 @@ def count_changes(counts: list[int]) -> int:
 @pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_ramp_to_three_replicas_load_is_followed_and_left_again(seed: int, interval: float) -> None:
-    day = live(ramp, 420, seed, Scraping(interval))
+    end = PEAK_ENDS + 120 + 6 * interval
+    day = live(ramp, end, seed, Scraping(interval))
     assert max(day.desired()) >= 4
-    assert day.late(120 + RECOVERY, 240) <= 0.05
+    assert day.late(120 + RECOVERY + slack(interval), PEAK_ENDS) <= 0.05
     assert day.desired()[-1] == 1
-    assert day.reasons(415, 420) == {Reason.AT_MINIMUM}
+    assert day.reasons(end - 5, end) == {Reason.AT_MINIMUM}
     assert day.run.num_refused == 0
     assert len(day.run.answers) == day.run.num_arrived
 
@@ -107,16 +114,16 @@ def test_a_ramp_to_three_replicas_load_is_followed_and_left_again(seed: int, int
 @pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_sudden_jump_recovers_within_two_cold_starts_and_half_a_minute(seed: int, interval: float) -> None:
-    day = live(lambda at: CAPACITY * (0.33 if at < 60 else 3.0), 180, seed, Scraping(interval))
-    assert day.late(60 + RECOVERY, 180) <= 0.05
+    day = live(lambda at: CAPACITY * (0.33 if at < 60 else 3.0), 300, seed, Scraping(interval))
+    assert day.late(60 + RECOVERY + slack(interval), 300) <= 0.05
 
 
 def test_prometheus_lost_at_the_peak_holds_every_replica() -> None:
-    day = live(ramp, 330, scraping=Scraping(5.0, is_down=lambda at: 150 <= at < 280))
+    day = live(ramp, PEAK_ENDS, scraping=Scraping(5.0, is_down=lambda at: 150 <= at < 280))
     [held] = set(day.desired(152, 280))
     assert day.reasons(152, 280) == {Reason.SIGNALS_MISSING}
     # Afterwards a whole window has to be seen before anything goes.
-    assert set(day.desired(280, 310)) == {held}
+    assert min(day.desired(280, 310)) == held
 
 
 @pytest.mark.parametrize("seed", SEEDS)

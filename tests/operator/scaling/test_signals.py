@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import Windows
 from millrace_operator.autoscale.reading import Reading
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.scaling.signals import fetch_reading
 from tests.addresses import needs_ipv6
@@ -39,7 +39,7 @@ async def prometheus(
 
 async def ask(url: str, *objectives: Objective, timeout: float = 2.0) -> Reading:
     async with aiohttp.ClientSession() as session:
-        return await fetch_reading(session, url, objectives, NOW, Windows(timeout=timeout))
+        return await fetch_reading(session, url, objectives, NOW, DEFAULT_WINDOWS, timeout=timeout)
 
 
 async def test_one_query_asks_for_everything_and_once_for_each_percentile() -> None:

@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import DEFAULT_WINDOWS, Windows
 from millrace_operator.autoscale.reading import Reading, Sample, read_signals
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.counters import TOKEN_BUCKETS, Counters
 from millrace_operator.autoscale.simulate.counters import Sample as Scrape
 from millrace_operator.autoscale.simulate.rates import Span, find_span, histogram_quantile, increase
 from millrace_operator.autoscale.simulate.service import Pod, Service
+from millrace_operator.autoscale.windows import Windows
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_runtime.contract import LATENCY_BUCKETS
 
+LEAST_KEPT_SECONDS = 120.0
+SCRAPES_KEPT = 8
+"""Of a target, at least: more than any window holds."""
 KEY = ServiceKey("simulated", "service")
 _COUNTER = {name: index for index, name in enumerate(Counters.NAMES)}
 _STEP_MEANS = ("step_seconds", "step_sequences", "step_tokens", "step_context")
@@ -39,7 +42,6 @@ class Scraping:
     """Of the scrapes."""
     is_down: Callable[[float], bool] = never
     """Whether it neither scrapes nor answers at a time."""
-    windows: Windows = DEFAULT_WINDOWS
 
 
 class _Series:
@@ -95,20 +97,20 @@ class Prometheus:
         self._service = service
         self._scraping = scraping
         self._rng = random.Random(seed)  # noqa: S311  a simulation
-        self._keep_seconds = max(scraping.windows.rate, scraping.windows.latency)
+        self._keep_seconds = max(LEAST_KEPT_SECONDS, SCRAPES_KEPT * scraping.interval_seconds)
         self._gateway = _Series(self._keep_seconds)
         self._targets: dict[Pod, _Series] = {}
         self._repeat(self._scrape_gateway)
 
-    def observe(self, objectives: Sequence[Objective]) -> Signals:
+    def observe(self, objectives: Sequence[Objective], windows: Windows) -> Signals:
         """Return what the operator sees now: of Prometheus, and of the pods in the API server."""
         self._find_targets()
         now, pods = self._agenda.now, self._service.active
         if self._scraping.is_down(now):
-            reading = Reading(now, self._scraping.windows, failure="Prometheus did not answer")
+            reading = Reading(now, windows, failure="Prometheus did not answer")
         else:
-            found = dict(self._query(objectives))
-            reading = Reading(now, self._scraping.windows, {KEY: found} if self._targets else {})
+            found = dict(self._query(objectives, windows))
+            reading = Reading(now, windows, {KEY: found} if self._targets else {})
         signals = read_signals(reading, KEY, frozenset(pod.name for pod in pods), objectives)
         starts = {pod.name: pod.ready_at - pod.created_at for pod in pods if pod.ready_at is not None}
         return replace(signals, ready_replicas=len(starts), cold_starts=starts)
@@ -149,9 +151,8 @@ class Prometheus:
             self._targets[pod].add(pod.engine.sample())
         return is_there
 
-    def _query(self, objectives: Iterable[Objective]) -> Iterator[tuple[str, list[Sample]]]:
+    def _query(self, objectives: Iterable[Objective], windows: Windows) -> Iterator[tuple[str, list[Sample]]]:
         """Yield the samples of every signal, by its name."""
-        windows = self._scraping.windows
         yield from self._list_gauges()
         yield from self._list_arrivals("", windows.rate)
         yield from self._list_arrivals("recent_", windows.recent)

@@ -13,6 +13,7 @@ from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.prometheus import Prometheus, Scraping
 from millrace_operator.autoscale.simulate.service import Service
+from millrace_operator.autoscale.windows import Windows
 
 
 class Choice(NamedTuple):
@@ -26,6 +27,8 @@ class Scaler(Protocol):
     """What decides how many replicas there are."""
 
     tick_seconds: float
+    windows: Windows
+    """How far back its signals look at the next tick."""
 
     def choose(self, signals: Signals, now: float) -> Choice:
         """Return the count from now on."""
@@ -121,7 +124,7 @@ def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds:
 
     def tick() -> None:
         service.remove_drained()
-        signals = prometheus.observe(setting.objectives)
+        signals = prometheus.observe(setting.objectives, scaler.windows)
         choice = scaler.choose(signals, agenda.now)
         run.moments.append(Moment(agenda.now, choice, signals, len(service.ready)))
         service.scale(choice.replicas)

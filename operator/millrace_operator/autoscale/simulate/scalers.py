@@ -1,6 +1,6 @@
 """Who decides in a simulation: our autoscaler, and a count that never changes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.decision import Decision
@@ -8,6 +8,7 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.simulate.run import Choice
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
 
 
 class Ours:
@@ -19,9 +20,15 @@ class Ours:
         self.memory = memory or Memory()
         self.decision: Decision | None = None
 
+    @property
+    def windows(self) -> Windows:
+        """As long as the scrapes of the replicas ask for."""
+        return fit_windows(self.memory.cadence.interval_seconds)
+
     def choose(self, signals: Signals, now: float) -> Choice:
         """Decide."""
-        self.decision, self.memory = decide(self.policy, signals, self.memory, now)
+        policy = replace(self.policy, windows=self.windows)
+        self.decision, self.memory = decide(policy, signals, self.memory, now)
         return Choice(self.decision.desired, self.decision.message)
 
 
@@ -31,6 +38,7 @@ class Static:
 
     replicas: int
     tick_seconds: float = 15.0
+    windows: Windows = DEFAULT_WINDOWS
 
     def choose(self, signals: Signals, now: float) -> Choice:
         """Keep the count."""

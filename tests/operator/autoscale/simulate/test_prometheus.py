@@ -10,6 +10,7 @@ from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.prometheus import Prometheus, Scraping
 from millrace_operator.autoscale.simulate.service import Service
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
 
 OBJECTIVES = (Objective("TimeToFirstToken", 95, 1.0), Objective("TimePerOutputToken", 95, 0.1))
 EXACT = Hardware(noise=0.0, unevenness=0.0, stalls_per_hour=0.0)
@@ -18,7 +19,8 @@ EXACT = Hardware(noise=0.0, unevenness=0.0, stalls_per_hour=0.0)
 class World:
     """A service with two replicas, and four requests a second of 500 and 50 tokens."""
 
-    def __init__(self, scraping: Scraping, rate: float = 4.0) -> None:
+    def __init__(self, scraping: Scraping, rate: float = 4.0, windows: Windows = DEFAULT_WINDOWS) -> None:
+        self.windows = windows
         self.agenda = Agenda()
         self.answers: list[Answer] = []
         self.service = Service(self.agenda, EXACT, 1, self.answers.append)
@@ -30,9 +32,9 @@ class World:
 
     def see(self, at: float) -> Signals:
         """Observe once before, as each tick does, and at a time."""
-        self.prometheus.observe(OBJECTIVES)
+        self.prometheus.observe(OBJECTIVES, self.windows)
         self.agenda.run_until(at)
-        return self.prometheus.observe(OBJECTIVES)
+        return self.prometheus.observe(OBJECTIVES, self.windows)
 
 
 @pytest.mark.parametrize("interval", [2.0, 5.0])
@@ -87,8 +89,11 @@ def test_a_prometheus_that_is_down_says_so_and_has_a_gap_afterwards() -> None:
     assert world.see(470).arrivals_per_second == pytest.approx(4.0, rel=0.05)
 
 
-def test_at_a_long_interval_short_windows_are_empty() -> None:
+def test_at_a_long_interval_short_windows_are_empty_and_fitted_ones_are_not() -> None:
     """As at the default of many installations: a rate over 20 s never has two samples that are 30 s apart."""
     signals = World(Scraping(30.0)).see(300)
     assert signals.recent_arrivals_per_second is None
     assert signals.steps == ()
+    fitted = World(Scraping(30.0), windows=fit_windows(30.0)).see(300)
+    assert fitted.recent_arrivals_per_second == pytest.approx(4.0, rel=0.05)
+    assert len(fitted.steps) == 2

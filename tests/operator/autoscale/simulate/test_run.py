@@ -10,6 +10,7 @@ from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths, step_rates
 from millrace_operator.autoscale.simulate.run import Choice, Run, Setting, simulate
 from millrace_operator.autoscale.simulate.scalers import Static
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
 HARDWARE = Hardware(cold_start_seconds=30, cold_start_spread=0.0)
@@ -23,6 +24,7 @@ class Planned:
 
     counts: dict[float, int]
     tick_seconds: float = 5.0
+    windows: Windows = DEFAULT_WINDOWS
 
     def choose(self, signals: Signals, now: float) -> Choice:
         del signals
