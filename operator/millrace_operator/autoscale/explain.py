@@ -31,8 +31,9 @@ def explain_terms(
     """One line: what was decided, by which term, with its figures."""
     estimate, signals = tick.estimate, tick.signals
     load = {name: why for name, why in signals.rejected.items() if name in LOAD_SIGNALS}
-    change = f"{desired} replicas" if desired == tick.current else f"{tick.current} -> {desired} replicas"
-    parts = [f"{reason}: {change}", _name_binding(binding, candidates), *_name_load(tick)]
+    before = "" if desired == tick.current else f"{tick.current} -> "
+    replicas = "replica" if desired == 1 else "replicas"
+    parts = [f"{reason}: {before}{desired} {replicas}", _name_binding(binding, candidates), *_name_load(tick)]
     if estimate.violated:
         parts.append(f"missed as measured: {', '.join(estimate.violated)}")
     if estimate.capacity and estimate.capacity.infeasible:
@@ -59,7 +60,7 @@ def _name_load(tick: Situation) -> list[str]:
         planned, limit = estimate.per_replica, estimate.capacity.limit
         parts.append(f"a replica is planned for {planned:.2f} requests/s (limit: {limit})")
     else:
-        parts.append(f"the latency model is not fitted yet ({tick.memory.model.num_samples} samples)")
+        parts.append(tick.memory.model.describe_doubt() or "the length of its requests is not known yet")
     if signals.waiting:
         parts.append(f"{signals.waiting:.0f} waiting")
     if tick.current > signals.ready_replicas:

@@ -68,6 +68,16 @@ class LatencyModel:
             and sum(self.coefficients) > 0
         )
 
+    def describe_doubt(self) -> str | None:
+        """Say why the fit may not be planned with; None where it may."""
+        if self.is_fitted:
+            return None
+        error = self.relative_error
+        if self.num_samples < MIN_SAMPLES or error is None:
+            return f"the latency model is not fitted yet ({self.num_samples} of {MIN_SAMPLES} samples)"
+        found, most = round(100 * error), round(100 * MAX_RELATIVE_ERROR)
+        return f"the latency model does not fit: it is {found} % off, and {most} % may be planned with"
+
     def predict(self, tokens: float, context_tokens: float) -> float:
         """Seconds of a step."""
         return self.alpha + self.beta * tokens + self.gamma * context_tokens

@@ -1,6 +1,6 @@
-"""PromQL over the names in `contract`: one query for every signal of every service. Pure.
+"""PromQL over the names in `contract`: one query for all services of one scrape interval. Pure.
 
-One answer for the whole cluster, because a query each was what the operator did most: 20 a tick and
+One answer for all, because a query each was what the operator did most: 20 a tick and
 service held an idle operator at 1.0 % of a core, and Prometheus would see a thousand a second from a
 hundred services. Each series is labelled with its signal's name.
 """

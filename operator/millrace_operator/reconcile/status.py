@@ -208,7 +208,7 @@ def _scaling_active(inputs: StatusInputs) -> Truth:
             "ScalingActive", None, Reason.STARTING, "no decision has been made yet"
         )
     if advice.is_held:
-        return Truth("ScalingActive", False, Reason.SIGNALS_MISSING, _held_text(inputs, advice.reason))
+        return Truth("ScalingActive", False, Reason.SIGNALS_MISSING, _held_text(inputs))
     if mode is ScalingMode.DRY_RUN:
         return Truth("ScalingActive", True, Reason.DRY_RUN, "decisions are shown in status, not followed")
     low, high = inputs.spec.scaling.min_replicas, inputs.spec.scaling.max_replicas
@@ -217,8 +217,9 @@ def _scaling_active(inputs: StatusInputs) -> Truth:
     )
 
 
-def _held_text(inputs: StatusInputs, reason: str) -> str:
-    return f"signals are missing ({reason}), so the count is held at {inputs.count.desired}, never lowered"
+def _held_text(inputs: StatusInputs) -> str:
+    held = inputs.count.desired
+    return f"the count is held at {held} and never lowered; status.scaling.message names the missing signals"
 
 
 def _objectives_met(inputs: StatusInputs) -> Truth | None:

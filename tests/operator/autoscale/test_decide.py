@@ -260,6 +260,20 @@ def test_an_objective_out_of_reach_is_reported_and_not_scaled_on() -> None:
     assert "cannot be met by an idle replica" in decision.message
 
 
+def test_a_message_counts_replicas_and_says_why_there_is_no_model() -> None:
+    said = decide(POLICY, seen(1, 1.0), Memory(desired=1), 0.0)[0].message
+    assert said.startswith("Learning: 1 replica; learning asks for 1; ")
+    assert "the latency model is not fitted yet (0 of 5 samples)" in said
+    assert decide(POLICY, seen(2, 1.0), Memory(desired=2), 0.0)[0].message.startswith("Learning: 2 replicas;")
+    poor = LatencyModel(num_samples=93, relative_error=0.52, coefficients=(0.02, 0.002, 2e-6))
+    said = decide(POLICY, seen(1, 1.0), Memory(desired=1, model=poor), 0.0)[0].message
+    assert "the latency model does not fit: it is 52 % off, and 35 % may be planned with" in said
+    grown = decide(POLICY, seen(1, 8.0), remembered(1), 0.0)[0].message
+    assert grown.startswith("ScalingUp: 1 -> 3 replicas; ")
+    shrunk = decide(POLICY, seen(2, 0.1), remembered(2), 0.0)[0].message
+    assert shrunk.startswith("ScalingDown: 2 -> 1 replica; ")
+
+
 def test_steps_of_a_replica_that_warms_up_teach_nothing() -> None:
     steps = (StepMoments("pod-0", 0.5, 4, 4, 100, 50),)
     memory = Memory(desired=1)
