@@ -9,6 +9,7 @@ Forgetting is directional, after Kulhavý: new data replace what is known in the
 night of idle steps, which tell α alone, leaves β and γ as the day has taught them.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,8 +19,8 @@ from millrace_operator.autoscale.observation import StepMoments
 FORGETTING = 0.01
 """The part of what is known in a direction that one whole sample there replaces."""
 RIDGE = 1e-3
-"""Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts, and
-`tests/operator/autoscale/test_workloads.py` took 7.8 replicas instead of 6.2."""
+"""Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts. The ramp of
+`tests/operator/autoscale/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
 TINY = 1e-9
 """Keeps the matrix regular where a regressor was never seen."""
 SCALES = (1.0, 16.0, 4096.0)
@@ -75,7 +76,7 @@ class LatencyModel:
         error = self.relative_error
         if self.num_samples < MIN_SAMPLES or error is None:
             return f"the latency model is not fitted yet ({self.num_samples} of {MIN_SAMPLES} samples)"
-        found, most = round(100 * error), round(100 * MAX_RELATIVE_ERROR)
+        found, most = math.ceil(100 * error), round(100 * MAX_RELATIVE_ERROR)
         return f"the latency model does not fit: it is {found} % off, and {most} % may be planned with"
 
     def predict(self, tokens: float, context_tokens: float) -> float:

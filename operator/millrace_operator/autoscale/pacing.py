@@ -68,8 +68,7 @@ def _fits(tick: Situation, replicas: int) -> bool:
     """Whether the load, and what it may be more than it seems, leaves the smaller fleet's dead band free.
 
     A rate counted over a window is uncertain by the root of rate / window, after Poisson. Without that, a
-    steady load near a step went down and up again every minute or two: 26 changes in seven runs of 300 s, and
-    6 with it (`test_steady_noisy_load_does_not_flap_with_any_seed`).
+    steady load near a step went down and up again every minute or two.
     """
     estimate = tick.estimate
     if estimate.forecast is None or estimate.per_replica is None:
