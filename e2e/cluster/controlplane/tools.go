@@ -6,5 +6,6 @@ package main
 
 import (
 	_ "github.com/prometheus/prometheus/cmd/prometheus"
+	_ "github.com/prometheus/prometheus/cmd/promtool"
 	_ "helm.sh/helm/v3/cmd/helm"
 )
