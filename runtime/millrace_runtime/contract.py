@@ -69,10 +69,15 @@ METRIC_STEP_TOKENS: Final = "vllm:iteration_tokens_total"  # histogram: tokens c
 METRIC_STARTUP: Final = "millrace:startup_time_seconds"  # gauge; label phase
 
 LATENCY_BUCKETS: Final = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
-    10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0,
+    2.5, 3.0, 4.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-"""Upper bounds of METRIC_TTFT, in seconds: vLLM's."""
+"""Upper bounds of METRIC_TTFT, in seconds: vLLM's, and those that people write as targets."""
+TOKEN_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
+    0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Upper bounds of METRIC_TPOT and METRIC_ITL, in seconds."""
 
 # The gateway's own metrics (labels namespace, service).
 METRIC_GATEWAY_ARRIVALS: Final = "millrace_gateway_requests_received_total"

@@ -26,10 +26,6 @@ METRIC_CACHE_CONFIG = "vllm:cache_config_info"
 METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
 METRIC_GENERATION_TOTAL = "vllm:generation_tokens"
 
-_TOKEN_SECONDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
-    0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
 _REQUEST_SECONDS = (
     0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
@@ -53,8 +49,8 @@ class ReplicaMetrics(Collector):
         self.rejected: Counter[str] = Counter()
         self.finished: Counter[str] = Counter(dict.fromkeys(FINISH_REASONS, 0))
         self.time_to_first_token = Histogram(contract.LATENCY_BUCKETS)
-        self.inter_token = Histogram(_TOKEN_SECONDS)
-        self._time_per_output_token = Histogram(_TOKEN_SECONDS)
+        self.inter_token = Histogram(contract.TOKEN_BUCKETS)
+        self._time_per_output_token = Histogram(contract.TOKEN_BUCKETS)
         self._request_seconds = Histogram(_REQUEST_SECONDS)
         self._prompt_tokens = Histogram(_TOKENS)
         self._generation_tokens = Histogram(_TOKENS)
