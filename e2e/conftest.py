@@ -2,7 +2,7 @@
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,13 @@ def make_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def programs() -> Mapping[str, Path]:
+    """Every program of the local cluster, got where it is not here yet."""
+    with going_outside():
+        return get_programs()
 
 
 @pytest.fixture(scope="session")

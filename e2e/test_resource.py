@@ -91,6 +91,7 @@ def objective(**fields: Any) -> dict[str, Any]:
     return {"metric": "TimeToFirstToken", "percentile": 95, "target": "2s", **fields}
 
 
+GPUS = {"limits": {"nvidia.com/gpu": 2}}
 REFUSALS = {
     "an unknown field": (manifest(replicaCount=2), 'unknown field "spec.replicaCount"'),
     "max below min": (
@@ -124,6 +125,29 @@ REFUSALS = {
         manifest(pod={"labels": {"millrace.dev/service": "x"}}),
         "write another key in spec.pod.labels",
     ),
+    "a price in words": (
+        manifest(resources=GPUS, cost={"acceleratorHour": "2,50"}),
+        'write cost.acceleratorHour as decimal text, such as "2.50"',
+    ),
+    "a price of no accelerator": (
+        manifest(resources={"limits": {"cpu": 2}}, cost={"acceleratorHour": "2.50"}),
+        "without one, or with several, write cost.resourceHours",
+    ),
+    "a price of two accelerators": (
+        manifest(
+            resources={"limits": {"nvidia.com/gpu": 1, "rdma/hca": 1}}, cost={"acceleratorHour": "2.50"}
+        ),
+        "without one, or with several, write cost.resourceHours",
+    ),
+    "a negative price of a CPU": (
+        manifest(cost={"resourceHours": {"cpu": "-1"}}),
+        "write each price of cost.resourceHours as decimal text",
+    ),
+    "a currency in words": (
+        manifest(resources=GPUS, cost={"acceleratorHour": "2.50", "currency": "usd"}),
+        "write cost.currency as three capital letters, such as EUR",
+    ),
+    "a currency without a price": (manifest(cost={"currency": "EUR"}), "write a price beside the currency"),
     "an unknown mode": (
         manifest(**scaling(mode="Manual")),
         'supported values: "Automatic", "External", "DryRun"',
@@ -136,6 +160,12 @@ def test_the_api_server_refuses_and_says_what_to_write(
     cluster: LocalCluster, namespace: str, obj: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(cluster, namespace, obj)
+
+
+def test_the_api_server_takes_prices(cluster: LocalCluster, namespace: str) -> None:
+    both = {"acceleratorHour": "2.50", "resourceHours": {"cpu": "0.04"}, "currency": "EUR"}
+    for cost in ({"acceleratorHour": "2.50"}, {"resourceHours": {"cpu": "0.04"}}, both):
+        apply(cluster, namespace, manifest("priced", resources=GPUS, cost=cost), "--dry-run=server")
 
 
 def test_explain_reads_well(cluster: LocalCluster, namespace: str) -> None:  # noqa: ARG001  the CRD is its work

@@ -7,6 +7,10 @@ import time
 from typing import Any
 
 from millrace_operator.autoscale.explain import explain
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale_loop.priors import Priors
+from millrace_operator.autoscale_loop.settings import ScalingSettings
+from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import (
@@ -28,9 +32,8 @@ from millrace_operator.ingest.supervisor import supervise_watches
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.scaling.settings import ScalingSettings
-from millrace_operator.scaling.tick import ScalingLoop
 from millrace_operator.server import Health, Views, serve
+from millrace_operator.service_metrics import ServiceCollector
 
 RESOURCE_RETRY_SECONDS = 2.0
 LEASE = "millrace-operator"
@@ -67,12 +70,15 @@ class Application:
         metrics.follow(
             self.queue, lambda: time.monotonic() - self.ingest.last_event_at, LEASE, self.election.is_leader
         )
+        self.priors = Priors(cluster, self.cache, self.election.is_leader, self._read_memory)
         self.scaling = ScalingLoop(
             self.cache,
             settings.scaling,
             self.queue.add,
             self.election.is_leader,
+            recall=self.priors.recall,
         )
+        metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
         self._reconciler = Reconciler(
             cluster, self.cache, self.ingest.put_written, settings.render, self.scaling.advice
         )
@@ -84,9 +90,14 @@ class Application:
             asyncio.TaskGroup() as group,
         ):
             group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
-            group.create_task(self.election.run())
+            group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
             group.create_task(self.scaling.run())
+            group.create_task(self.priors.run())
+
+    def _read_memory(self, key: ServiceKey) -> Memory | None:
+        considered = self.scaling.considered.get(key)
+        return considered.memory if considered else None
 
     async def _wait_for_resource(self) -> None:
         """Wait until the API server knows InferenceServices: the CRD may come after the operator."""

@@ -7,15 +7,33 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from millrace_operator.application import OperatorSettings, run_operator
+from millrace_operator.autoscale_loop.settings import (
+    TENANT_HEADER,
+    AccessError,
+    PrometheusSettings,
+    ScalingSettings,
+)
 from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.scaling.settings import ScalingSettings
+from millrace_operator.resources.prices import (
+    DEFAULT_CURRENCY,
+    PriceError,
+    Prices,
+    parse_currency,
+    parse_resource_hour,
+)
 from millrace_runtime import contract
 from millrace_runtime.listener import parse_port, read_bind_address
 
+Parsed = TypeVar("Parsed")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+DEFAULT_URL = "http://prometheus-operated.monitoring.svc:9090"
+"""The Service that prometheus-operator makes, in the namespace that most people give it."""
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -24,18 +42,32 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millrace operator", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+    _add_prometheus_flags(parser)
     _add_scaling_flags(parser)
     _add_render_flags(parser)
+    _add_price_flags(parser)
     _add_process_flags(parser)
     return parser
 
 
+def _add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, text: str, metavar: str = "FILE") -> None:
+        parser.add_argument(f"--prometheus-{name}", type=Path, metavar=metavar, help=text)
+
+    parser.add_argument("--prometheus-url", default=DEFAULT_URL, help="Prometheus to read signals from")
+    parser.add_argument("--prometheus-matchers", default="", help='more label matchers, such as cluster="eu"')
+    parser.add_argument("--prometheus-tenant", default="", help=f"whose series to read: {TENANT_HEADER}")
+    add("token-file", "bearer token to send to Prometheus")
+    add("username-file", "name to send to Prometheus, with a password")
+    add("password-file", "password to send to Prometheus")
+    add("headers-file", "more headers to send to Prometheus, one 'Name: value' a line")
+    add("ca-file", "PEM certificates to trust instead of the system's")
+    add("certificate-file", "PEM certificate to show to Prometheus, with its key")
+    add("key-file", "PEM key of that certificate")
+    parser.add_argument("--prometheus-insecure", action="store_true", help="trust any certificate")
+
+
 def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prometheus-url",
-        default="http://prometheus.monitoring.svc:9090",
-        help="Prometheus to read signals from",
-    )
     parser.add_argument(
         "--tick-seconds",
         type=float,
@@ -69,6 +101,32 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_price_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--resource-hour",
+        type=_refusing(parse_resource_hour),
+        action="append",
+        default=[],
+        metavar="NAME=PRICE",
+        help="price of a resource's unit for an hour, such as nvidia.com/gpu=2.50; may be repeated",
+    )
+    parser.add_argument(
+        "--currency", type=_refusing(parse_currency), default=DEFAULT_CURRENCY, help="of these prices"
+    )
+
+
+def _refusing(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """Return `parse` with errors whose text argparse shows."""
+
+    def parse_or_refuse(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except PriceError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_or_refuse
+
+
 def _parse_gateway_port(text: str) -> int:
     """Return the port that each `status.url` names, so it can't be 0. Raises ArgumentTypeError."""
     port = parse_port(text)
@@ -100,10 +158,15 @@ def main(argv: list[str]) -> int:
             "and --workers of at least 1\n"
         )
         return contract.EXIT_BAD_USAGE
+    try:
+        settings = _read_settings(arguments)
+    except AccessError as error:
+        sys.stderr.write(f"millrace operator: {error}\n")
+        return contract.EXIT_BAD_USAGE
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
-        asyncio.run(_run_until_signal(_read_settings(arguments)))
+        asyncio.run(_run_until_signal(settings))
     except BadStartError as error:
         sys.stderr.write(f"millrace operator: {error}\n")
         return 1
@@ -118,15 +181,33 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
             gateway_port=arguments.gateway_port,
             cluster_domain=arguments.cluster_domain,
             image_pull_policy=arguments.image_pull_policy,
+            prices=Prices(arguments.currency, dict(arguments.resource_hour)),
         ),
         scaling=ScalingSettings(
-            arguments.prometheus_url, arguments.tick_seconds, arguments.scale_down_window_seconds
+            _read_prometheus(arguments), arguments.tick_seconds, arguments.scale_down_window_seconds
         ),
         namespace=arguments.namespace,
         identity=arguments.identity,
         bind_address=read_bind_address(os.environ),
         port=arguments.port,
         workers=arguments.workers,
+    )
+
+
+def _read_prometheus(arguments: argparse.Namespace) -> PrometheusSettings:
+    """Return how to ask Prometheus. Raises AccessError for settings that contradict each other."""
+    return PrometheusSettings(
+        url=arguments.prometheus_url,
+        matchers=arguments.prometheus_matchers,
+        tenant=arguments.prometheus_tenant,
+        token_file=arguments.prometheus_token_file,
+        username_file=arguments.prometheus_username_file,
+        password_file=arguments.prometheus_password_file,
+        headers_file=arguments.prometheus_headers_file,
+        ca_file=arguments.prometheus_ca_file,
+        certificate_file=arguments.prometheus_certificate_file,
+        key_file=arguments.prometheus_key_file,
+        is_insecure=arguments.prometheus_insecure,
     )
 
 

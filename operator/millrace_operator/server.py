@@ -1,6 +1,7 @@
 """The operator's own HTTP: /metrics, /healthz and /decisions/NAMESPACE/NAME."""
 
 import dataclasses
+import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +17,10 @@ from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 
 QUEUE_AGE_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
+NOT_LOCAL = (
+    "decisions are shown only to clients in this pod; write: kubectl -n NAMESPACE port-forward pod/NAME "
+    "8090, with the namespace and the pod of the leading operator, and ask 127.0.0.1:8090"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +71,16 @@ async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.Base
         await runner.cleanup()
 
 
+def is_loopback(address: str | None) -> bool:
+    """Whether a peer's address is of this pod alone. An IPv6 socket shows IPv4 peers as ::ffff:127.0.0.1."""
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
 def build_app(views: Views) -> web.Application:
     """Return the HTTP application."""
     app, pages = web.Application(), Pages(views)
@@ -94,7 +109,13 @@ class Pages:
         return web.json_response(facts, status=200 if health.is_well else 503)
 
     async def render_decision(self, request: web.Request) -> web.Response:
-        """Return the last decision for a service and its inputs; 503 from a replica that does not lead."""
+        """Return the last decision for a service and its inputs; 503 from a replica that does not lead.
+
+        Other peers than this pod's own get a 403: a decision tells of one tenant's load, and any pod of the
+        cluster may reach this port. `kubectl port-forward` comes from within, and takes a right to do so.
+        """
+        if not is_loopback(request.remote):
+            return web.json_response({"error": NOT_LOCAL}, status=403)
         health = self._views.read_health()
         key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         if not health.is_leader:

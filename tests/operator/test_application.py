@@ -5,10 +5,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from prometheus_client import generate_latest
 
 from e2e.polling import wait_until_async
 from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
+from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE
@@ -17,12 +19,17 @@ from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.scaling.settings import ScalingSettings
 from tests.operator.cluster.test_connection import FakeAccess
 from tests.operator.world import KEY, make_service
 
 SETTINGS = OperatorSettings(
-    RenderSettings(), ScalingSettings("http://127.0.0.1:9"), "millrace-system", "test", "127.0.0.1", 0, 2
+    RenderSettings(),
+    ScalingSettings(PrometheusSettings("http://127.0.0.1:9")),
+    "millrace-system",
+    "test",
+    "127.0.0.1",
+    0,
+    2,
 )
 
 
@@ -39,7 +46,10 @@ def cluster() -> FakeCluster:
 async def application(cluster: FakeCluster) -> AsyncIterator[Application]:
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     cluster.put(make_service())
-    tasks = [asyncio.create_task(application.election.run()), asyncio.create_task(application._lead())]
+    tasks = [
+        asyncio.create_task(application.election.run(application.priors.leave)),
+        asyncio.create_task(application._lead()),
+    ]
     yield application
     for task in tasks:
         task.cancel()
@@ -59,10 +69,34 @@ async def cancel(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_services_are_among_the_metrics(application: Application, cluster: FakeCluster) -> None:
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    text = generate_latest(application._metrics.registry).decode()
+    assert 'millrace_desired_replicas{namespace="shop",service="chat"} 1.0' in text
+
+
 @pytest.mark.usefixtures("application")
 async def test_a_leader_sees_everything_first_and_then_acts(cluster: FakeCluster) -> None:
     await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     assert cluster.objects[("InferenceService", *KEY)]["status"]["observedGeneration"] == 1
+
+
+async def test_a_leader_that_ends_writes_down_what_it_knows_and_then_gives_the_lease_back(
+    cluster: FakeCluster,
+) -> None:
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    service = cluster.put(make_service(scaling={"mode": "External"}, replicas=1))
+    campaign = asyncio.create_task(application.election.run(application.priors.leave))
+    await wait_until_async("it leads", application.election.is_leader)
+    changes = [{"at": "2026-01-01T00:00:00Z", "from": 1, "to": 2, "reason": "External", "binding": "x"}]
+    application.cache.put({**service, "status": {"scaling": {"desiredReplicas": 2, "changes": changes}}})
+    await cancel(campaign)
+    assert [(verb, kind) for verb, kind, _ in cluster.writes[-2:]] == [
+        ("create", "ConfigMap"),
+        ("replace", "Lease"),
+    ]
+    lease = cluster.objects[("Lease", SETTINGS.namespace, "millrace-operator")]
+    assert lease["spec"]["holderIdentity"] == ""
 
 
 async def test_failures_of_every_sort_are_tried_again(application: Application, cluster: FakeCluster) -> None:
@@ -157,7 +191,7 @@ async def test_a_replica_that_lost_the_lease_does_not_name_itself_as_the_leader(
 
 async def test_stopping_lets_the_lease_go(cluster: FakeCluster) -> None:
     application = Application(SETTINGS, cluster, make_view(), Metrics())
-    running = asyncio.create_task(application.election.run())
+    running = asyncio.create_task(application.election.run(application.priors.leave))
     await wait_until_async("it leads", application.election.is_leader)
     await cancel(running)
     lease = cluster.objects[("Lease", "millrace-system", "millrace-operator")]

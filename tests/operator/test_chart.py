@@ -1,4 +1,4 @@
-"""What of the chart can be checked without Helm; `helm template` itself runs with the cluster's tests."""
+"""What of the chart can be checked without Helm; `helm template` runs in `tests/monitoring/` and `e2e/`."""
 
 import json
 import re
@@ -20,7 +20,11 @@ TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").iterd
 def leaves(values: dict[str, Any], path: str = "") -> Any:
     for key, value in values.items():
         here = f"{path}.{key}"
-        yield from leaves(value, here) if isinstance(value, dict) and key != "resources" else [here]
+        yield from (
+            leaves(value, here)
+            if isinstance(value, dict) and key not in ("resources", "labels", "resourceHours")
+            else [here]
+        )
 
 
 def test_every_value_is_used_and_in_the_schema() -> None:
@@ -52,6 +56,7 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
 
 def test_status_is_only_patched_and_events_only_created() -> None:
     rules = dict(re.findall(r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"]))
+    assert rules["configmaps"] == "get, create, patch"
     assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create")
 
 

@@ -1,3 +1,4 @@
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,49 @@ def test_a_gateway_has_a_port_that_clients_can_name(capsys: pytest.CaptureFixtur
         build_parser().parse_args(["--gateway-port=0"])
     assert "the gateway's port is a number from 1 to 65535, not '0'" in capsys.readouterr().err
     assert build_parser().parse_args(["--port=0"]).port == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--prometheus-url=http://me:secret@host"], "write --prometheus-username-file"),
+        (["--prometheus-username-file=u"], "write --prometheus-username-file and --prometheus-password-file"),
+        (["--prometheus-insecure"], "write https://"),
+        (["--prometheus-matchers=eu"], 'write it as in PromQL: cluster="eu"'),
+    ],
+)
+def test_ways_to_prometheus_that_cannot_be_are_refused(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 64
+    told = capsys.readouterr().err
+    assert said in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--resource-hour=nvidia.com/gpu", "names no price; write NAME=PRICE such as nvidia.com/gpu=2.50"),
+        ("--resource-hour==2.50", "names no price"),
+        ("--resource-hour=cpu=1,50", "'1,50' is no price of an hour; write decimal text such as 2.50"),
+        ("--resource-hour=cpu=-1", "is no price of an hour"),
+        ("--resource-hour=cpu=1e3", "is no price of an hour"),
+        ("--currency=dollar", "'dollar' is no currency; write three capital letters such as USD"),
+        ("--currency=USD\n", "is no currency"),
+    ],
+)
+def test_prices_that_are_none_are_refused(flag: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args([flag])
+    assert said in capsys.readouterr().err
+
+
+def test_prices_are_read_by_the_resource_s_name() -> None:
+    words = ["--resource-hour", "nvidia.com/gpu=2.50", "--resource-hour=cpu=0.04", "--currency=EUR"]
+    arguments = build_parser().parse_args(words)
+    assert dict(arguments.resource_hour) == {"nvidia.com/gpu": Decimal("2.50"), "cpu": Decimal("0.04")}
+    assert arguments.currency == "EUR"
 
 
 def test_without_a_cluster_it_says_what_to_set(

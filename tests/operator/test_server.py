@@ -2,6 +2,7 @@ import socket
 
 import aiohttp
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from millrace_operator.cluster.errors import BadStartError
@@ -14,6 +15,7 @@ from millrace_operator.server import (
     Health,
     Views,
     build_app,
+    is_loopback,
     serve,
 )
 from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
@@ -111,3 +113,39 @@ async def test_the_leader_explains_its_decisions_and_others_name_it() -> None:
         state.leads = False
         other = await http.get("/decisions/shop/chat")
         assert (other.status, "pod-b" in await other.text()) == (503, True)
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_decisions_are_shown_within_the_pod(host: str) -> None:
+    async with serve(make_views(State()), "", 0) as site, aiohttp.ClientSession() as http:
+        assert (await http.get(f"{url_of(site, host)}/decisions/shop/chat")).status == 200
+
+
+async def test_decisions_are_shown_to_no_other_pod_while_metrics_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web.BaseRequest, "remote", "10.1.2.3")
+    async with client(State()) as http:
+        for name in ("chat", "other"):  # nor does it tell which services there are
+            refused = await http.get(f"/decisions/shop/{name}")
+            assert refused.status == 403
+            assert "port-forward" in (await refused.json())["error"]
+        assert (await http.get("/metrics")).status == 200
+        assert (await http.get("/healthz")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.4.2", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.1.2.3", False),
+        ("::ffff:10.1.2.3", False),
+        ("fd00::1", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_loopback_is_told_from_other_addresses(address: str | None, *, expected: bool) -> None:
+    assert is_loopback(address) is expected

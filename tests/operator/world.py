@@ -1,6 +1,7 @@
 """A cluster's controllers in a few lines around the fake API server: Deployments get their pods."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from millrace_operator.cluster.errors import ClusterError
@@ -12,6 +13,7 @@ from millrace_operator.cluster.kinds import (
     POD,
     WATCHED,
     Obj,
+    ObjectKey,
     ServiceKey,
 )
 from millrace_operator.ingest.cache import Cache
@@ -81,6 +83,8 @@ def unschedulable_status(
 class World:
     """One service, its operator, and controllers that move only when told to."""
 
+    settings = RenderSettings()
+
     def __init__(self, **spec: Any) -> None:
         self.cluster = FakeCluster()
         self.cache = Cache()
@@ -98,14 +102,20 @@ class World:
             self.cluster,
             self.cache,
             Ingest(self.cache, WorkQueue()).put_written,
-            RenderSettings(),
-            lambda _: self.advice,
+            self.settings,
+            lambda _: self._advise(),
             clock=lambda: self.now,
         )
 
+    def _advise(self) -> Advice | None:
+        """Return the advice, made from the count in status unless the test says otherwise."""
+        if self.advice is None or self.advice.made_from is not None:
+            return self.advice
+        return replace(self.advice, made_from=self.status.get("scaling", {}).get("desiredReplicas"))
+
     @property
     def service(self) -> Obj:
-        return self.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]
+        return self.cluster.objects[ObjectKey(INFERENCE_SERVICE.kind, *KEY)]
 
     @property
     def status(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
 """How many replicas keep the objectives: signals in, a decision and its reasons out.
 
-Pure: `scaling` brings the signals and acts. Must not know Kubernetes or the resource's types.
+Decides only: `autoscale_loop` brings the signals and acts. Must not know Kubernetes or the resource's types.
 """

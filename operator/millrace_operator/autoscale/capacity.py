@@ -1,140 +1,236 @@
-"""The largest request rate that one replica carries within every objective.
+"""How late tokens are when so many replicas share a load, and how many replicas keep every objective.
 
-A replica at rate λ with I prompt and O generated tokens a request: a step of n sequences also prefills
-the λ·I·T tokens that arrive during it, and Little's law gives n = λ·O·T. With T = α + β·tokens +
-γ·context this closes to T = α / (1 - ρ), where ρ = λ·(β·I + O·(β + γ·(I + O/2))) is the part of the
-time that is work rather than the step's fixed cost. Time to first token is the rest of the
-running step, prefill behind other prompts, and the wait for a slot where sequences are limited.
+A replica's share of the load is λ requests a second, with I prompt and O generated tokens each. A step of n
+sequences also prefills the λ·I·T tokens that arrive during it, and Little's law gives n = λ·O·T. With
+T = α + β·tokens + γ·context this closes to T = α / (1 - ρ), where ρ = λ·(β·I + O·(β + γ·c)) is the part
+of the time that is work rather than the step's fixed cost, and c the keys that a sequence reads.
+
+That is the mean. How many sequences there are varies as Poisson's law has it (an M/G/∞ queue, whatever the
+lengths), and N replicas share one queue: a percentile p of a replica's batch is n + z(p)·√(n / N). Where ρ is
+high, one more sequence makes all others stay longer, so the variance is that over 1 - ρ, as in an M/G/1 queue
+that shares its server. So a large fleet needs a smaller part in reserve than a small one.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 
 from millrace_operator.autoscale.latency_model import LatencyModel
-from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.policy import DEFAULT_PERCENTILE, Objective
 
-NEARLY_ALL = 0.98
-"""No queue is planned fuller than this."""
+NEARLY_ALL = 0.95
+"""The part of the time that a replica is planned to work at most. Beyond it queues have no bound."""
 LEAST_DOUBT = 0.05
 """The part of a target by which an idle replica must miss it before it is called out of reach."""
-TAIL_OF_STEP = 0.1
-"""Steps are nearly regular: a percentile lies above the mean by this times the exponential's."""
+DEFAULT_SPREAD = 1.0
+"""Of the logarithm of lengths, while it is not known: 0.99 and 0.86 in Azure's conversations of 2023."""
+LIMIT_SATURATION, LIMIT_SLOTS, LIMIT_KV = "saturation", "slots", "kvCache"
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One replica serving requests of a mean shape."""
+    """One replica serving requests of a mean shape. Sizes in tokens."""
 
     model: LatencyModel
     prompt_tokens: float
     generation_tokens: float
+    context_tokens: float
+    """Keys that a sequence in the batch reads on average."""
     max_sequences: float | None = None
+    kv_tokens: float | None = None
+    prompt_spread: float = DEFAULT_SPREAD
+    """Standard deviation of the logarithm of a prompt's length."""
+    generation_spread: float = DEFAULT_SPREAD
 
     @property
     def work_seconds(self) -> float:
         """Work of one request that no batching spares."""
-        context = self.prompt_tokens + self.generation_tokens / 2
-        decode = self.generation_tokens * (self.model.beta + self.model.gamma * context)
-        return self.model.beta * self.prompt_tokens + decode
+        decode = self.generation_tokens * (self.model.beta + self.model.gamma * self.context_tokens)
+        return max(self.prefill_seconds + decode, 1e-9)
 
     @property
-    def saturation_rate(self) -> float:
-        """Requests per second beyond which the queue grows without bound."""
-        rate = 1 / max(self.work_seconds, 1e-9)
-        if self.max_sequences is None:
-            return rate
-        # n = λ·O·α / (1 - λ·w) reaches the slots at this rate.
-        return self.max_sequences / (
-            self.generation_tokens * self.model.alpha + self.max_sequences * max(self.work_seconds, 1e-9)
-        )
+    def prefill_seconds(self) -> float:
+        """Work of one prompt."""
+        return self.model.beta * self.prompt_tokens
+
+    @property
+    def prefill_square(self) -> float:
+        """Mean of the square of a prompt's work. Lengths are taken for lognormal."""
+        return self.prefill_seconds**2 * math.exp(self.prompt_spread**2)
+
+    def longest_prefill_seconds(self, percentile: int) -> float:
+        """Return the percentile of a prompt's work."""
+        spread = self.prompt_spread
+        return self.prefill_seconds * math.exp(spread * deviations(percentile) - spread * spread / 2)
+
+    @property
+    def short_generation_tokens(self) -> float:
+        """Return how long a short answer is, of which one prompt that comes meanwhile delays every token."""
+        spread = self.generation_spread
+        return max(self.generation_tokens * math.exp(-spread - spread * spread / 2), 1.0)
 
     @property
     def lone_rate(self) -> float:
         """Requests per second at which a replica computes one sequence on average."""
-        context = self.prompt_tokens + self.generation_tokens / 2
-        return 1 / (self.generation_tokens * max(self.model.predict(1, context), 1e-9))
+        return 1 / (self.generation_tokens * max(self.model.predict(1, self.context_tokens), 1e-9))
 
-    def step_seconds(self, rate: float) -> float:
-        """Mean step time at a rate under saturation."""
+    @property
+    def room(self) -> float:
+        """Sequences that a replica can hold: infinity where nothing is known to limit them."""
+        return min(self._limits().values(), default=math.inf)
+
+    @property
+    def room_limit(self) -> str:
+        """Name what limits the sequences."""
+        limits = self._limits()
+        return min(limits, key=lambda name: limits[name], default=LIMIT_SATURATION)
+
+    def _limits(self) -> dict[str, float]:
+        found = {}
+        if self.max_sequences is not None:
+            found[LIMIT_SLOTS] = self.max_sequences
+        if self.kv_tokens is not None:
+            found[LIMIT_KV] = max(self.kv_tokens / max(self.context_tokens, 1.0), 1.0)
+        return found
+
+    def stay_seconds(self, rate: float) -> float:
+        """Return how long a request is in the batch at a replica's share of the load."""
+        share = min(rate, NEARLY_ALL / self.work_seconds)
+        return self.count_sequences(share) / share if share > 0 else 0.0
+
+    def is_saturated(self, rate: float) -> bool:
+        """Whether a replica's share of the load is more than it can work off."""
+        return rate * self.work_seconds > NEARLY_ALL
+
+    def count_sequences(self, rate: float) -> float:
+        """Return the mean batch at a rate under saturation."""
         idle = max(1 - rate * self.work_seconds, 1e-6)
-        return max(self.model.alpha / idle, self.model.predict(1, self.prompt_tokens))
+        return rate * self.generation_tokens * self.model.alpha / idle
 
-    def latency_seconds(self, objective: Objective, rate: float) -> float:
-        """The objective's percentile at a rate under saturation."""
-        tail = -math.log(1 - objective.percentile / 100)
-        step = self.step_seconds(rate)
+
+@dataclass(frozen=True)
+class Fleet:
+    """So many replicas that share a load of requests a second."""
+
+    replica: Replica
+    replicas: int
+    rate: float
+
+    @property
+    def share(self) -> float:
+        """Requests a second of one replica."""
+        return self.rate / self.replicas
+
+    def sequences(self, percentile: int) -> float:
+        """Return the percentile of a replica's batch."""
+        mean = self.replica.count_sequences(self.share)
+        idle = max(1 - self.share * self.replica.work_seconds, 1e-6)
+        return mean + deviations(percentile) * math.sqrt(mean / idle / self.replicas)
+
+    def step_seconds(self, percentile: int) -> float:
+        """Return the percentile of a step's time, with the prompts that come meanwhile."""
+        replica = self.replica
+        batch = max(self.sequences(percentile), 1.0)
+        alone = replica.model.predict(batch, batch * replica.context_tokens)
+        return alone / max(1 - self.share * replica.prefill_seconds, 1e-6)
+
+    def latency_seconds(self, objective: Objective) -> float:
+        """Return the objective's percentile under saturation."""
+        percentile, replica = objective.percentile, self.replica
+        step = self.step_seconds(percentile)
         if objective.metric == "TimePerOutputToken":
-            return step * (1 + TAIL_OF_STEP * tail)
-        prefill = self.model.beta * self.prompt_tokens
-        return step * (1.5 + TAIL_OF_STEP * tail) + prefill + tail * self._mean_wait(rate, prefill, step)
+            # Prompts come by chance: over m tokens they add a mean, which is in `step`, and λ·m·T·E[S²].
+            variance = self.share * step * replica.prefill_square / replica.short_generation_tokens
+            return step + deviations(percentile) * math.sqrt(variance)
+        # The rest of the running step and the own one, the own prompt, and those before in an M/G/1 queue.
+        idle = max(1 - self.share * replica.prefill_seconds, 1e-6)
+        behind = self.share * replica.prefill_square / (2 * idle)
+        own = replica.longest_prefill_seconds(percentile)
+        return 1.5 * step + own - math.log(1 - percentile / 100) * behind
 
-    def _mean_wait(self, rate: float, prefill: float, step: float) -> float:
-        behind_prompts = rate * prefill * prefill / (2 * max(1 - rate * prefill, 1e-6))
-        if self.max_sequences is None:
-            return behind_prompts
-        load = min(rate / self.saturation_rate, 1 - 1e-6)
-        service = self.generation_tokens * step / self.max_sequences
-        # Sakasegawa's approximation of M/M/k.
-        return behind_prompts + math.pow(load, math.sqrt(2 * (self.max_sequences + 1))) * service / (1 - load)
+    def find_limit(self, objectives: Collection[Objective]) -> str | None:
+        """Name what this load is too much for; None where it fits."""
+        if self.replica.is_saturated(self.share):
+            return LIMIT_SATURATION
+        if self.share <= self.replica.lone_rate:
+            return None
+        highest = max((objective.percentile for objective in objectives), default=DEFAULT_PERCENTILE)
+        if self.sequences(highest) > self.replica.room:
+            return self.replica.room_limit
+        return next((o.name for o in objectives if self.latency_seconds(o) > o.target_seconds), None)
 
 
-def limit_sequences(slots: float | None, kv_tokens: float | None, context: float) -> float | None:
-    """Return how many sequences of a mean context one replica holds: as its slots and KV cache allow.
-
-    None where neither is known.
-    """
-    known = [] if slots is None else [slots]
-    if kv_tokens is not None:
-        known.append(max(kv_tokens / max(context, 1.0), 1.0))
-    return min(known, default=None)
+@lru_cache
+def deviations(percentile: int) -> float:
+    """Return how many standard deviations a percentile lies above the mean."""
+    return max(NormalDist().inv_cdf(percentile / 100), 0.0)
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Requests per second of one replica, what limits it, and objectives out of reach."""
+    """What one of so many replicas carries, and what limits it."""
 
     rate: float
+    """Requests per second of one replica."""
     limit: str
-    infeasible: tuple[str, ...] = ()
 
 
-def find_capacity(
-    replica: Replica, objectives: tuple[Objective, ...], known_infeasible: Collection[str] = ()
-) -> Capacity:
-    """The rate at which the first objective would be missed, or the replica saturates.
+def find_infeasible(
+    replica: Replica, objectives: Collection[Objective], known_infeasible: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Name the objectives that an idle replica misses: more replicas would not help.
 
-    Objectives that an idle replica misses are named and left out: more replicas would not help. Nor would
-    more replicas than sequences, so a rate is at least that of one sequence. `known_infeasible` names
-    the objectives that were out of reach so far.
+    It must be missed by more than the model may err; what was out of reach stays so until an idle replica is
+    in time.
     """
-    best = Capacity(NEARLY_ALL * replica.saturation_rate, "saturation")
-    infeasible = []
+    return tuple(_list_infeasible(replica, objectives, known_infeasible))
+
+
+def _list_infeasible(
+    replica: Replica, objectives: Collection[Objective], known_infeasible: Collection[str]
+) -> Iterator[str]:
+    idle = Fleet(replica, 1, 0.0)
     for objective in objectives:
-        if _is_out_of_reach(replica, objective, was_so=objective.name in known_infeasible):
-            infeasible.append(objective.name)
-            continue
-        rate = max(_bisect(replica, objective, best.rate), replica.lone_rate)
-        if rate < best.rate:
-            best = Capacity(rate, objective.name)
-    return Capacity(best.rate, best.limit, tuple(infeasible))
+        doubt = max(LEAST_DOUBT, replica.model.relative_error or 0.0)
+        allowed = 1.0 if objective.name in known_infeasible else 1 + doubt
+        if idle.latency_seconds(objective) > allowed * objective.target_seconds:
+            yield objective.name
 
 
-def _is_out_of_reach(replica: Replica, objective: Objective, *, was_so: bool) -> bool:
-    """Judge by more than what the model may err, and keep the judgement until an idle replica is in time."""
-    doubt = 0.0 if was_so else max(LEAST_DOUBT, replica.model.relative_error or 0.0)
-    return replica.latency_seconds(objective, 0.0) > (1 + doubt) * objective.target_seconds
+def list_reachable(replica: Replica, objectives: Collection[Objective]) -> list[Objective]:
+    """Return the objectives that an idle replica meets: no count would meet another."""
+    idle = Fleet(replica, 1, 0.0)
+    return [each for each in objectives if idle.latency_seconds(each) <= each.target_seconds]
 
 
-def _bisect(replica: Replica, objective: Objective, high: float) -> float:
-    """The largest rate up to high within the objective; latency grows with the rate."""
-    if replica.latency_seconds(objective, high) <= objective.target_seconds:
-        return high
-    low = 0.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if replica.latency_seconds(objective, middle) <= objective.target_seconds:
-            low = middle
-        else:
+def find_count(replica: Replica, objectives: Collection[Objective], rate: float, most: int) -> int:
+    """Return the least number of replicas, up to `most`, among which the load fits."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if Fleet(replica, middle, rate).find_limit(objectives) is None:
             high = middle
+        else:
+            low = middle + 1
     return low
+
+
+def find_capacity(replica: Replica, objectives: Collection[Objective], replicas: int) -> Capacity:
+    """Return what one of so many replicas carries at most, and what would be the first to give."""
+    low, high = 0.0, NEARLY_ALL / replica.work_seconds
+    limit = LIMIT_SATURATION
+    if (found := Fleet(replica, replicas, high * replicas).find_limit(objectives)) is not None:
+        limit = found
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            if (found := Fleet(replica, replicas, middle * replicas).find_limit(objectives)) is None:
+                low = middle
+            else:
+                high, limit = middle, found
+        high = low
+    return Capacity(max(high, min(replica.lone_rate, NEARLY_ALL / replica.work_seconds)), limit)
+
+
+BISECTIONS = 20

@@ -1,19 +1,33 @@
 """The decision: from policy, signals and memory to a replica count and the reason for it. Pure."""
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from millrace_operator.autoscale.capacity import Capacity, Replica, find_capacity, limit_sequences
+from millrace_operator.autoscale.budget import find_burn, spend
+from millrace_operator.autoscale.capacity import Replica, find_capacity, find_infeasible, list_reachable
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
-from millrace_operator.autoscale.forecast import forecast_rate
+from millrace_operator.autoscale.forecast import Arrivals
 from millrace_operator.autoscale.memory import Memory, Recommendation, remember
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.pacing import Pace, pace
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.situation import Estimate, Situation
 
-ROUNDING = 1e-6
+LONGEST_STAY = 1800.0
+"""Seconds that a request is taken to stay in a replica at most."""
+FUTILE = 2
+"""Steps of feedback in turn that did not help, after which it asks for no more."""
+HELPED = 0.9
+"""Of the burn before a step of feedback: what is left if it helped."""
+OVERRULED = 1.05
+"""Times what the present replicas carry, by the model: what it is asked for once feedback overruled it."""
+LARGEST_CORRECTION = 3.0
+CORRECTION_SECONDS = 3600.0
+"""In which two thirds of a correction are forgotten."""
+KV_USAGE_LIMIT = 0.85
+"""Of the KV cache in use on average, while there is no model that could say more."""
 
 
 def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tuple[Decision, Memory]:
@@ -21,154 +35,217 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
 
     `now` is in seconds of any steady clock. Missing signals hold or raise, never lower.
     """
-    tick = _gather(policy, signals, remember(memory, signals, policy, now), now)
-    candidates = _candidates(tick)
+    situation = _gather(policy, signals, remember(memory, signals, policy, now), now)
+    candidates = _candidates(situation)
     largest = max(candidates, key=lambda name: candidates[name], default="current")
-    wanted = candidates.get(largest, tick.current)
-    paced = pace(tick, wanted)
-    reason = _find_reason(tick, paced, wanted)
+    wanted = candidates.get(largest, situation.current)
+    paced = pace(situation, wanted)
+    reason = _find_reason(situation, paced, wanted)
     binding = paced.limits[-1] if paced.limits else largest
     decision = Decision(
         desired=paced.replicas,
         reason=reason,
-        message=explain_terms(tick, reason, candidates, binding, paced.replicas),
+        message=explain_terms(situation, reason, candidates, binding, paced.replicas),
         binding=binding,
         candidates=candidates,
-        is_held=paced.replicas == tick.current and reason in (Reason.SIGNALS_MISSING, Reason.LEARNING),
-        estimate=tick.estimate,
+        is_held=paced.replicas == situation.current and reason in (Reason.SIGNALS_MISSING, Reason.LEARNING),
+        estimate=situation.estimate,
         limits=paced.limits,
     )
-    return decision, _record(tick, paced.replicas, wanted)
+    return decision, _record(situation, paced.replicas, wanted, candidates)
 
 
 def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Situation:
-    rate = signals.arrival_rate
+    replica = _read_replica(policy, memory)
+    memory = _look_ahead(policy, signals, memory, replica, now)
+    forecast = memory.outlook.forecast if signals.arrival_rate is not None else None
+    infeasible = memory.infeasible
+    if replica:
+        infeasible = find_infeasible(replica, policy.objectives, memory.infeasible)
+    feasible = list_reachable(replica, policy.objectives) if replica else []
+    current = max(signals.fleet.current, 1)
+    capacity = find_capacity(replica, feasible, current) if replica else None
+    load, planned = (forecast.load, forecast.planned) if forecast else (None, None)
+    estimate = Estimate(load, planned, replica, capacity, infeasible, _violations(signals))
+    situation = Situation(policy, signals, memory, estimate, now)
+    situation = replace(situation, memory=_note_knowledge(situation))
+    return replace(situation, memory=_spend(situation))
+
+
+def _spend(situation: Situation) -> Memory:
+    """Return the memory with what the present replicas alone have spent of each objective's error budget."""
+    memory, spent = situation.memory, {}
+    if situation.is_settled:
+        spent = spend(memory.spent, situation.signals.latencies, situation.policy.tick_seconds)
+    return replace(memory, spent=spent)
+
+
+def _look_ahead(
+    policy: Policy, signals: Signals, memory: Memory, replica: Replica | None, now: float
+) -> Memory:
+    """Return the memory with the outlook after this look."""
     horizon = (memory.cold_start_seconds or policy.cold_start_seconds) + policy.tick_seconds
-    forecast = None if rate is None else forecast_rate(memory.rates, rate, horizon, policy.windows.recent)
-    capacity = _find_capacity(policy, memory)
-    per_replica = capacity.rate * policy.target_utilisation if capacity else None
-    tick = Situation(
-        policy, signals, memory, Estimate(rate, forecast, capacity, per_replica, _violations(signals)), now
-    )
-    return replace(tick, memory=_note_knowledge(tick))
+    arrivals = Arrivals(signals.arrivals_per_second, signals.recent_arrivals_per_second)
+    stay = 0.0
+    if replica and memory.outlook.load is not None:
+        share = memory.outlook.load / max(len(signals.fleet.ready), 1)
+        stay = min(replica.stay_seconds(share), LONGEST_STAY)
+    outlook = memory.outlook if not signals.silent else memory.outlook.without_pending()
+    outlook = outlook.see(now, arrivals, policy.windows, stay, horizon, percentile=policy.highest_percentile)
+    if signals.silent:
+        outlook = replace(outlook.without_pending(), dispersion=memory.outlook.dispersion)
+    return replace(memory, outlook=outlook)
 
 
-def _note_knowledge(tick: Situation) -> Memory:
+def _note_knowledge(situation: Situation) -> Memory:
     """Return the memory without what was recommended before a gap: it says nothing of the load since."""
-    memory = tick.memory
-    if not tick.is_informed:
+    memory = situation.memory
+    if not situation.is_informed:
         return replace(memory, informed_since=None, recommendations=())
     return replace(
-        memory, informed_since=tick.now if memory.informed_since is None else memory.informed_since
+        memory, informed_since=situation.now if memory.informed_since is None else memory.informed_since
     )
 
 
-def _find_capacity(policy: Policy, memory: Memory) -> Capacity | None:
+def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
     if not memory.model.is_fitted or memory.prompt_tokens is None or not memory.generation_tokens:
         return None
-    limit = limit_sequences(
+    return Replica(
+        memory.model,
+        memory.prompt_tokens,
+        memory.generation_tokens,
+        memory.context_tokens or memory.prompt_tokens + memory.generation_tokens / 2,
         memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
-        None if memory.kv_tokens is None else memory.kv_tokens * policy.kv_usage_limit,
-        memory.prompt_tokens + memory.generation_tokens / 2,
+        memory.kv_tokens,
     )
-    shape = Replica(memory.model, memory.prompt_tokens, memory.generation_tokens, limit)
-    return find_capacity(shape, policy.objectives, memory.infeasible)
 
 
 def _violations(signals: Signals) -> tuple[str, ...]:
     return tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
 
 
-def _candidates(tick: Situation) -> dict[str, int]:
+def _candidates(situation: Situation) -> dict[str, int]:
     """Every count that some signal asks for; the largest wins."""
-    signals, estimate = tick.signals, tick.estimate
-    found: dict[str, int] = {}
-    if estimate.per_replica:
-        found |= _from_model(tick, estimate.per_replica)
-    elif tick.is_idle:
-        found["idle"] = tick.policy.min_replicas
+    signals = situation.signals
+    if situation.estimate.replica:
+        found = dict(_from_model(situation))
+    elif situation.is_idle:
+        found = {"idle": situation.policy.min_replicas}
     else:
-        found["learning"] = tick.current
-    if signals.kv_usage is not None and signals.ready_replicas:
-        found["kvCache"] = _round_up(signals.kv_usage * signals.ready_replicas / tick.policy.kv_usage_limit)
-    feedback = _feedback(tick)
+        found = {"learning": situation.current}
+        if signals.kv_usage is not None:
+            found["kvCache"] = math.ceil(signals.kv_usage * len(signals.fleet.ready) / KV_USAGE_LIMIT)
+    feedback = _feedback(situation)
     if feedback is not None:
         found["feedback"] = feedback
     return found
 
 
-def _from_model(tick: Situation, per_replica: float) -> dict[str, int]:
-    """The forecast load, and the present load with the queue worked off in time."""
-    estimate, waiting = tick.estimate, tick.signals.waiting
-    found = {}
-    if estimate.forecast is not None:
-        found["forecast"] = _round_up(estimate.forecast / per_replica)
+def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
+    """Yield what the forecast load needs, and the present load with the queue worked off in time."""
+    estimate, waiting = situation.estimate, situation.signals.waiting
+    if estimate.forecast is not None and (count := situation.count_for(estimate.forecast)) is not None:
+        yield "forecast", count
     if waiting:
-        drain = (estimate.rate or 0.0) + waiting / tick.policy.drain_seconds
-        found["queue"] = _round_up(drain / per_replica)
-    return found
+        drain_seconds = max(situation.policy.drain_seconds, situation.memory.outlook.stay_seconds)
+        drain = (estimate.rate or 0.0) + waiting / drain_seconds
+        if (count := situation.count_for(drain)) is not None:
+            yield "queue", count
 
 
-def _feedback(tick: Situation) -> int | None:
-    """Up when busy replicas miss an objective or their queue grows, whatever the model says.
+def _feedback(situation: Situation) -> int | None:
+    """Up when busy replicas miss an objective, whatever the model says; without a model also for a queue.
 
-    Only once every replica asked for serves: those still starting may be the cure. Where nobody waits, only
-    once the percentile speaks of the present replicas alone.
+    Only once every replica asked for serves: those still starting may be the cure.
     """
-    signals = tick.signals
-    if signals.ready_replicas < tick.current or not signals.running:
+    if situation.num_starting or not situation.signals.running:
         return None
-    is_growing = (signals.waiting or 0) > max(tick.memory.waiting or 0, signals.ready_replicas)
-    is_missed = bool(tick.missed) and (bool(signals.waiting) or tick.is_settled)
-    if not is_growing and not is_missed:
-        return None
-    return tick.current + 1 if tick.estimate.capacity else math.ceil(tick.current * 1.5)
+    if situation.estimate.replica:
+        is_asked = bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
+        return situation.current + 1 if is_asked else None
+    is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
+    return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
 
 
-def _round_up(count: float) -> int:
-    return math.ceil(count - ROUNDING)
+def _is_queue_growing(situation: Situation) -> bool:
+    """Whether more wait than before, and more than one a replica. Unknown is no."""
+    waiting, before = situation.signals.waiting, situation.memory.waiting
+    if waiting is None or before is None or situation.signals.silent:
+        return False
+    return waiting > max(before, len(situation.signals.fleet.ready))
 
 
-def _find_reason(tick: Situation, paced: Pace, wanted: int) -> Reason:
-    if paced.replicas != tick.current:
-        return Reason.SCALING_UP if paced.replicas > tick.current else Reason.SCALING_DOWN
-    if not tick.is_informed:
+def _find_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:
+    if paced.replicas != situation.current:
+        return Reason.SCALING_UP if paced.replicas > situation.current else Reason.SCALING_DOWN
+    if not situation.is_informed:
         return Reason.SIGNALS_MISSING
-    if tick.estimate.capacity and tick.estimate.capacity.infeasible:
+    if situation.estimate.infeasible:
         return Reason.SLO_INFEASIBLE
-    if tick.estimate.per_replica is None and not tick.is_idle:
+    if situation.estimate.replica is None and not situation.is_idle:
         return Reason.LEARNING
-    return _find_resting_reason(tick, paced, wanted)
+    return _find_resting_reason(situation, paced, wanted)
 
 
-def _find_resting_reason(tick: Situation, paced: Pace, wanted: int) -> Reason:
+def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:
     if "maxReplicas" in paced.limits:
         return Reason.AT_MAXIMUM
-    if tick.bound(wanted) < tick.current:
+    if situation.bound(wanted) < situation.current:
         return Reason.STABILISING
-    return Reason.AT_MINIMUM if paced.replicas == tick.policy.min_replicas else Reason.STEADY
+    return Reason.AT_MINIMUM if paced.replicas == situation.policy.min_replicas else Reason.STEADY
 
 
-def _record(tick: Situation, desired: int, wanted: int) -> Memory:
-    memory, now = tick.memory, tick.now
+def _correct(situation: Situation, candidates: Mapping[str, int]) -> float:
+    """Return how much more to ask of the model: more when feedback had to overrule it, less as time goes by.
+
+    Without that the count would fall to the model's again, and the objective be missed again. Where there are
+    many more replicas than the model asks for, they are late for another reason than its promise.
+    """
+    correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
+    is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
+    if estimate.capacity and estimate.forecast and is_overruled:
+        carried = situation.current * estimate.capacity.rate
+        return min(max(correction, OVERRULED * carried / estimate.forecast), LARGEST_CORRECTION)
+    forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
+    return 1 + (correction - 1) * forgotten
+
+
+def _judge_feedback(
+    situation: Situation, desired: int, candidates: Mapping[str, int]
+) -> tuple[float | None, int]:
+    """Return how fast budgets were spent when feedback last added a replica, and its futile steps."""
+    memory = situation.memory
+    if situation.is_settled and not situation.missed:
+        return None, 0
+    if "feedback" not in candidates or desired <= situation.current or not situation.estimate.replica:
+        return memory.feedback_burn, memory.futile
+    burn = max((find_burn(latency) for latency in situation.signals.latencies), default=0.0)
+    before = memory.feedback_burn
+    return burn, memory.futile + 1 if before is not None and burn > HELPED * before else 0
+
+
+def _record(situation: Situation, desired: int, wanted: int, candidates: Mapping[str, int]) -> Memory:
+    memory, now, estimate = situation.memory, situation.now, situation.estimate
+    burn, futile = _judge_feedback(situation, desired, candidates)
     recommendations = memory.recommendations
     if memory.informed_since is not None:
-        window = tick.policy.scale_down_window_seconds
+        window = situation.down_window_seconds
         kept = [past for past in recommendations if now - past.at <= window]
-        recommendations = (*kept, Recommendation(now, tick.bound(wanted)))
+        recommendations = (*kept, Recommendation(now, situation.bound(wanted)))
     return replace(
         memory,
-        desired=desired,
         recommendations=recommendations,
-        lowered_at=now if desired < tick.current else memory.lowered_at,
-        settled_since=_find_settled_since(tick, desired),
-        infeasible=tick.estimate.capacity.infeasible if tick.estimate.capacity else memory.infeasible,
-        waiting=tick.signals.waiting,
+        settled_since=_find_settled_since(situation, desired),
+        correction=_correct(situation, candidates),
+        feedback_burn=burn,
+        futile=futile,
+        infeasible=estimate.infeasible,
+        waiting=None if situation.signals.silent else situation.signals.waiting,
     )
 
 
-def _find_settled_since(tick: Situation, desired: int) -> float | None:
-    if desired != tick.current or tick.signals.ready_replicas < desired:
+def _find_settled_since(situation: Situation, desired: int) -> float | None:
+    if desired != situation.current or situation.num_starting:
         return None
-    since = tick.memory.settled_since
-    return tick.now if since is None else since
+    since = situation.memory.settled_since
+    return situation.now if since is None else since

@@ -11,6 +11,7 @@ from millrace_operator.autoscale.situation import Situation
 
 LOAD_SIGNALS = (EVERYTHING, "age", "running", "waiting", "arrivals", "recent_arrivals")
 """What a line of status names when it is unknown. Others have no samples whenever nobody asks anything."""
+PODS_NAMED = 3
 BINDINGS = {
     "maxReplicas": "limited by maxReplicas",
     "minReplicas": "kept up by minReplicas",
@@ -20,26 +21,33 @@ BINDINGS = {
     "scaleDownInterval": "no lower until the last step down has settled",
     "deadBand": "the load would leave one replica less too little room",
     "signals": "no lower while signals are missing",
+    "rollout": "no lower while replicas of two revisions serve",
     "objectives": "no lower while an objective is missed",
     "current": "nothing asks for a change",
 }
 
 
 def explain_terms(
-    tick: Situation, reason: str, candidates: dict[str, int], binding: str, desired: int
+    situation: Situation, reason: str, candidates: dict[str, int], binding: str, desired: int
 ) -> str:
     """One line: what was decided, by which term, with its figures."""
-    estimate, signals = tick.estimate, tick.signals
+    estimate, signals = situation.estimate, situation.signals
     load = {name: why for name, why in signals.rejected.items() if name in LOAD_SIGNALS}
-    before = "" if desired == tick.current else f"{tick.current} -> "
+    before = "" if desired == situation.current else f"{situation.current} -> "
     replicas = "replica" if desired == 1 else "replicas"
-    parts = [f"{reason}: {before}{desired} {replicas}", _name_binding(binding, candidates), *_name_load(tick)]
+    parts = [
+        f"{reason}: {before}{desired} {replicas}",
+        _name_binding(binding, candidates),
+        *_name_load(situation),
+    ]
     if estimate.violated:
         parts.append(f"missed as measured: {', '.join(estimate.violated)}")
-    if estimate.capacity and estimate.capacity.infeasible:
-        named = ", ".join(estimate.capacity.infeasible)
+    if estimate.infeasible:
+        named = ", ".join(estimate.infeasible)
         parts.append(f"{named} cannot be met by an idle replica, so it is not scaled on: raise its target")
-    if load and not tick.is_informed:
+    if situation.silent:
+        parts.append(f"no samples of {_name_pods(situation.silent)}")
+    if load and not situation.is_informed:
         parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in load.items()))
     return "; ".join(parts)
 
@@ -52,20 +60,25 @@ def _name_binding(binding: str, candidates: dict[str, int]) -> str:
     return asked + BINDINGS[binding]
 
 
-def _name_load(tick: Situation) -> list[str]:
-    estimate, signals, parts = tick.estimate, tick.signals, []
+def _name_load(situation: Situation) -> list[str]:
+    estimate, signals, parts = situation.estimate, situation.signals, []
     if estimate.forecast is not None and estimate.rate is not None:
         parts.append(f"{estimate.rate:.2f} requests/s, {estimate.forecast:.2f} expected after a cold start")
-    if estimate.capacity and estimate.per_replica is not None:
-        planned, limit = estimate.per_replica, estimate.capacity.limit
-        parts.append(f"a replica is planned for {planned:.2f} requests/s (limit: {limit})")
+    if estimate.capacity:
+        carried, limit = estimate.capacity.rate, estimate.capacity.limit
+        parts.append(f"one replica carries {carried:.2f} requests/s (limit: {limit})")
     else:
-        parts.append(tick.memory.model.describe_doubt() or "the length of its requests is not known yet")
+        parts.append(situation.memory.model.describe_doubt() or "the length of its requests is not known yet")
     if signals.waiting:
         parts.append(f"{signals.waiting:.0f} waiting")
-    if tick.current > signals.ready_replicas:
-        parts.append(f"{tick.current - signals.ready_replicas} not ready yet")
+    if situation.num_starting > 0:
+        parts.append(f"{situation.num_starting} not ready yet")
     return parts
+
+
+def _name_pods(pods: frozenset[str]) -> str:
+    named, others = sorted(pods)[:PODS_NAMED], len(pods) - PODS_NAMED
+    return ", ".join(named) + (f" and {others} more" if others > 0 else "")
 
 
 def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, Any]:
@@ -93,13 +106,17 @@ def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, A
         "estimate": _show(decision.estimate),
         "requestShape": {"promptTokens": memory.prompt_tokens, "generationTokens": memory.generation_tokens},
         "coldStartSeconds": memory.cold_start_seconds,
-        "signals": _show(signals) | {"pods": sorted(signals.pods)},
+        "signals": _show(signals),
     }
 
 
 def _show(record: Any) -> dict[str, Any]:
     """Return a dataclass's fields under the names that JSON has elsewhere, in the records in it too."""
-    return asdict(record, dict_factory=lambda pairs: {_camel(name): value for name, value in pairs})
+    return asdict(record, dict_factory=lambda pairs: {_camel(name): _list(value) for name, value in pairs})
+
+
+def _list(value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def _camel(name: str) -> str:

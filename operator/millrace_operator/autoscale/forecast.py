@@ -1,76 +1,201 @@
-"""The load that a replica started now will meet: the present rate, and its trend over the cold start."""
+"""The load that a replica started now will meet, and how much more to plan for. Pure.
+
+What replicas must hold is not the rate of the last seconds but the requests that are there: those of as long
+as one of them stays. So a load is a rate, averaged over the time that a request stays in a replica.
+
+How long to average the rate itself depends on the service. That of many clients says in a minute what it is;
+that of a few, whose requests come in bursts, does not. So the average is as long as it takes to know the rate
+well enough, and what is beyond chance counts at once. What forecasts were short of is added to the next.
+"""
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-MIN_POINTS = 5
-SIGNIFICANCE = 3.0
-"""A trend counts only beyond this many standard errors, or noise alone would add replicas."""
+from millrace_operator.autoscale.trend import RatePoint, add_point, extrapolate
+from millrace_operator.autoscale.windows import Windows
+
+ERROR_STEP = 0.05
+FIRST_ERROR = 1.0
+LARGEST_ERROR = 4.0
+LEAST_RATE = 0.01
+PRECISION = 0.15
+"""The standard deviation, as a part of the rate, to which the rate is averaged."""
+LONGEST_AVERAGE = 1200.0
+BEYOND_CHANCE, BURST = 2.0, 3.0
+"""Standard deviations by which the rates of the long and of the short window may be above the true one."""
+DISPERSION_SECONDS = 1200.0
+LARGEST_SURPRISE = 100.0
+APART = 0.5
+"""Of the short window: forecasts that are due nearer than this tell the same."""
 
 
-class RatePoint(NamedTuple):
-    """Arrivals per second at a time."""
+class Arrivals(NamedTuple):
+    """Requests a second over the long window, and over the short one."""
 
-    at: float
-    rate: float
+    rate: float | None
+    recent: float | None
+
+    @property
+    def known(self) -> float | None:
+        """The rate of the long window, or the one that is known."""
+        return self.recent if self.rate is None else self.rate
+
+    def surprise(self, windows: Windows) -> float | None:
+        """Return the square by which both windows differ, over what it is of independent arrivals.
+
+        None where it cannot be told: at long scrape intervals both windows are the same.
+        """
+        if self.rate is None or self.recent is None or not self.rate or windows.recent >= windows.rate:
+            return None
+        chance = 1 / windows.recent - 1 / windows.rate
+        return min((self.recent - self.rate) ** 2 / self.rate / chance, LARGEST_SURPRISE)
 
 
-class Trend(NamedTuple):
-    """Requests per second gained each second, and the estimate's standard error."""
+@dataclass(frozen=True)
+class ForecastError:
+    """By how much forecasts were too low as they came due, in roots of a rate: chance is alike in them.
 
-    slope: float
-    error: float
-
-
-def fit_trend(points: Sequence[RatePoint], window_seconds: float) -> Trend:
-    """Least squares through the points, each a mean over a window; nothing where there are too few.
-
-    The error is the larger of what the scatter shows and what chance arrivals alone would cause.
+    A quantile is followed: that of P95 rises by 0.95 of a step when a forecast was too low by more, and falls
+    by 0.05 of the step when not.
     """
-    if len(points) < MIN_POINTS:
-        return Trend(0.0, 0.0)
-    mean_at = sum(p.at for p in points) / len(points)
-    mean_rate = sum(p.rate for p in points) / len(points)
-    spread = sum((p.at - mean_at) ** 2 for p in points)
-    if spread == 0:
-        return Trend(0.0, 0.0)
-    slope = sum((p.at - mean_at) * (p.rate - mean_rate) for p in points) / spread
-    rest = sum((p.rate - mean_rate - slope * (p.at - mean_at)) ** 2 for p in points)
-    chance = mean_rate * _slope_variance([p.at for p in points], mean_at, spread, window_seconds)
-    return Trend(slope, math.sqrt(max(rest / (len(points) - 2) / spread, chance)))
+
+    quantile: float = FIRST_ERROR
+    pending: tuple[RatePoint, ...] = ()
+    """Forecasts, by when they are due."""
+
+    def margin(self, forecast: float) -> float:
+        """Return by how much more than a forecast, in requests a second, may come."""
+        return self.quantile * math.sqrt(forecast) if forecast >= LEAST_RATE else 0.0
+
+    def judge(self, now: float, load: float, percentile: int) -> "ForecastError":
+        """Compare the forecasts that are due with the load that came.
+
+        With its margin a forecast is to be as seldom too low as the percentile has it.
+        """
+        quantile = self.quantile
+        due = [point for point in self.pending if point.at <= now]
+        for point in due:
+            if max(point.rate, load) < LEAST_RATE:
+                continue  # a night without load says nothing of the day
+            error = (load - point.rate) / math.sqrt(max(point.rate, load, LEAST_RATE))
+            quantile += ERROR_STEP * (percentile / 100 - (error <= quantile))
+        quantile = min(max(quantile, 0.0), LARGEST_ERROR)
+        return replace(self, quantile=quantile, pending=self.pending[len(due) :])
+
+    def expect(self, due: float, forecast: float, apart: float) -> "ForecastError":
+        """Note a forecast, unless another is due nearly at the same time."""
+        if self.pending and due - self.pending[-1].at < apart:
+            return self
+        return replace(self, pending=(*self.pending, RatePoint(due, forecast)))
 
 
-def _slope_variance(times: Sequence[float], mean: float, spread: float, window: float) -> float:
-    """Variance of the slope for one arrival a second by chance, after Poisson. `times` are in order.
+class Forecast(NamedTuple):
+    """The load now, and the one to plan for, in requests a second."""
 
-    A mean over a window w varies by 1/w. Two windows share 1 - distance/w of it, so their means go up and
-    down together, which looks like a trend: cov(i, j) = max(0, 1 - |ti - tj| / w) / w.
-    """
-    weights = [(at - mean) / spread for at in times]
-    total = 0.0
-    for i, (at, weight) in enumerate(zip(times, weights, strict=True)):
-        near = range(bisect_right(times, at - window), i)
-        total += weight * weight + 2 * weight * sum(weights[j] * (1 - (at - times[j]) / window) for j in near)
-    return total / window
+    load: float
+    planned: float
 
 
-def trend_seconds(window_seconds: float) -> float:
-    """Return over how long a trend is looked for: half as long again as each rate was counted."""
-    return 1.5 * window_seconds
+@dataclass(frozen=True)
+class Outlook:
+    """What was seen of a service's load, and what is to be expected of it."""
+
+    load: float | None = None
+    """The rate, averaged over the time that a request stays."""
+    average: float | None = None
+    """The rate, averaged for as long as it takes to know it."""
+    expected: float = 0.0
+    """The load at the end of the horizon."""
+    stay_seconds: float = 0.0
+    """How long a request stays in a replica; 0 while that is not known."""
+    seen_at: float | None = None
+    windows: Windows = field(default_factory=Windows)
+    """Over which rates were counted."""
+    points: tuple[RatePoint, ...] = ()
+    dispersion: float = 1.0
+    """How many times as much rates vary as those of independent arrivals."""
+    error: ForecastError = field(default_factory=ForecastError)
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """Return the load to plan for, never less than the one that is there; None before any was seen."""
+        if self.load is None:
+            return None
+        return Forecast(self.load, max(self.expected + self.error.margin(self.expected), self.load))
+
+    def see(
+        self,
+        now: float,
+        arrivals: Arrivals,
+        windows: Windows,
+        stay_seconds: float,
+        horizon_seconds: float,
+        *,
+        percentile: int,
+    ) -> "Outlook":
+        """Return the outlook after one more look.
+
+        `stay_seconds` is how long a request stays in a replica. A forecast is for the end of the horizon, and
+        the load to plan for is that percentile of what may come.
+        """
+        rate = arrivals.known
+        if rate is None:
+            return self
+        passed = 0.0 if self.seen_at is None else now - self.seen_at
+        dispersion = _approach(self.dispersion, arrivals.surprise(windows), passed, DISPERSION_SECONDS)
+        seen = Outlook(
+            load=_approach(self.load, rate, passed, stay_seconds),
+            average=self._follow(rate, passed, windows.rate),
+            stay_seconds=stay_seconds,
+            seen_at=now,
+            windows=windows,
+            points=self._add_point(now, arrivals, windows),
+            dispersion=max(dispersion, 1.0),
+        )
+        expected = seen.look_ahead(arrivals, horizon_seconds)
+        error = self.error.judge(now, seen.load or 0.0, percentile)
+        error = error.expect(now + horizon_seconds, expected, APART * windows.recent)
+        return replace(seen, expected=expected, error=error)
+
+    def without_pending(self) -> "Outlook":
+        """Return the outlook without the forecasts that are due: what comes is not seen whole."""
+        return replace(self, error=replace(self.error, pending=()))
+
+    def _add_point(self, now: float, arrivals: Arrivals, windows: Windows) -> tuple[RatePoint, ...]:
+        """Return the rates of the short window. Those of another window are no part of the same trend."""
+        points = self.points if windows == self.windows else ()
+        rate = arrivals.known if arrivals.recent is None else arrivals.recent
+        return points if rate is None else add_point(points, RatePoint(now, rate), windows.recent)
+
+    def _follow(self, rate: float, passed: float, window: float) -> float:
+        """Return the average after so many seconds at a rate, no more above it than by chance."""
+        average = _approach(self.average, rate, passed, self._choose_average(rate, window))
+        chance = math.sqrt(self.dispersion * max(average, LEAST_RATE) / window)
+        return min(average, rate + BEYOND_CHANCE * chance)
+
+    def _choose_average(self, rate: float, least: float) -> float:
+        """Return over how many seconds the rate is known to PRECISION, beside those of its window."""
+        seconds = self.dispersion / (PRECISION * PRECISION * max(rate, self.average or 0.0, LEAST_RATE))
+        return min(max(seconds - least, 0.0), LONGEST_AVERAGE)
+
+    def look_ahead(self, arrivals: Arrivals, horizon_seconds: float) -> float:
+        """Return the load after the horizon: of what is there a part stays, and the rest is what comes."""
+        windows, level = self.windows, self.average or 0.0
+        for seen, seconds, deviations in (
+            (arrivals.rate, windows.rate, BEYOND_CHANCE),
+            (arrivals.recent, windows.recent, BURST),
+        ):
+            if seen is not None:
+                chance = math.sqrt(self.dispersion * max(level, LEAST_RATE) / seconds)
+                level = max(level, seen - deviations * chance)
+        coming = extrapolate(self.points, level, horizon_seconds, windows.recent, self.dispersion)
+        left = math.exp(-horizon_seconds / self.stay_seconds) if self.stay_seconds > 0 else 0.0
+        return coming + left * ((self.load or 0.0) - coming)
 
 
-def forecast_rate(
-    points: Sequence[RatePoint], rate: float, horizon_seconds: float, window_seconds: float
-) -> float:
-    """The rate expected after the horizon: never under the present one, at most double it.
-
-    `window_seconds` is the time over which each point's rate was counted.
-    """
-    latest = points[-1].at if points else 0.0
-    recent = [point for point in points if latest - point.at <= trend_seconds(window_seconds)]
-    trend = fit_trend(recent, window_seconds)
-    if trend.slope <= SIGNIFICANCE * trend.error:
-        return rate
-    return min(rate + trend.slope * horizon_seconds, 2 * rate)
+def _approach(known: float | None, seen: float | None, passed: float, seconds: float) -> float:
+    """Return an average over so many seconds, after some have passed."""
+    if known is None or seen is None or seconds <= 0:
+        return (known if seen is None else seen) or 0.0
+    return known + (1 - math.exp(-passed / seconds)) * (seen - known)

@@ -11,22 +11,33 @@ night of idle steps, which tell α alone, leaves β and γ as the day has taught
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from millrace_operator.autoscale.observation import StepMoments
 
 FORGETTING = 0.01
 """The part of what is known in a direction that one whole sample there replaces."""
+KEPT_IN_DOUBT = 0.05
+"""Of what was learned, after a change of the replicas: as much as five samples of a hundred."""
+LEAST_BETWEEN_DOUBTS = 50.0
+"""Windows of steps."""
 RIDGE = 1e-3
 """Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts. The ramp of
 `tests/operator/autoscale/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
+DEVIATION = math.sqrt(math.pi / 2)
+"""A normal error's standard deviation over its mean."""
+OUTLIER = 2.0
+"""Usual errors beyond which a sample counts less."""
+LEAST_DEVIATION = 0.03
 TINY = 1e-9
 """Keeps the matrix regular where a regressor was never seen."""
 SCALES = (1.0, 16.0, 4096.0)
 """Typical regressors, by which the ridge weighs the three alike."""
 MIN_STEPS = 5
-MIN_SAMPLES = 5
+MIN_SAMPLES = 2.0
+LEAST_TO_JUDGE = 0.5
+"""Windows of steps before predictions are compared with what comes."""
 MAX_RELATIVE_ERROR = 0.35
 
 Row = tuple[float, float, float]
@@ -39,10 +50,20 @@ class LatencyModel:
 
     gram: Matrix = ((0.0,) * 3,) * 3
     moment: Row = (0.0, 0.0, 0.0)
-    num_samples: int = 0
+    num_samples: float = 0.0
+    """Windows of steps that taught it, overlapping ones counted by what was new in them."""
     relative_error: float | None = None
     """Mean relative error of predictions made before each sample was learned."""
     coefficients: Row = field(default=(0.0, 0.0, 0.0))
+    distrusted_at: float = -math.inf
+    """How many samples there were when it was distrusted last."""
+
+    @classmethod
+    def restore(
+        cls, gram: Matrix, moment: Row, num_samples: float, relative_error: float | None
+    ) -> "LatencyModel":
+        """Return the model that had these; its coefficients follow from them."""
+        return cls(gram, moment, num_samples, relative_error, _find_coefficients(gram, moment))
 
     @property
     def alpha(self) -> float:
@@ -75,13 +96,43 @@ class LatencyModel:
             return None
         error = self.relative_error
         if self.num_samples < MIN_SAMPLES or error is None:
-            return f"the latency model is not fitted yet ({self.num_samples} of {MIN_SAMPLES} samples)"
+            known = f"{self.num_samples:.1f} of {MIN_SAMPLES:g} windows of steps"
+            return f"the latency model is not fitted yet ({known})"
         found, most = math.ceil(100 * error), round(100 * MAX_RELATIVE_ERROR)
         return f"the latency model does not fit: it is {found} % off, and {most} % may be planned with"
+
+    def slow(self, part: float) -> "LatencyModel":
+        """Return a model of steps that take longer by this part."""
+        alpha, beta, gamma = ((1 + part) * value for value in self.coefficients)
+        return replace(self, coefficients=(alpha, beta, gamma))
+
+    def distrust(self) -> "LatencyModel":
+        """Return the same model with so little behind it that a few samples of another kind replace it."""
+        if self.num_samples - self.distrusted_at < LEAST_BETWEEN_DOUBTS:
+            return self  # several changes in turn would lose what no load between them has taught anew
+        gram = tuple(tuple(KEPT_IN_DOUBT * value for value in row) for row in self.gram)
+        moment = tuple(KEPT_IN_DOUBT * value for value in self.moment)
+        return replace(self, gram=gram, moment=moment, distrusted_at=self.num_samples)  # type: ignore[arg-type]
 
     def predict(self, tokens: float, context_tokens: float) -> float:
         """Seconds of a step."""
         return self.alpha + self.beta * tokens + self.gamma * context_tokens
+
+    def standard_error(self, tokens: float, context_tokens: float) -> float:
+        """Return by which part of it a step's predicted time may err, for want of such steps to learn from.
+
+        √(σ²·xᵀ(G + ridge)⁻¹x), the standard error of a regression, with x and σ relative to the step's time.
+        """
+        seconds = self.predict(tokens, context_tokens)
+        if seconds <= 0 or self.relative_error is None:
+            return math.inf
+        x = [1.0 / seconds, tokens / SCALES[1] / seconds, context_tokens / SCALES[2] / seconds]
+        regular = [
+            [value + (RIDGE * row[i] + TINY if i == j else 0.0) for j, value in enumerate(row)]
+            for i, row in enumerate(self.gram)
+        ]
+        spread = sum(one * other for one, other in zip(x, _solve(regular, x), strict=True))
+        return DEVIATION * self.relative_error * math.sqrt(max(spread, 0.0))
 
     def learn(
         self, moments: StepMoments, *, weight: float = 1.0, forgetting: float | None = None
@@ -95,25 +146,37 @@ class LatencyModel:
             return self
         error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
         known = self.relative_error
-        if self.num_samples < 2:
+        if self.num_samples < LEAST_TO_JUDGE:
             known = None
         elif known is None:
             known = error
         else:
-            known += 0.15 * (min(error, 2.0) - known)
+            known += 0.15 * weight * (min(error, 2.0) - known)
         return self._absorb(moments, known, weight, weight * FORGETTING if forgetting is None else forgetting)
+
+    def _trust(self, moments: StepMoments) -> float:
+        """Return how much of a sample counts: less where it is far off, as while a replica warms up.
+
+        Huber's weights. If such samples go on, the error that is usual grows, and they count.
+        """
+        if not self.is_fitted or self.relative_error is None:
+            return 1.0
+        error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
+        usual = max(DEVIATION * self.relative_error, LEAST_DEVIATION)
+        return min(1.0, OUTLIER * usual / max(error, 1e-9))
 
     def _absorb(
         self, moments: StepMoments, error: float | None, weight: float, forgetting: float
     ) -> "LatencyModel":
         regressors = (1.0, moments.tokens / SCALES[1], moments.context_tokens / SCALES[2])
         x = [value / moments.seconds for value in regressors]
+        weight *= self._trust(moments)
         kept = _forget(self.gram, self.moment, x, forgetting)
         gram = tuple(tuple(kept.gram[i][j] + weight * x[i] * x[j] for j in range(3)) for i in range(3))
         moment = tuple(kept.moment[i] + weight * x[i] for i in range(3))
-        scaled = _solve_non_negative(gram, moment)
-        coefficients = (scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2])
-        return LatencyModel(gram, moment, self.num_samples + 1, error, coefficients)  # type: ignore[arg-type]
+        coefficients = _find_coefficients(gram, moment)
+        num_samples = self.num_samples + weight
+        return LatencyModel(gram, moment, num_samples, error, coefficients, self.distrusted_at)  # type: ignore[arg-type]
 
 
 class _Normal(NamedTuple):
@@ -139,6 +202,11 @@ def _forget(gram: Matrix, moment: Row, x: Sequence[float], part: float) -> _Norm
     return _Normal((rows[0], rows[1], rows[2]), tuple(moment[i] - told * along[i] for i in range(3)))  # type: ignore[arg-type]
 
 
+def _find_coefficients(gram: tuple[tuple[float, ...], ...], moment: tuple[float, ...]) -> Row:
+    scaled = _solve_non_negative(gram, moment)
+    return scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2]
+
+
 def _solve_non_negative(gram: tuple[tuple[float, ...], ...], moment: tuple[float, ...]) -> list[float]:
     """Least squares with the most negative coefficient dropped until none is negative."""
     ridge = [RIDGE * gram[i][i] + TINY for i in range(3)]
@@ -155,7 +223,7 @@ def _solve_non_negative(gram: tuple[tuple[float, ...], ...], moment: tuple[float
     return solution
 
 
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
     """Gaussian elimination; the ridge keeps the matrix regular."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)

@@ -1,15 +1,17 @@
-"""What one decision hands to the next. Frozen; a fresh Memory is a restart, which holds at first."""
+"""What one decision hands to the next. Frozen. A restart brings back what `prior` kept, and then holds."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from millrace_operator.autoscale.forecast import RatePoint, trend_seconds
+from millrace_operator.autoscale.forecast import Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
-from millrace_operator.autoscale.observation import Signals, StepMoments
+from millrace_operator.autoscale.observation import Fleet, Signals, StepMoments
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.windows import Cadence
 
+REQUESTS_AVERAGED = 200.0
+"""Over which lengths are averaged. Those of a minute say little where few requests come."""
 COLD_STARTS_KEPT = 20
 LONGEST_COLD_START = 3600.0
 """Seconds. A pod that took longer was Ready before, and we have not seen it."""
@@ -25,83 +27,131 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Memory:
-    """The autoscaler's state for one service."""
+    """The autoscaler's state for one service. How many replicas there are to be is not in it: status says."""
 
-    desired: int | None = None
-    """The last decision; after a restart what status says, else None."""
     model: LatencyModel = field(default_factory=LatencyModel)
-    rates: tuple[RatePoint, ...] = ()
+    revision: str | None = None
+    """The one that the model speaks of."""
+    outlook: Outlook = field(default_factory=Outlook)
     recommendations: tuple[Recommendation, ...] = ()
     informed_since: float | None = None
     """Since when no signal was missing. Scale-down waits until this covers its window."""
+    count: int | None = None
+    """How many replicas there were to be when this was looked at last."""
     lowered_at: float | None = None
+    """When that was first seen to be fewer."""
     settled_since: float | None = None
     """Since when the count is what it is, and every replica of it has served."""
-    pods: dict[str, float] = field(default_factory=dict)
-    """When each pod was first seen to report."""
+    first_ready: dict[str, float] = field(default_factory=dict)
+    """When each pod that exists was first seen to be Ready."""
     cadence: Cadence = field(default_factory=Cadence)
     learned: dict[str, float] = field(default_factory=dict)
     """When the model learned from each pod last."""
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
+    context_tokens: float | None = None
+    """Keys that a sequence in a batch reads on average."""
     max_sequences: float | None = None
     kv_tokens: float | None = None
-    cold_starts: dict[str, float] = field(default_factory=dict)
+    cold_starts: tuple[float, ...] = ()
     """Seconds from creation until Ready of the pods that started last, as first seen."""
+    feedback_burn: float | None = None
+    """How fast budgets were spent when feedback last added a replica."""
+    futile: int = 0
+    """How many of its last steps changed nothing of that."""
+    first_seen: dict[str, float] = field(default_factory=dict)
+    """When each pod that exists was first seen, Ready or not."""
+    correction: float = 1.0
+    """How much more than the load the model is asked for, since it promised too much."""
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
     waiting: float | None = None
-    """The queue at the last decision."""
+    """The queue at the last decision, of all replicas."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Of each objective's error budget beyond what is allowed, in seconds; since the count changed."""
 
     @property
     def cold_start_seconds(self) -> float | None:
         """Return what nine of ten cold starts take at most, None before the first."""
-        seconds = sorted(self.cold_starts.values())
+        seconds = sorted(self.cold_starts)
         return seconds[math.ceil(0.9 * len(seconds)) - 1] if seconds else None
 
 
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
     """The memory after an observation: rates, request shape and what the model learned."""
-    rates = tuple(point for point in memory.rates if now - point.at <= trend_seconds(policy.windows.recent))
-    rate = signals.recent_arrivals_per_second
-    if rate is None:
-        rate = signals.arrivals_per_second
-    if rate is not None:
-        rates = (*rates, RatePoint(now, rate))
-    pods = {pod: memory.pods.get(pod, now) for pod in signals.pods}
-    warm = _find_warm(signals, pods, policy, now)
+    fleet = signals.fleet
+    first_ready = _note_ready(memory.first_ready, fleet, now)
+    memory = _follow_revision(memory, fleet)
+    warm = [] if fleet.is_mixed else _find_warm(signals, first_ready, policy, now)
+    new = 1 - math.exp(-policy.tick_seconds * (signals.arrival_rate or 0.0) / REQUESTS_AVERAGED)
     return replace(
         memory,
-        desired=memory.desired if memory.desired is not None else signals.replicas,
-        rates=rates,
-        pods=pods,
+        count=fleet.current,
+        lowered_at=now if fleet.current < (memory.count or 0) else memory.lowered_at,
+        first_ready=first_ready,
+        first_seen={pod: memory.first_seen.get(pod, now) for pod in fleet.revisions},
         cadence=memory.cadence.observe(signals.sampled_at),
         model=_learn(memory, warm, policy, now),
-        learned={pod: at for pod, at in memory.learned.items() if pod in pods}
+        learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
         | {steps.pod: now for steps in warm},
-        prompt_tokens=_latest(signals.prompt_tokens, memory.prompt_tokens),
-        generation_tokens=_latest(signals.generation_tokens, memory.generation_tokens),
+        prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
+        generation_tokens=_average(memory.generation_tokens, signals.generation_tokens, new),
+        context_tokens=_average(memory.context_tokens, _mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
-        cold_starts=_keep_cold_starts(memory.cold_starts, signals.cold_starts),
+        cold_starts=_note_cold_starts(memory, fleet),
     )
 
 
-def _keep_cold_starts(known: dict[str, float], seen: dict[str, float]) -> dict[str, float]:
-    """Keep what a pod took when it was first seen: one that is Ready anew after an hour is no cold start."""
-    new = {
-        pod: seconds for pod, seconds in seen.items() if pod not in known and seconds <= LONGEST_COLD_START
-    }
-    return dict([*known.items(), *new.items()][-COLD_STARTS_KEPT:])
+def _note_ready(known: dict[str, float], fleet: Fleet, now: float) -> dict[str, float]:
+    kept = {pod: at for pod, at in known.items() if pod in fleet.revisions}
+    return kept | {pod: now for pod in fleet.ready if pod not in kept}
+
+
+def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
+    """Add what each pod took that is Ready for the first time: one that is Ready anew is no cold start."""
+    new = [
+        seconds
+        for pod, seconds in fleet.cold_starts.items()
+        if pod not in memory.first_ready and seconds <= LONGEST_COLD_START
+    ]
+    return (*memory.cold_starts, *new)[-COLD_STARTS_KEPT:]
+
+
+def _follow_revision(memory: Memory, fleet: Fleet) -> Memory:
+    """Doubt the model when other pods serve than those that taught it."""
+    serving = {fleet.revisions[pod] for pod in fleet.ready}
+    if len(serving) != 1 or memory.revision in serving:
+        return memory
+    [revision] = serving
+    model = memory.model if memory.revision is None else memory.model.distrust()
+    return replace(memory, revision=revision, model=model)
+
+
+def _average(known: float | None, seen: float | None, new: float) -> float | None:
+    """Return the average after one more look, of which a part is new."""
+    if known is None or seen is None:
+        return _latest(seen, known)
+    return known + new * (seen - known)
 
 
 def _latest(seen: float | None, known: float | None) -> float | None:
     return known if seen is None else seen
 
 
-def _find_warm(signals: Signals, pods: dict[str, float], policy: Policy, now: float) -> list[StepMoments]:
-    """Return the steps of every replica but those still warming up, which would poison the fit."""
-    return [steps for steps in signals.steps if now - pods.get(steps.pod, now) >= policy.warm_up_seconds]
+def _find_warm(
+    signals: Signals, first_ready: dict[str, float], policy: Policy, now: float
+) -> list[StepMoments]:
+    """Return the steps of every replica whose window holds none of its first seconds: they poison the fit."""
+    least = policy.warm_up_seconds + policy.windows.recent
+    return [steps for steps in signals.steps if now - first_ready.get(steps.pod, now) >= least]
+
+
+def _mean_context(steps: Sequence[StepMoments]) -> float | None:
+    sequences = sum(step.sequences * step.num_steps for step in steps)
+    if sequences <= 0:
+        return None
+    return sum(step.context_tokens * step.num_steps for step in steps) / sequences
 
 
 def _learn(memory: Memory, warm: Sequence[StepMoments], policy: Policy, now: float) -> LatencyModel:

@@ -8,6 +8,10 @@ from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken"]
 
 
+DEFAULT_PERCENTILE = 95
+"""Of the time there is enough of everything, where no objective says more."""
+
+
 class PolicyError(ValueError):
     """A policy that cannot be kept; the text says what to write."""
 
@@ -43,24 +47,25 @@ class Policy:
     """How often `decide` is called."""
     max_sequences: int | None = None
     """Sequences that a replica batches at most; None: as many as the replica itself says."""
-    target_utilisation: float = 0.8
-    """The part of a replica's capacity that is planned with: one margin for every resource."""
-    kv_usage_limit: float = 0.85
-    """The part of the KV cache that may be in use on average."""
     drain_seconds: float = 20.0
     """The time within which the waiting queue is to be worked off."""
     cold_start_seconds: float = 30.0
     """From decision to a serving replica, until one has been measured."""
     windows: Windows = DEFAULT_WINDOWS
     """How far back the signals look."""
-    warm_up_seconds: float = 10.0
+    warm_up_seconds: float = 20.0
     """A replica's first seconds, whose steps teach the model nothing."""
     scale_down_window_seconds: float = 180.0
     """Scale down only to what every moment of this long would have allowed."""
     scale_down_interval_seconds: float = 15.0
     """Between one step down and the next."""
-    dead_band: float = 0.1
-    """The part of the smaller fleet's capacity that must stay free after a step down."""
+    dead_band: float = 0.2
+    """By how much more than the expected load must fit after a step down."""
+
+    @property
+    def highest_percentile(self) -> int:
+        """The percentile of the strictest promise: what is kept in reserve follows it."""
+        return max((objective.percentile for objective in self.objectives), default=DEFAULT_PERCENTILE)
 
     def __post_init__(self) -> None:
         if self.min_replicas < 1:
@@ -68,8 +73,4 @@ class Policy:
         if self.max_replicas < self.min_replicas:
             raise PolicyError(
                 f"max_replicas is {self.max_replicas}; write {self.min_replicas} (min_replicas) or more"
-            )
-        if not 0 < self.target_utilisation <= 1:
-            raise PolicyError(
-                f"target_utilisation is {self.target_utilisation}; write more than 0, at most 1"
             )

@@ -1,11 +1,21 @@
-"""PromQL over the names in `contract`: one query for all services of one scrape interval. Pure.
+"""PromQL over the names in `contract`: a few questions for all services of one scrape interval. Pure.
 
-One answer for all, because a query each was what the operator did most: 20 a tick and
-service held an idle operator at 1.0 % of a core, and Prometheus would see a thousand a second from a
-hundred services. Each series is labelled with its signal's name.
+Three questions, each with a fate of its own: what replicas are and do now, what load they have, how late they
+are. An answer speaks of all services at once, because a query each was what the operator did most. Each
+series is labelled with its signal's name.
+
+Nothing rests on a label that only some scrape configurations add. Replicas' series are found by their pods'
+names, which Kubernetes makes of their Deployment's. So pods of others that use the same metric names are left
+out, and a replica that is gone still counts in the windows in which it served.
+
+Two jobs, or two Prometheis behind one address, may scrape the same pod. Each such series tells the same, so
+only the largest is taken, before anything is summed.
 """
 
-from collections.abc import Iterable
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
@@ -13,77 +23,206 @@ from millrace_operator.autoscale.windows import Windows
 from millrace_runtime import contract
 
 LABEL_SIGNAL: Final = "signal"
+REPLICA_NAME: Final = (
+    "(.+)-[0-9a-f]{10}-[a-z0-9]+-[a-z0-9]{5}"
+    "|(.{36,46})-[0-9a-f]{10}-[a-z0-9]{5,15}"
+    "|(.{47,50})-[0-9a-f]{7,10}[a-z0-9]{5}"
+)
+"""A replica's pod: service, revision, template's hash and five random characters. Kubernetes cuts what stands
+before those five to 58 characters, so with a long service's name the hashes are shorter or absent."""
+MAX_NAMESPACES: Final = 50
+"""More are not named in a question: it would be longer than what it spares."""
 LATENCY_METRICS: dict[LatencyMetric, str] = {
     "TimeToFirstToken": contract.METRIC_TTFT,
     "TimePerOutputToken": contract.METRIC_TPOT,
 }
-CHOSEN = '{service!=""}'
-"""Replicas' series as our scrape labels them; other engines' under the same names are left out."""
-CHOSEN_FAULTS = f'{{service!="",reason!~"{"|".join(contract.REJECTED_LOAD)}"}}'
-"""Of the refusals those that are no load."""
-BY_SERVICE = "namespace, service"
-BY_POD = "namespace, service, pod"
-BY_CLAIM = "namespace, service, exported_namespace, exported_service"
-"""The gateway names services by the labels that a scrape may have moved out of its own labels' way."""
+BOUNDS: dict[LatencyMetric, tuple[float, ...]] = {
+    "TimeToFirstToken": contract.LATENCY_BUCKETS,
+    "TimePerOutputToken": contract.TOKEN_BUCKETS,
+}
 
 
-def build_query(objectives: Iterable[Objective], windows: Windows) -> str:
-    """Return the query whose answer has every signal, with the percentiles that any service asks for."""
-    signals = build_signals(windows)
-    for objective in objectives:
-        signals |= _latency(objective, f"[{windows.latency:g}s]")
-    return " or ".join(
-        f'label_replace({expression}, "{LABEL_SIGNAL}", "{name}", "", "")'
-        for name, expression in signals.items()
-    )
+@dataclass(frozen=True)
+class Scope:
+    """Which series a question is about."""
+
+    namespaces: tuple[str, ...] = ()
+    """Those of the services asked for; none: all."""
+    matchers: str = ""
+    """More label matchers in PromQL, such as `cluster="eu"` where one store has several clusters."""
+
+    def select(self, metric: str, *others: str) -> str:
+        """Return the selector of a replica's metric."""
+        return self._select(metric, f'pod=~"{REPLICA_NAME}"', *self._match("namespace"), *others)
+
+    def select_arrivals(self, window: str) -> str:
+        """Return the gateway's arrival rates. A scrape may have moved its own labels out of the way."""
+        name = contract.METRIC_GATEWAY_ARRIVALS
+        moved = self._match("exported_namespace")
+        if not moved:
+            return f"rate({self._select(name)}{window})"
+        kept = self._select(name, 'exported_namespace=""', *self._match("namespace"))
+        return f"(rate({self._select(name, *moved)}{window}) or rate({kept}{window}))"
+
+    def _match(self, label: str) -> tuple[str, ...]:
+        named = self.namespaces if len(self.namespaces) <= MAX_NAMESPACES else ()
+        return (f'{label}=~"{"|".join(sorted(named))}"',) if named else ()
+
+    def _select(self, metric: str, *matchers: str) -> str:
+        return f"{metric}{{{','.join((*matchers, self.matchers) if self.matchers else matchers)}}}"
 
 
-def build_signals(windows: Windows) -> dict[str, str]:
-    """Return the PromQL of each signal but the objectives', by its name."""
-    recent, rate = f"[{windows.recent:g}s]", f"[{windows.rate:g}s]"
-    running, waiting = contract.METRIC_RUNNING + CHOSEN, contract.METRIC_WAITING + CHOSEN
+@dataclass(frozen=True)
+class Question:
+    """One instant query, by the names of the signals that its answer has."""
+
+    signals: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """The query."""
+        return " or ".join(
+            f'label_replace({expression}, "{LABEL_SIGNAL}", "{name}", "", "")'
+            for name, expression in self.signals.items()
+        )
+
+
+def build_questions(objectives: Iterable[Objective], windows: Windows, scope: Scope) -> list[Question]:
+    """Return what to ask: replicas' state and steps, load, and of the latencies what the objectives need."""
+    found = [
+        build_state(windows, scope),
+        build_load(windows, scope),
+        _build_latencies(objectives, windows, scope),
+    ]
+    return [Question(signals) for signals in found if signals]
+
+
+def build_state(windows: Windows, scope: Scope) -> dict[str, str]:
+    """Return the signals of each replica: the newest values, and the means of its last steps.
+
+    Prometheus ends every series of a target at the first scrape that fails. Looking back as far as a sample
+    is fresh keeps one lost scrape from looking like a replica that is gone. `age` keeps the labels of its
+    scrape: two that scrape one pod at times of their own would look like one that scrapes twice as often.
+    """
+    gauges = {
+        "running": contract.METRIC_RUNNING,
+        "waiting": contract.METRIC_WAITING,
+        "kv_usage": contract.METRIC_KV_USAGE,
+        "kv_tokens": contract.METRIC_KV_TOKENS,
+        "max_sequences": contract.METRIC_MAX_SEQUENCES,
+    }
+    fresh = f"[{windows.max_age:g}s]"
     return {
-        "age": f"max by ({BY_POD}) (timestamp({running}))",
-        "running": f"sum by ({BY_POD}) ({running})",
-        "waiting": f"sum by ({BY_POD}) ({waiting})",
-        "kv_usage": f"max by ({BY_POD}) ({contract.METRIC_KV_USAGE}{CHOSEN})",
-        "kv_tokens": f"min by ({BY_POD}) ({contract.METRIC_KV_TOKENS}{CHOSEN})",
-        "max_sequences": f"min by ({BY_POD}) ({contract.METRIC_MAX_SEQUENCES}{CHOSEN})",
-        **_arrivals("", rate),
-        **_arrivals("recent_", recent),
-        "prompt_tokens": _mean(contract.METRIC_PROMPT_TOKENS, rate, BY_SERVICE),
-        "generation_tokens": _mean(contract.METRIC_GENERATION_TOKENS, rate, BY_SERVICE),
-        "step_seconds": _mean(contract.METRIC_STEP_SECONDS, recent, BY_POD),
-        "step_sequences": _mean(contract.METRIC_STEP_SEQUENCES, recent, BY_POD),
-        "step_tokens": _mean(contract.METRIC_STEP_TOKENS, recent, BY_POD),
-        "step_context": _mean(contract.METRIC_STEP_CONTEXT_TOKENS, recent, BY_POD),
-        "num_steps": f"sum by ({BY_POD}) (increase({contract.METRIC_STEP_SECONDS}_count{CHOSEN}{recent}))",
+        "age": f"timestamp({scope.select(contract.METRIC_RUNNING)})",
+        **{
+            name: f"max by (namespace, pod) (last_over_time({scope.select(metric)}{fresh}))"
+            for name, metric in gauges.items()
+        },
+        **_steps(windows.recent, scope),
     }
 
 
-def _arrivals(prefix: str, window: str) -> dict[str, str]:
+def _steps(window_seconds: float, scope: Scope) -> dict[str, str]:
+    def rate(metric: str, part: str, *own: str) -> str:
+        once = _once(_rate(scope, metric + part, f"[{window_seconds:g}s]"), *own)
+        return f"sum by (namespace, pod) ({once})" if own else once
+
+    names = {
+        "step_sequences": contract.METRIC_STEP_SEQUENCES,
+        "step_tokens": contract.METRIC_STEP_TOKENS,
+        "step_context": contract.METRIC_STEP_CONTEXT_TOKENS,
+    }
+    seconds, count = (rate(contract.METRIC_STEP_SECONDS, part, "kind") for part in ("_sum", "_count"))
+    return {
+        "step_seconds": f"({seconds} / {count})",
+        **{signal: f"({rate(name, '_sum')} / {rate(name, '_count')})" for signal, name in names.items()},
+        "num_steps": f"({count} * {window_seconds:g})",
+    }
+
+
+def build_load(windows: Windows, scope: Scope) -> dict[str, str]:
+    """Return the signals of what arrives and of what a request is, of each service as a whole."""
+    rate = f"[{windows.rate:g}s]"
+    return {
+        **_arrivals("", rate, scope),
+        **_arrivals("recent_", f"[{windows.recent:g}s]", scope),
+        "prompt_tokens": _mean(scope, contract.METRIC_PROMPT_TOKENS, rate),
+        "generation_tokens": _mean(scope, contract.METRIC_GENERATION_TOKENS, rate),
+    }
+
+
+def _arrivals(prefix: str, window: str, scope: Scope) -> dict[str, str]:
     """Return what the gateway took, and what replicas took and refused for the client's fault, a second.
 
     Of the whole service: in the window of a replica that is gone, others have not had its requests.
     """
-    received = f"{contract.METRIC_RECEIVED}_total{CHOSEN}"
-    refused = f"{contract.METRIC_REJECTED}_total{CHOSEN_FAULTS}"
+    claimed = scope.select_arrivals(window)
+    for label in ("namespace", "service"):
+        claimed = f'label_replace({claimed}, "{label}", "$1", "exported_{label}", "(.+)")'
+    once = f"max by (namespace, service, pod) ({claimed})"
+    faults = f'reason!~"{"|".join(contract.REJECTED_LOAD)}"'
+    refused = _rate(scope, f"{contract.METRIC_REJECTED}_total", window, faults)
     return {
-        f"{prefix}arrivals": f"sum by ({BY_CLAIM}) (rate({contract.METRIC_GATEWAY_ARRIVALS}{window}))",
-        f"{prefix}received": f"sum by ({BY_SERVICE}) (rate({received}{window}))",
-        f"{prefix}refused": f"sum by ({BY_SERVICE}) (rate({refused}{window}))",
+        f"{prefix}arrivals": f"sum by (namespace, service) ({once})",
+        f"{prefix}received": _whole(_once(_rate(scope, f"{contract.METRIC_RECEIVED}_total", window))),
+        f"{prefix}refused": _whole(_once(refused, "reason")),
     }
 
 
-def _mean(name: str, window: str, by: str) -> str:
-    total, count = f"{name}_sum{CHOSEN}{window}", f"{name}_count{CHOSEN}{window}"
-    return f"(sum by ({by}) (rate({total})) / sum by ({by}) (rate({count})))"
+def _build_latencies(objectives: Iterable[Objective], windows: Windows, scope: Scope) -> dict[str, str]:
+    """Return each percentile that is asked for, and the requests at or under the bounds round the targets."""
+    asked, window, found = list(objectives), f"[{windows.latency:g}s]", {}
+    for metric in sorted({objective.metric for objective in asked}):
+        name = f"{LATENCY_METRICS[metric]}_bucket"
+        edges = {edge for o in asked if o.metric == metric for edge in find_bounds(o) if edge is not None}
+        chosen = f'le=~"{"|".join(_write_bounds({*edges, math.inf}))}"'
+        found[name_buckets(metric)] = _whole(
+            _once(f"increase({scope.select(name, chosen)}{window})", "le"), "le"
+        )
+        buckets = _whole(_once(_rate(scope, name, window), "le"), "le")
+        for percentile in sorted({o.percentile for o in asked if o.metric == metric}):
+            named = Objective(metric, percentile, 1.0).name
+            found[named] = f"histogram_quantile({percentile / 100:g}, {buckets})"
+    return found
 
 
-def _latency(objective: Objective, window: str) -> dict[str, str]:
-    name = LATENCY_METRICS[objective.metric]
-    buckets = f"sum by ({BY_SERVICE}, le) (rate({name}_bucket{CHOSEN}{window}))"
-    return {
-        objective.name: f"histogram_quantile({objective.percentile / 100:g}, {buckets})",
-        f"{objective.name} samples": f"sum by ({BY_SERVICE}) (increase({name}_count{CHOSEN}{window}))",
-    }
+def name_buckets(metric: LatencyMetric) -> str:
+    """Return the name of the signal that has a metric's buckets, the label `le` beside it."""
+    return f"{metric} buckets"
+
+
+def find_bounds(objective: Objective) -> tuple[float | None, float]:
+    """Return the bucket's bounds next to a target: at or under it, None without one, and at or over it."""
+    bounds, target = BOUNDS[objective.metric], round(objective.target_seconds, 9)  # 0.1 * 3 is no 0.3
+    under, over = bisect_right(bounds, target), bisect_left(bounds, target)
+    return bounds[under - 1] if under else None, bounds[over] if over < len(bounds) else math.inf
+
+
+def _write_bounds(bounds: Iterable[float]) -> list[str]:
+    """Return the bounds as a regular expression finds them in `le`: some stores write 1.0 as 1."""
+    return [
+        r"\\+Inf"
+        if bound == math.inf
+        else f"{bound:.9f}".rstrip("0").rstrip(".").replace(".", r"\\.") + r"(\\.0)?"
+        for bound in sorted(bounds)
+    ]
+
+
+def _rate(scope: Scope, metric: str, window: str, *matchers: str) -> str:
+    return f"rate({scope.select(metric, *matchers)}{window})"
+
+
+def _once(expression: str, *kept: str) -> str:
+    """Return one series for each pod, and each value of its own labels, however many scrape it."""
+    return f"max by ({', '.join(('namespace', 'pod', *kept))}) ({expression})"
+
+
+def _whole(expression: str, *kept: str) -> str:
+    """Return the sums over the replicas of each service."""
+    named = f'label_replace({expression}, "service", "$1$2$3", "pod", "{REPLICA_NAME}")'
+    return f"sum by ({', '.join(('namespace', 'service', *kept))}) ({named})"
+
+
+def _mean(scope: Scope, name: str, window: str) -> str:
+    total, count = (_whole(_once(_rate(scope, name + part, window))) for part in ("_sum", "_count"))
+    return f"({total} / {count})"

@@ -2,21 +2,32 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from millrace_operator.autoscale.observation import Latency, Signals, StepMoments
+from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import LABEL_SIGNAL
+from millrace_operator.autoscale.queries import LABEL_SIGNAL, find_bounds, name_buckets
+from millrace_operator.autoscale.sightings import NEVER_SEEN, Sighting, Sightings
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 from millrace_operator.cluster.kinds import ServiceKey
 
 EVERYTHING = "every signal"
 """The key of `Signals.rejected` where nothing at all is known."""
+OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
+"""The labels that say of what a sample speaks."""
 
 
 class SignalError(Exception):
     """An answer that cannot be used; the text is the reason."""
+
+
+class PodKey(NamedTuple):
+    """Names one pod in the cluster."""
+
+    namespace: str
+    name: str
 
 
 class Sample(NamedTuple):
@@ -26,16 +37,20 @@ class Sample(NamedTuple):
     value: float
 
     @property
-    def service(self) -> ServiceKey:
-        """The service it speaks of, however the scrape named those labels."""
-        names = ("namespace", "service")
-        namespace, name = (self.labels.get(f"exported_{n}") or self.labels.get(n, "") for n in names)
-        return ServiceKey(namespace, name)
+    def pod(self) -> str:
+        """The pod that it speaks of, empty where it speaks of a whole service."""
+        return self.labels.get("pod", "")
+
+    @property
+    def source(self) -> str:
+        """Whose scrape it is of: all labels but those that say of what."""
+        others = sorted(self.labels.items() - {(name, self.labels.get(name)) for name in OF_WHAT})
+        return ",".join(f"{name}={value}" for name, value in others)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One answer for all services."""
+    """The answers for all services."""
 
     at: float
     """When, in seconds since 1970."""
@@ -43,7 +58,9 @@ class Reading:
     series: Mapping[ServiceKey, Mapping[str, list[Sample]]] = field(default_factory=dict)
     """By service and signal; finite values only."""
     failure: str | None = None
-    """Why there is no answer."""
+    """Why there is no answer at all."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """The signals whose question alone has no answer, with the reason."""
 
 
 def parse_samples(body: Any) -> list[Sample]:
@@ -52,32 +69,47 @@ def parse_samples(body: Any) -> list[Sample]:
         reason = body.get("error", "no reason given") if isinstance(body, dict) else "not a JSON object"
         raise SignalError(f"Prometheus refused the query: {reason}")
     try:
-        series = [Sample(item["metric"], float(item["value"][1])) for item in body["data"]["result"]]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        series = [
+            Sample({name: str(text) for name, text in item["metric"].items()}, float(item["value"][1]))
+            for item in body["data"]["result"]
+        ]
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise SignalError(f"Prometheus answered in an unknown shape: {error!r}") from error
     return [sample for sample in series if math.isfinite(sample.value)]
 
 
-def sort_samples(samples: Iterable[Sample]) -> dict[ServiceKey, dict[str, list[Sample]]]:
-    """Return the samples by service and signal."""
+def sort_samples(
+    samples: Iterable[Sample], owners: Mapping[PodKey, ServiceKey]
+) -> dict[ServiceKey, dict[str, list[Sample]]]:
+    """Return the samples by service and signal. What speaks of a pod that nobody owns is left out."""
     found: dict[ServiceKey, dict[str, list[Sample]]] = {}
     for sample in samples:
-        signals = found.setdefault(sample.service, {})
-        signals.setdefault(sample.labels.get(LABEL_SIGNAL, ""), []).append(sample)
+        labels, namespace = sample.labels, sample.labels.get("namespace", "")
+        owner = owners.get(PodKey(namespace, sample.pod))
+        if not sample.pod:
+            owner = ServiceKey(namespace, labels.get("service", ""))
+        if owner is not None:
+            found.setdefault(owner, {}).setdefault(labels.get(LABEL_SIGNAL, ""), []).append(sample)
     return found
+
+
+def list_sightings(reading: Reading, service: ServiceKey) -> list[Sighting]:
+    """Return when each replica of a service was scraped last, by each that scrapes it."""
+    samples = reading.series.get(service, {}).get("age", [])
+    return [Sighting(sample.pod, sample.source, sample.value) for sample in samples]
 
 
 class _Reader:
     """Turns one service's series into values and keeps the reason for each that is unknown."""
 
-    def __init__(self, series: Mapping[str, list[Sample]]) -> None:
-        self._series = series
+    def __init__(self, reading: Reading, service: ServiceKey) -> None:
+        self._series = reading.series.get(service, {})
+        self._unknown = reading.unknown
         self.rejected: dict[str, str] = {}
 
     def by_pod(self, name: str, pods: frozenset[str]) -> dict[str, float]:
         """Values of the given pods."""
-        values = {sample.labels.get("pod", ""): sample.value for sample in self._answer(name)}
-        return {pod: value for pod, value in values.items() if pod in pods}
+        return {sample.pod: sample.value for sample in self._answer(name) if sample.pod in pods}
 
     def scalar(self, name: str) -> float | None:
         """The one value, or None."""
@@ -89,33 +121,52 @@ class _Reader:
         answer = self._series.get(name, [])
         return answer[0].value if answer else 0.0
 
+    def by_bound(self, name: str) -> dict[float, float]:
+        """Return the counts at or under each bound of a histogram."""
+        found = {}
+        for sample in self._answer(name):
+            with suppress(ValueError):  # an `le` that is no number is no bound of ours
+                found[float(sample.labels.get("le", ""))] = sample.value
+        return found
+
+    def is_answered(self, name: str) -> bool:
+        """Whether the question for a signal has an answer, be it empty."""
+        return name not in self._unknown
+
     def _answer(self, name: str) -> list[Sample]:
         answer = self._series.get(name, [])
         if not answer:
-            self.rejected[name] = "no samples"
+            self.rejected[name] = self._unknown.get(name, "no samples")
         return answer
 
 
 def read_signals(
-    reading: Reading, service: ServiceKey, pods: frozenset[str], objectives: Iterable[Objective] = ()
+    reading: Reading,
+    service: ServiceKey,
+    fleet: Fleet,
+    objectives: Iterable[Objective] = (),
+    before: Sightings = NEVER_SEEN,
 ) -> Signals:
-    """Return what a reading says of one service.
+    """Return what a reading says of one service; `before` is when its replicas were seen until now.
 
-    `pods` are those that exist in the API: series of others are ignored, and pods with samples too old
-    count as not reporting. `ready_replicas` is the number that report; a caller who knows replaces it.
+    Series of pods that are not in the fleet are ignored. Pods whose samples are too old don't report.
     """
     if reading.failure is not None:
-        return Signals(len(pods), 0, rejected={EVERYTHING: reading.failure})
-    if service not in reading.series:
-        return Signals(len(pods), 0, rejected={EVERYTHING: "Prometheus has no series of this service"})
-    reader = _Reader(reading.series[service])
-    fresh = _find_fresh(reader, reading, pods)
+        return Signals(fleet, rejected={EVERYTHING: reading.failure})
+    if service not in reading.series and not reading.unknown:
+        return Signals(fleet, rejected={EVERYTHING: "Prometheus has no series of this service"})
+    reader, max_age, objectives = _Reader(reading, service), reading.windows.max_age, tuple(objectives)
+    sightings = before.observe(list_sightings(reading, service), fleet.revisions)
+    fresh = _find_fresh(reader, reading.at - max_age, sightings)
+    if silent := fleet.ready - fresh:
+        reader.rejected.setdefault("age", sightings.describe(silent, max_age))
     running, waiting = (reader.by_pod(name, fresh) for name in ("running", "waiting"))
+    fresh = fresh & running.keys() & waiting.keys() if running and waiting else fresh
     usage = reader.by_pod("kv_usage", fresh)
+    latencies = tuple(_read_latencies(reader, objectives))
     return Signals(
-        replicas=len(pods),
-        ready_replicas=len(fresh),
-        reporting_replicas=len(fresh),
+        fleet=fleet,
+        reporting=fresh,
         arrivals_per_second=_read_arrivals(reader, "") if fresh else None,
         recent_arrivals_per_second=_read_arrivals(reader, "recent_") if fresh else None,
         waiting=sum(waiting.values()) if waiting else None,
@@ -126,21 +177,20 @@ def read_signals(
         generation_tokens=reader.scalar("generation_tokens"),
         max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
         kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
-        latencies=tuple(_read_latencies(reader, objectives)),
+        latencies=latencies,
+        unanswered=frozenset(each.name for each in objectives if not reader.is_answered(each.name)),
         steps=tuple(_read_steps(reader, fresh)),
-        pods=fresh,
-        sampled_at=reader.by_pod("age", pods),
-        rejected=reader.rejected,
+        sampled_at=sightings.by_one_source(max_age),
+        rejected=reader.rejected | {x.objective.name: x.doubt for x in latencies if x.doubt},
     )
 
 
-def _find_fresh(reader: _Reader, reading: Reading, pods: frozenset[str]) -> frozenset[str]:
-    times, oldest = reader.by_pod("age", pods), reading.at - reading.windows.max_age
-    fresh = frozenset(pod for pod, at in times.items() if at >= oldest)
-    if len(fresh) < len(times):
-        stale = len(times) - len(fresh)
-        reader.rejected["age"] = f"{stale} replicas have samples older than {reading.windows.max_age:g} s"
-    return fresh
+def _find_fresh(reader: _Reader, oldest: float, sightings: Sightings) -> frozenset[str]:
+    """Return the pods with samples that are no older, if anything was said of pods at all."""
+    if not reader.is_answered("age"):
+        reader.by_pod("age", frozenset())
+        return frozenset()
+    return frozenset(pod for pod, at in sightings.newest.items() if at > oldest)
 
 
 def _read_arrivals(reader: _Reader, prefix: str) -> float | None:
@@ -165,7 +215,16 @@ def _read_steps(reader: _Reader, fresh: frozenset[str]) -> Iterable[StepMoments]
 
 def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterable[Latency]:
     for objective in objectives:
-        seconds = reader.scalar(objective.name)
-        count = reader.scalar(f"{objective.name} samples")
-        if seconds is not None and count is not None:
-            yield Latency(objective, seconds, count)
+        seconds, counts = reader.scalar(objective.name), reader.by_bound(name_buckets(objective.metric))
+        total = counts.get(math.inf)
+        if seconds is not None and total:
+            yield Latency(objective, seconds, total, _read_bracket(objective, counts, total))
+
+
+def _read_bracket(objective: Objective, counts: Mapping[float, float], total: float) -> Bracket | None:
+    """Return what is known of the target's bucket, None where its bounds are not among the counts."""
+    lower, upper = find_bounds(objective)
+    under, over = (0.0 if lower is None else counts.get(lower)), counts.get(upper)
+    if under is None or over is None:
+        return None
+    return Bracket(lower or 0.0, upper, under / total, over / total)

@@ -1,11 +1,21 @@
 """All that one tick's decision rests on, gathered before anything is decided."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from millrace_operator.autoscale.capacity import Capacity
+from millrace_operator.autoscale.budget import SPENT_SECONDS
+from millrace_operator.autoscale.capacity import Capacity, Replica, find_count, list_reachable
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
+
+BEYOND_MAXIMUM = 4
+"""Up to how many times maxReplicas is looked for what a load needs."""
+ERRORS_OF_MODEL = 2.0
+"""Standard errors by which steps may take longer than the model says."""
+MOST_DOUBT = 0.5
+STUCK = 2.0
+"""Cold starts after which a replica that is not Ready is not taken for starting any more."""
+COLD_STARTS_OF_WINDOW = 1.5
 
 
 @dataclass(frozen=True)
@@ -14,11 +24,19 @@ class Estimate:
 
     rate: float | None
     forecast: float | None
-    capacity: Capacity | None
-    per_replica: float | None
-    """Requests per second planned for one replica."""
+    replica: Replica | None = None
+    """What one replica does; None while it is not known."""
+    capacity: Capacity | None = None
+    """What one of the present replicas carries."""
+    infeasible: tuple[str, ...] = ()
+    """Objectives that an idle replica misses."""
     violated: tuple[str, ...] = ()
     """Objectives missed as measured."""
+
+    @property
+    def per_replica(self) -> float | None:
+        """Requests per second that one of the present replicas carries."""
+        return self.capacity.rate if self.capacity else None
 
 
 @dataclass(frozen=True)
@@ -33,23 +51,48 @@ class Situation:
 
     @property
     def current(self) -> int:
-        """The count decided last."""
-        desired = self.memory.desired
-        return self.signals.replicas if desired is None else desired
+        """How many replicas there are to be, before this decision."""
+        return self.signals.fleet.current
+
+    @property
+    def num_starting(self) -> int:
+        """Replicas asked for that are not Ready."""
+        return max(self.current - len(self.signals.fleet.ready) - self._count_stuck(), 0)
+
+    def _count_stuck(self) -> int:
+        """Count the replicas that have not become Ready in twice the time that they take."""
+        cold_start = self.memory.cold_start_seconds or self.policy.cold_start_seconds
+        oldest, fleet = self.now - STUCK * cold_start, self.signals.fleet
+        since = self.memory.first_seen
+        return sum(since.get(pod, self.now) < oldest for pod in fleet.revisions.keys() - fleet.ready)
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Replicas that don't report, and have been Ready for long enough to have been scraped."""
+        since, oldest = self.memory.first_ready, self.now - self.policy.windows.max_age
+        return frozenset(pod for pod in self.signals.silent if since.get(pod, self.now) <= oldest)
 
     @property
     def is_informed(self) -> bool:
-        """Whether load and queue are known."""
+        """Whether load and queue are known, of every replica, and what latencies there are."""
         signals = self.signals
         known = (signals.arrival_rate, signals.waiting, signals.running)
-        return None not in known and signals.reporting_replicas > 0
+        return None not in known and bool(signals.reporting) and not (self.silent or signals.unanswered)
+
+    @property
+    def down_window_seconds(self) -> float:
+        """How long a lower count must have been enough before there is one.
+
+        At least what a rate looks back, and half as long again as it would take to get a replica back.
+        """
+        policy, cold_start = self.policy, self.memory.cold_start_seconds or 0.0
+        rate = policy.windows.rate + policy.tick_seconds
+        return max(policy.scale_down_window_seconds, rate, COLD_STARTS_OF_WINDOW * cold_start)
 
     @property
     def missed(self) -> tuple[str, ...]:
         """Objectives missed as measured, but for those that more replicas could not meet."""
-        capacity = self.estimate.capacity
-        infeasible = capacity.infeasible if capacity else ()
-        return tuple(name for name in self.estimate.violated if name not in infeasible)
+        return tuple(name for name in self.estimate.violated if name not in self.estimate.infeasible)
 
     @property
     def is_settled(self) -> bool:
@@ -58,10 +101,38 @@ class Situation:
         return since is not None and self.now - since >= self.policy.windows.latency
 
     @property
+    def spent(self) -> tuple[str, ...]:
+        """Objectives that have been missed for so long that more replicas are asked for."""
+        spent, infeasible = self.memory.spent, self.estimate.infeasible
+        return tuple(name for name, sum_ in spent.items() if sum_ >= SPENT_SECONDS and name not in infeasible)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing arrives and nothing is in flight, as far as known: unknown is not idle."""
         signals = self.signals
         return signals.arrival_rate == 0 and signals.running == 0 and signals.waiting == 0
+
+    def count_for(self, rate: float, *, surely: bool = False) -> int | None:
+        """Return how many replicas keep the objectives at a load; None while that is not known.
+
+        `surely`: also when steps take as much longer than the model says as it may err.
+        """
+        replica = self.estimate.replica
+        if replica is None:
+            return None
+        reachable = list_reachable(replica, self.policy.objectives)
+        if surely:
+            replica = replace(replica, model=replica.model.slow(self._find_doubt(replica)))
+        objectives = list_reachable(replica, reachable)
+        rate *= self.memory.correction
+        return find_count(replica, objectives, rate, BEYOND_MAXIMUM * self.policy.max_replicas)
+
+    def _find_doubt(self, replica: Replica) -> float:
+        """Return the part by which the batch that is planned may take longer."""
+        rate = self.estimate.capacity.rate if self.estimate.capacity else 0.0
+        batch = max(replica.count_sequences(rate), 1.0)
+        error = replica.model.standard_error(batch, batch * replica.context_tokens)
+        return min(ERRORS_OF_MODEL * error, MOST_DOUBT)
 
     def bound(self, replicas: int) -> int:
         """The count within min and max."""

@@ -1,7 +1,8 @@
 """How far back queries look, which follows how often replicas are scraped. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 SCRAPES = 4
 """Of a series that a window holds at least: a rate needs two, and one may be lost."""
@@ -9,7 +10,10 @@ FRESH_SCRAPES = 3
 """After so many intervals without a sample its source is taken for gone."""
 INTERVALS = (5.0, 10.0, 15.0, 30.0, 60.0, 120.0)
 """In seconds, as people write them. Services of one interval share their queries."""
-GAPS_KEPT = 40
+GAPS_KEPT = 8
+"""Of each replica, for its interval."""
+AGREEING = 4
+"""So many gaps that are equal one after the other are the interval, however short those before were."""
 ROUNDING = 1.1
 """A scrape may be late by that much, and its interval still be the one that was written."""
 
@@ -43,23 +47,45 @@ def fit_windows(interval_seconds: float | None) -> Windows:
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often a service's replicas were scraped, by the times of their samples."""
+    """How often a service's replicas are scraped, by the times of their samples.
+
+    It follows a shorter interval after two gaps, and a longer one after four. One gap that is too short, as
+    where another of a pair of Prometheis answers, changes nothing, and neither do lost scrapes.
+    """
 
     latest: Mapping[str, float] = field(default_factory=dict)
     """When each replica's newest sample was taken."""
-    gaps: tuple[float, ...] = ()
+    gaps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds between two samples of a replica, the newest last."""
+    last_seconds: float | None = None
+    """The interval as it was last known: what a replica that is new will be scraped at."""
 
     @property
     def interval_seconds(self) -> float | None:
         """Return the time between two scrapes, None before there were two.
 
-        A lost scrape makes a gap twice as long, so of all gaps a short one tells: that of the first quarter.
+        A replica that lost many scrapes may tell a longer one than it is. Half of the replicas don't.
         """
-        return sorted(self.gaps)[len(self.gaps) // 4] if self.gaps else None
+        found = [_find_interval(gaps) for gaps in self.gaps.values() if gaps]
+        return median_low(found) if found else self.last_seconds
 
     def observe(self, sampled_at: Mapping[str, float]) -> "Cadence":
         """Return the cadence after one more look; `sampled_at` has the newest sample's time by pod."""
-        known = self.latest
-        gaps = [at - known[pod] for pod, at in sampled_at.items() if pod in known and at > known[pod]]
-        return Cadence(dict(sampled_at), (*self.gaps, *gaps)[-GAPS_KEPT:])
+        gaps = {pod: self._gaps_until(pod, at) for pod, at in sampled_at.items()}
+        return Cadence(dict(sampled_at), gaps, self.interval_seconds) if gaps else self
+
+    def _gaps_until(self, pod: str, at: float) -> tuple[float, ...]:
+        known, gaps = self.latest.get(pod), self.gaps.get(pod, ())
+        return (*gaps, at - known)[-GAPS_KEPT:] if known is not None and at > known else gaps
+
+
+def _find_interval(gaps: Sequence[float]) -> float:
+    """Return the interval that these gaps between a replica's samples tell.
+
+    A lost scrape makes a gap twice as long or longer, so the short ones tell: the second shortest, as one may
+    be too short by chance. Only where the last ones are all the same, it is theirs.
+    """
+    newest = gaps[-AGREEING:]
+    if len(newest) == AGREEING and max(newest) <= ROUNDING * min(newest):
+        return median_low(newest)
+    return sorted(gaps)[1 if len(gaps) >= AGREEING else 0]

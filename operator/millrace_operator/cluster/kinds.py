@@ -55,12 +55,13 @@ DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
 POD_DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
 INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contract.PLURAL)
 
 CHILDREN = (SERVICE_ACCOUNT, SERVICE, CONTROLLER_REVISION, POD_DISRUPTION_BUDGET, DEPLOYMENT)
 WATCHED = (INFERENCE_SERVICE, *CHILDREN, POD)
-BY_NAME = {kind.kind: kind for kind in (*WATCHED, LEASE, EVENT)}
+BY_NAME = {kind.kind: kind for kind in (*WATCHED, LEASE, EVENT, CONFIG_MAP)}
 
 
 def kind_of(obj: Obj) -> Kind:

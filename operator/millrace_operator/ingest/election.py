@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable
 
 from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.kinds import LEASE
@@ -30,8 +31,8 @@ class Election:
         while self.is_leader() is not leading:  # noqa: ASYNC110  time passes without any event
             await asyncio.sleep(0.1)
 
-    async def run(self) -> None:
-        """Take or renew the Lease again and again. Release it when cancelled."""
+    async def run(self, leave: Callable[[], Awaitable[None]]) -> None:
+        """Take or renew the Lease again and again. When cancelled, `leave` first, and then release it."""
         try:
             while True:
                 try:
@@ -40,7 +41,10 @@ class Election:
                     LOG.warning("Lease not renewed: %s", error)
                 await asyncio.sleep(RETRY_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311  no secret
         finally:
-            await self.release()
+            try:
+                await leave()
+            finally:
+                await self.release()
 
     async def campaign(self) -> None:
         """Take or renew the Lease once, if we may."""

@@ -2,21 +2,13 @@
 
 import hashlib
 import json
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.resources.quantities import parse_quantity
 
 APPLIED = "millrace.dev/applied"
 """Annotation: the hash of what we applied. It shows fields that we no longer want."""
-
-_SUFFIXES = {
-    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
-    "k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9, "T": Decimal(10) ** 12,
-    "P": Decimal(10) ** 15, "E": Decimal(10) ** 18,
-    "Ki": Decimal(2) ** 10, "Mi": Decimal(2) ** 20, "Gi": Decimal(2) ** 30, "Ti": Decimal(2) ** 40,
-    "Pi": Decimal(2) ** 50, "Ei": Decimal(2) ** 60,
-}  # fmt: skip
 
 
 def seal(obj: Obj) -> Obj:
@@ -55,11 +47,6 @@ def _has_list_drifted(desired: list[Any], observed: Any) -> bool:
 def _are_equal_quantities(desired: Any, observed: Any) -> bool:
     """Whether both are the same amount. The API server writes `1000m` as `1`."""
     try:
-        return _parse_quantity(str(desired)) == _parse_quantity(str(observed))
-    except (InvalidOperation, KeyError):
+        return parse_quantity(str(desired)) == parse_quantity(str(observed))
+    except ValueError:
         return False
-
-
-def _parse_quantity(text: str) -> Decimal:
-    number = text.rstrip("KMGTPEinumk")
-    return Decimal(number) * _SUFFIXES[text[len(number) :]]

@@ -28,6 +28,11 @@ class Observed:
         return [pod for pod in self.pods if pod.revision == revision]
 
     @property
+    def num_wanted(self) -> int:
+        """Replicas that the Deployments ask for, of any revision."""
+        return sum(state.num_wanted for state in self.states.values())
+
+    @property
     def num_ready(self) -> int:
         """Replicas that answer now, of any revision."""
         return sum(pod.is_ready for pod in self.pods)

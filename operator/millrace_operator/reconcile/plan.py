@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
+from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
 from millrace_operator.reconcile.observed import Observed, observe
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.network import (
@@ -37,6 +39,7 @@ from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
 from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
 
 CONFLICT_RETRY_SECONDS = 10.0
@@ -110,24 +113,42 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     except (ValidationError, ValueError) as error:
         status = render_refused_status(old, str(error), metadata.get("generation", 0), now)
         return Plan(status=status if status != old else None)
-    count = choose_count(spec, old.get("scaling", {}), snapshot.advice)
+    pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot)
+    count = choose_count(
+        spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now
+    )
     targets = _choose_targets(settings, snapshot, spec, observed, count)
     counts = _plan_counts(snapshot, observed, targets.step)
     inputs = StatusInputs(
         settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now
     )
     status = render_status(inputs)
+    fleet = Fleet(targets.target, targets.revisions, snapshot.pods, count.desired, count.changes)
+    bill = draw_bill(find_prices(settings.prices, spec.cost), fleet, old.get("cost", {}), now)
+    if bill is not None:
+        status["cost"] = bill.keep_tokens(old.get("cost", {}))
+    figures = gather_figures(spec.scaling.mode, snapshot.advice, observed, now)
+    scaling = refresh_scaling(count, old, status, figures, now)
+    status["scaling"] = scaling.status
+    if scaling.holds_conditions:
+        status["conditions"] = old["conditions"]
+    if bill is not None:
+        status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
     wanted = [
         seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
     ]
+    waits = _waits(snapshot, status, deadline, now)
+    waits += [] if pin is None else [pin.until - now + 1]
+    waits += [] if scaling.look_again is None else [scaling.look_again]
+    waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
     return Plan(
         status=status if status != old else None,
         events=tuple(_notes(old, status)),
         marks=counts.marks,
         applies=tuple(_diff(wanted, snapshot)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
-        requeue_after=_requeue_after(snapshot, status, deadline, now),
+        requeue_after=min(waits, default=None),
     )
 
 
@@ -234,9 +255,10 @@ def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
         )
 
 
-def _requeue_after(snapshot: Snapshot, status: dict[str, Any], deadline: float, now: float) -> float | None:
+def _waits(snapshot: Snapshot, status: dict[str, Any], deadline: float, now: float) -> list[float]:
+    """Return after how many seconds to look again for the rollout and for what is in a child's way."""
     started = parse_time(status.get("rollout", {}).get("startedAt"))
     waits = [started + deadline - now + 1] if started is not None and started + deadline > now else []
     if snapshot.foreign() or snapshot.refusals:
         waits.append(CONFLICT_RETRY_SECONDS)
-    return min(waits, default=None)
+    return waits

@@ -1,52 +1,170 @@
 """The replica count that everything follows, and the part of status that says why. Pure."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.conditions import MESSAGE_MAX_LENGTH, render_time
+from millrace_operator.resources.evidence_limits import NUM_CHANGES, WORDS_LENGTH
+from millrace_operator.resources.pin import Pin
 from millrace_operator.resources.types import ScalingMode, Spec
+
+PINNED = "Pinned"
+FOREIGN_REASONS = frozenset({PINNED, "External", "Bounds"})
+"""Reasons that are not the autoscaler's."""
+KEYS = ("desiredReplicas", "recommendedReplicas", "mode", "reason", "binding")
+"""What must change before the text beside it is written again."""
+TEXT = (*KEYS, "message")
+
+
+class Change(Enum):
+    """What has changed of `status.scaling`."""
+
+    FIGURES = auto()
+    """At most the figures in its text."""
+    WORDS = auto()
+    """The autoscaler's reason or binding alone."""
+    COUNT = auto()
+    """A count or the mode, or who decides: the autoscaler, a pin, the bounds or the spec."""
 
 
 @dataclass(frozen=True)
 class Count:
     """The count decided now, and the `status.scaling` to write before anything follows it."""
 
-    desired: int
     status: dict[str, Any]
+    """The old one while only figures have changed. Without `changes` and `evidence`."""
+    latest: dict[str, Any]
+    """With the figures of this moment."""
+    change: Change
+    """What of it has changed."""
+    changes: list[dict[str, Any]]
+    """The last changes of the count, the newest last."""
+
+    @property
+    def desired(self) -> int:
+        """The replica count."""
+        return int(self.latest["desiredReplicas"])
 
 
-def choose_count(spec: Spec, old: dict[str, Any], advice: Advice | None) -> Count:
+def choose_count(
+    spec: Spec, old: dict[str, Any], advice: Advice | None, pin: Pin | None, *, running: int, now: float
+) -> Count:
     """Return the count for this mode. `old` is `status.scaling` as it was, empty at first.
 
-    The text holds numbers that change all the time. While counts, mode, reason and binding stay the same,
-    the old text stays too, so that such numbers alone write no status.
+    `running` is what the Deployments ask for: the count to begin with where status has been lost.
+    `pin` is one that holds now. The text has numbers that change all the time. While counts, mode, reason
+    and binding stay the same, the old text stays too, so that such numbers alone write no status.
     """
-    scaling = spec.scaling
-    before = old.get("desiredReplicas", scaling.min_replicas)
-    new: dict[str, Any] = {"mode": scaling.mode.value}
-    if scaling.mode is ScalingMode.EXTERNAL:
-        # The API server requires replicas in this mode.
-        new |= {"desiredReplicas": spec.replicas or 0, "reason": "External"}
-        new |= {"message": "the count is spec.replicas", "binding": "spec.replicas"}
-        return Count(new["desiredReplicas"], new)
+    if spec.scaling.mode is ScalingMode.EXTERNAL:
+        new = _obey_spec(spec)
+    elif pin is not None:
+        new = _obey_pin(spec, old, advice, pin)
+    else:
+        new = _obey_advice(spec, old, advice, old.get("desiredReplicas", running))
+    new["message"] = new["message"][:MESSAGE_MAX_LENGTH]
+    change = _find_change(old, new)
+    kept = {name: old[name] for name in TEXT if name in old} if change is Change.FIGURES else new
+    return Count(kept, new, change, _record(old, new, now))
+
+
+def _record(old: dict[str, Any], new: dict[str, Any], now: float) -> list[dict[str, Any]]:
+    """Return the changes so far, with this one."""
+    changes = list(old.get("changes", []))
+    before, after = old.get("desiredReplicas"), new["desiredReplicas"]
+    if before is None or before == after:
+        return changes
+    change = {
+        "at": render_time(now),
+        "from": before,
+        "to": after,
+        "reason": new["reason"],
+        "binding": new["binding"],
+        "message": new["message"][:WORDS_LENGTH],
+    }
+    return [*changes, change][-NUM_CHANGES:]
+
+
+def _find_change(old: dict[str, Any], new: dict[str, Any]) -> Change:
+    if new["reason"] == PINNED:
+        return Change.FIGURES if _is_same_pin(old, new) else Change.COUNT
+    differing = {key for key in KEYS if new.get(key) != old.get(key)}
+    if not differing:
+        return Change.FIGURES
+    is_own = not FOREIGN_REASONS & {old.get("reason"), new["reason"]}
+    return Change.WORDS if is_own and differing <= {"reason", "binding"} else Change.COUNT
+
+
+def _is_same_pin(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether the same pin holds the same count. What the load asks for beside it is a figure."""
+    pin, before = (text.partition("; ")[0] for text in (new["message"], old.get("message", "")))
+    is_known = new.keys() <= old.keys()
+    return is_known and pin == before and all(new[key] == old[key] for key in ("desiredReplicas", "mode"))
+
+
+def describe_pin(spec: Spec, pin: Pin) -> str:
+    """Return what the pin holds, and which bound of the spec limits it."""
+    bounded = _bound(spec, pin.replicas)
+    if bounded == pin.replicas:
+        return f"pinned at {pin}"
+    name = "maxReplicas" if bounded < pin.replicas else "minReplicas"
+    return f"pinned at {pin}, and {name} makes it {bounded}"
+
+
+def _obey_spec(spec: Spec) -> dict[str, Any]:
+    # The API server requires replicas in this mode.
+    return {
+        "mode": ScalingMode.EXTERNAL.value,
+        "desiredReplicas": spec.replicas or 0,
+        "reason": "External",
+        "message": "the count is spec.replicas",
+        "binding": "spec.replicas",
+    }
+
+
+def _obey_pin(spec: Spec, old: dict[str, Any], advice: Advice | None, pin: Pin) -> dict[str, Any]:
+    """The pinned count, and beside it what the load asks for."""
+    wanted = _want(spec, advice) if advice else old.get("recommendedReplicas")
+    beside = {} if wanted is None else {"recommendedReplicas": wanted}
+    told = "" if wanted is None else f"; the autoscaler would have {wanted}"
+    return {
+        "mode": spec.scaling.mode.value,
+        "desiredReplicas": _bound(spec, pin.replicas),
+        **beside,
+        "reason": PINNED,
+        "message": f"{describe_pin(spec, pin)}{told}",
+        "binding": "pin",
+    }
+
+
+def _obey_advice(spec: Spec, old: dict[str, Any], advice: Advice | None, before: int) -> dict[str, Any]:
     recommended = advice.desired if advice else old.get("recommendedReplicas")
-    follows = scaling.mode is ScalingMode.AUTOMATIC and advice is not None
-    wanted = advice.desired if follows and advice else before
-    desired = max(scaling.min_replicas, min(scaling.max_replicas, wanted))
-    new["desiredReplicas"] = desired
-    if recommended is not None:
-        new["recommendedReplicas"] = recommended
-    new |= _explain(old, advice, is_clamped=desired != wanted)
-    same = all(
-        new.get(key) == old.get(key)
-        for key in ("desiredReplicas", "recommendedReplicas", "mode", "reason", "binding")
-    )
-    return Count(desired, old if same else new)
+    follows = spec.scaling.mode is ScalingMode.AUTOMATIC and advice is not None
+    wanted = _follow(advice, before) if follows and advice else before
+    desired = _bound(spec, wanted)
+    beside = {} if recommended is None else {"recommendedReplicas": recommended}
+    text = _explain(old, advice, is_clamped=desired != wanted)
+    return {"mode": spec.scaling.mode.value, "desiredReplicas": desired, **beside, **text}
+
+
+def _follow(advice: Advice, before: int) -> int:
+    """Return the advised count. Advice lowers only the count that it was made from: its pace was for that."""
+    return advice.desired if advice.made_from == before else max(advice.desired, before)
+
+
+def _want(spec: Spec, advice: Advice) -> int:
+    """What the present load asks for within the bounds."""
+    return _bound(spec, advice.desired if advice.wanted is None else advice.wanted)
+
+
+def _bound(spec: Spec, count: int) -> int:
+    return max(spec.scaling.min_replicas, min(spec.scaling.max_replicas, count))
 
 
 def _explain(old: dict[str, Any], advice: Advice | None, *, is_clamped: bool) -> dict[str, str]:
     if advice is not None:
         return {"reason": advice.reason, "message": advice.message, "binding": advice.binding}
-    if old and not is_clamped and old.get("reason") != "External":
+    if old and not is_clamped and old.get("reason") not in ("External", PINNED):
         return {key: old.get(key, "") for key in ("reason", "message", "binding")}
     return {"reason": "Bounds", "message": "within minReplicas and maxReplicas", "binding": "spec.scaling"}

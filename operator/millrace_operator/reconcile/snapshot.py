@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
 
@@ -32,6 +32,12 @@ class Advice:
     objectives_message: str = ""
     in_flight: Mapping[str, float] = field(default_factory=dict)
     """Requests in progress by pod name, where known."""
+    wanted: int | None = None
+    """What the present load asks for, before any limit of bounds or speed."""
+    made_from: int | None = None
+    """The count that the decision began with; None where status had none."""
+    evidence: Mapping[str, Any] | None = None
+    """`status.scaling.evidence` without the replicas' states; None where nobody gathered it."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rollout import Step
-from millrace_operator.reconcile.scale import Count
+from millrace_operator.reconcile.scale import Count, describe_pin
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import (
     Reason,
@@ -19,6 +19,7 @@ from millrace_operator.resources.conditions import (
     parse_time,
     render_time,
 )
+from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.resources.types import ScalingMode, Spec
 
 
@@ -102,7 +103,6 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         "currentRevision": inputs.current_revision,
         "updateRevision": inputs.revision,
         "model": {"servedName": served_name(inputs.snapshot.service, spec), "uri": spec.model.uri},
-        "scaling": inputs.count.status,
         "rollout": rollout,
     }
     return {key: value for key, value in status.items() if value is not None}
@@ -111,13 +111,10 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
 def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:
     """Return the status of a service whose spec this version cannot read. Its replicas stay as they are."""
     message = f"this version of the operator cannot read the spec: {error}"
-    kept = [
-        Truth(c["type"], {"True": True, "False": False}.get(c["status"]), Reason(c["reason"]), c["message"])
-        for c in old.get("conditions", [])
-        if c["type"] != "Degraded"
-    ]
-    truths = [*kept, Truth("Degraded", True, Reason.SETTINGS_INVALID, message)]
-    conditions = merge_conditions(old.get("conditions", []), truths, generation, now)
+    before = old.get("conditions", [])
+    kept = [{**one, "observedGeneration": generation} for one in before if one["type"] != "Degraded"]
+    truth = Truth("Degraded", True, Reason.SETTINGS_INVALID, message)
+    conditions = kept + merge_conditions(before, [truth], generation, now)
     return {**old, "observedGeneration": generation, "conditions": conditions}
 
 
@@ -140,6 +137,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
         _model_ready(inputs),
         _scaling_active(inputs),
         _objectives_met(inputs),
+        _pinned(inputs),
     ]
     return [truth for truth in truths if truth is not None]
 
@@ -226,10 +224,29 @@ def _objectives_met(inputs: StatusInputs) -> Truth | None:
     advice = inputs.snapshot.advice
     if not inputs.spec.scaling.objectives:
         return None
-    if advice is None or advice.are_objectives_met is None:
+    if advice is None:
         return _former_truth(inputs, "ObjectivesMet")
+    if advice.are_objectives_met is None:
+        return Truth("ObjectivesMet", None, Reason.SIGNALS_MISSING, advice.objectives_message)
     reason = Reason.OBJECTIVES_KEPT if advice.are_objectives_met else Reason.OBJECTIVES_MISSED
     return Truth("ObjectivesMet", advice.are_objectives_met, reason, advice.objectives_message)
+
+
+def _pinned(inputs: StatusInputs) -> Truth | None:
+    """Whether the annotation millrace.dev/pin holds the count; None without one."""
+    try:
+        pin = find_pin(inputs.snapshot.service)
+    except PinError as error:
+        text = f"the annotation {ANNOTATION} is not obeyed: {error}"
+        return Truth("Pinned", False, Reason.PIN_INVALID, text)
+    if pin is None:
+        return None
+    if inputs.spec.scaling.mode is ScalingMode.EXTERNAL:
+        text = f"in mode External the annotation {ANNOTATION} is not obeyed: write spec.replicas"
+        return Truth("Pinned", False, Reason.EXTERNAL, text)
+    if inputs.now >= pin.until:
+        return Truth("Pinned", False, Reason.PIN_LAPSED, f"the pin {pin} has lapsed")
+    return Truth("Pinned", True, Reason.PINNED, describe_pin(inputs.spec, pin))
 
 
 def _former_truth(inputs: StatusInputs, condition: str) -> Truth | None:

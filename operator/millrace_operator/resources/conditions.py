@@ -38,6 +38,9 @@ class Reason(StrEnum):
     SIGNALS_MISSING = "SignalsMissing"
     OBJECTIVES_KEPT = "ObjectivesKept"
     OBJECTIVES_MISSED = "ObjectivesMissed"
+    PINNED = "Pinned"
+    PIN_INVALID = "PinInvalid"
+    PIN_LAPSED = "PinLapsed"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ would otherwise be an evaluation error with a message of its own.
 from typing import Any
 
 from millrace_operator.resources.durations import DURATION_PATTERN
+from millrace_operator.resources.prices import CURRENCY_PATTERN, PRICE_PATTERN
 
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
@@ -70,6 +71,37 @@ SPEC_RULES: list[dict[str, Any]] = [
     },
     _has_no_own_keys("labels"),
     _has_no_own_keys("annotations"),
+    {
+        "rule": "!has(self.cost) || !has(self.cost.acceleratorHour) || "
+        f"self.cost.acceleratorHour.matches('{PRICE_PATTERN}')",
+        "message": 'write cost.acceleratorHour as decimal text, such as "2.50"',
+        "fieldPath": ".cost.acceleratorHour",
+    },
+    {
+        "rule": "!has(self.cost) || !has(self.cost.acceleratorHour) || (has(self.resources) && "
+        "has(self.resources.limits) && self.resources.limits.exists_one(name, name.contains('/')))",
+        "message": "cost.acceleratorHour is the price of the one resource of resources.limits that has a "
+        "slash in its name, such as nvidia.com/gpu; without one, or with several, write cost.resourceHours "
+        "with each name",
+        "fieldPath": ".cost.acceleratorHour",
+    },
+    {
+        "rule": "!has(self.cost) || !has(self.cost.resourceHours) || self.cost.resourceHours.all(name, "
+        f"self.cost.resourceHours[name].matches('{PRICE_PATTERN}'))",
+        "message": 'write each price of cost.resourceHours as decimal text, such as {cpu: "0.04"}',
+        "fieldPath": ".cost.resourceHours",
+    },
+    {
+        "rule": "!has(self.cost) || !has(self.cost.currency) || "
+        f"self.cost.currency.matches('{CURRENCY_PATTERN}')",
+        "message": "write cost.currency as three capital letters, such as EUR",
+        "fieldPath": ".cost.currency",
+    },
+    {
+        "rule": "!has(self.cost) || has(self.cost.acceleratorHour) || has(self.cost.resourceHours)",
+        "message": "write a price beside the currency: cost.acceleratorHour or cost.resourceHours",
+        "fieldPath": ".cost",
+    },
 ]
 
 ROOT_RULES: list[dict[str, Any]] = [

@@ -2,7 +2,11 @@
 
 from pydantic import Field
 
-from millrace_operator.resources.types import Part, ScalingMode
+from millrace_operator.resources.cost_types import CostStatus
+from millrace_operator.resources.evidence_limits import NUM_CHANGES
+from millrace_operator.resources.evidence_types import Evidence, ScaleChange
+from millrace_operator.resources.part import ATOMIC, Part
+from millrace_operator.resources.types import ScalingMode
 
 
 class Condition(Part):
@@ -51,6 +55,15 @@ class ScalingStatus(Part):
     binding: str = Field(
         default="", max_length=256, description="The term of the decision that set the count."
     )
+    changes: list[ScaleChange] = Field(
+        default_factory=list,
+        max_length=NUM_CHANGES,
+        json_schema_extra=ATOMIC,
+        description="The last changes of the count, the newest last.",
+    )
+    evidence: Evidence | None = Field(
+        default=None, description="The figures that the count rests on, as they were at observedAt."
+    )
 
 
 class RolloutStatus(Part):
@@ -76,7 +89,7 @@ class Status(Part):
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         description="Independent truths: Ready, Progressing, Degraded, ModelReady, ScalingActive, "
-        "ObjectivesMet.",
+        "ObjectivesMet, Pinned.",
     )
     replicas: int = Field(default=0, ge=0, description="Replicas that exist, without the one a rollout adds.")
     ready_replicas: int = Field(default=0, ge=0, description="Replicas that answer requests now.")
@@ -93,3 +106,6 @@ class Status(Part):
     model: ModelStatus | None = Field(default=None, description="The model as clients see it.")
     scaling: ScalingStatus | None = Field(default=None, description="The replica count decided, and why.")
     rollout: RolloutStatus | None = Field(default=None, description="A change of revision under way.")
+    cost: CostStatus | None = Field(
+        default=None, description="What the replicas cost; absent where no resource of theirs has a price."
+    )

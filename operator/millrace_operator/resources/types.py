@@ -7,21 +7,16 @@ and a CRD of different versions get along.
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
 from millrace_operator.resources import rules
+from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.durations import parse_duration
+from millrace_operator.resources.part import Part
 
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 DurationText = Annotated[str, Field(min_length=2, max_length=32)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
-
-
-class Part(BaseModel):
-    """Any object of the resource: camelCase outside, snake_case inside, unknown fields ignored."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
 
 class ScalingMode(StrEnum):
@@ -283,4 +278,8 @@ class Spec(Part):
         default_factory=Rollout,
         json_schema_extra={"default": {"progressDeadline": "30m"}},
         description="How a changed model or engine replaces the old one.",
+    )
+    cost: Cost | None = Field(
+        default=None,
+        description="What a replica costs, for status and metrics. It changes no replica and no count.",
     )

@@ -1,84 +1,123 @@
+from dataclasses import replace
+
 import pytest
 
-from millrace_operator.autoscale.capacity import Replica, find_capacity
+from millrace_operator.autoscale.capacity import Fleet, Replica, find_capacity, find_count, find_infeasible
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
 
 MODEL = LatencyModel(coefficients=(0.02, 0.002, 2e-6))
-REPLICA = Replica(MODEL, prompt_tokens=40, generation_tokens=40, max_sequences=16)
+REPLICA = Replica(MODEL, prompt_tokens=40, generation_tokens=40, context_tokens=60, max_sequences=16)
+ENDLESS = replace(REPLICA, max_sequences=None)
 
 
-def objective(target: float, metric: LatencyMetric = "TimeToFirstToken") -> Objective:
-    return Objective(metric, 95, target)
+def objective(target: float, metric: LatencyMetric = "TimeToFirstToken", percentile: int = 95) -> Objective:
+    return Objective(metric, percentile, target)
 
 
-def test_latency_grows_with_the_rate() -> None:
-    rates = [0.1 * i * REPLICA.saturation_rate for i in range(10)]
-    for metric in ("TimeToFirstToken", "TimePerOutputToken"):
-        latencies = [REPLICA.latency_seconds(objective(1, metric), rate) for rate in rates]
+def predict(target: Objective, rate: float, replicas: int = 1, replica: Replica = ENDLESS) -> float:
+    return Fleet(replica, replicas, rate * replicas).latency_seconds(target)
+
+
+def carry(*objectives: Objective, replica: Replica = ENDLESS, replicas: int = 1) -> float:
+    return find_capacity(replica, objectives, replicas).rate
+
+
+@pytest.mark.parametrize("metric", ["TimeToFirstToken", "TimePerOutputToken"])
+def test_latency_grows_with_the_rate_and_the_percentile(metric: LatencyMetric) -> None:
+    most = 1 / ENDLESS.work_seconds
+    for percentile in (50, 90, 95, 99):
+        wanted = objective(1, metric, percentile)
+        latencies = [predict(wanted, 0.1 * i * most) for i in range(1, 10)]
         assert latencies == sorted(latencies)
+        assert percentile == 50 or predict(replace(wanted, percentile=80), 0.5 * most) < latencies[4]
 
 
 def test_a_tighter_target_carries_less() -> None:
-    rates = [find_capacity(REPLICA, (objective(target),)).rate for target in (0.2, 0.3, 1.0)]
+    rates = [carry(objective(target)) for target in (0.25, 0.4, 2.0)]
     assert 0 < rates[0] < rates[1] < rates[2]
 
 
 def test_names_the_objective_that_limits() -> None:
-    tight = objective(0.05, "TimePerOutputToken")
-    found = find_capacity(REPLICA, (objective(60), tight))
+    tight = objective(0.06, "TimePerOutputToken")
+    found = find_capacity(ENDLESS, (objective(60), tight), 1)
     assert found.limit == "P95 TimePerOutputToken"
-    assert REPLICA.latency_seconds(tight, found.rate) == pytest.approx(0.05, rel=1e-3)
+    assert predict(tight, found.rate) == pytest.approx(0.06, rel=1e-3)
 
 
-def test_without_objectives_saturation_limits() -> None:
-    found = find_capacity(REPLICA, ())
+def test_without_objectives_a_replica_is_not_planned_to_work_all_the_time() -> None:
+    found = find_capacity(ENDLESS, (), 1)
     assert found.limit == "saturation"
-    assert found.rate < REPLICA.saturation_rate
+    assert found.rate * ENDLESS.work_seconds == pytest.approx(0.95)
 
 
-def test_fewer_slots_carry_less() -> None:
-    few = Replica(MODEL, 40, 40, max_sequences=2)
-    endless = Replica(MODEL, 40, 40)
-    assert few.saturation_rate < REPLICA.saturation_rate < endless.saturation_rate
+def test_slots_and_kv_cache_limit_what_a_replica_holds() -> None:
+    few = find_capacity(replace(ENDLESS, max_sequences=8), (), 1)
+    small = find_capacity(replace(ENDLESS, kv_tokens=480), (), 1)
+    assert (few.limit, small.limit) == ("slots", "kvCache")
+    assert few.rate == pytest.approx(small.rate)
+    assert few.rate < carry()
+    assert carry(replica=replace(ENDLESS, max_sequences=8, kv_tokens=300)) < small.rate
 
 
-def test_at_saturation_every_slot_is_taken() -> None:
-    rate = REPLICA.saturation_rate
-    assert rate * 40 * REPLICA.step_seconds(rate) == pytest.approx(16, rel=1e-6)
+def test_more_replicas_carry_more_each_since_chance_evens_out() -> None:
+    each = [carry(replica=REPLICA, replicas=count) for count in (1, 4, 16, 64)]
+    assert each == sorted(each)
+    mean_alone = REPLICA.count_sequences(each[0])
+    assert mean_alone < 16 * 0.75
+    assert 16 * 0.75 < REPLICA.count_sequences(each[3]) < 16
+
+
+def test_counts_the_least_replicas_among_which_a_load_fits() -> None:
+    objectives = (objective(1.0),)
+    for rate in (0.1, 5.0, 12.0, 50.0):
+        count = find_count(REPLICA, objectives, rate, 1000)
+        assert Fleet(REPLICA, count, rate).find_limit(objectives) is None
+        assert count == 1 or Fleet(REPLICA, count - 1, rate).find_limit(objectives) is not None
+    assert find_count(REPLICA, objectives, 1e6, 40) == 40
+
+
+def test_prompts_of_many_lengths_are_late_more_often_than_equal_ones() -> None:
+    wanted = objective(1.0, percentile=99)
+    equal = replace(ENDLESS, prompt_spread=0.0, generation_spread=0.0)
+    assert predict(wanted, 3.0, replica=equal) < 0.7 * predict(wanted, 3.0)
+    assert equal.longest_prefill_seconds(99) == pytest.approx(equal.prefill_seconds)
+
+
+def test_slower_steps_carry_less() -> None:
+    assert carry(objective(1.0), replica=replace(ENDLESS, model=MODEL.slow(0.2))) < carry(objective(1.0))
 
 
 def with_alpha(alpha: float, error: float = 0.0) -> Replica:
-    """A replica whose time per token is within 50 ms alone up to an alpha of 38.4 ms."""
+    """A replica whose time per token is within 50 ms alone up to an alpha of 50 ms."""
     model = LatencyModel(relative_error=error, coefficients=(alpha, 2e-5, 2e-8))
-    return Replica(model, prompt_tokens=400, generation_tokens=100, max_sequences=16)
+    return Replica(model, 400, 100, 450, max_sequences=16)
 
 
 def test_a_replica_is_planned_for_one_sequence_at_least() -> None:
     """More replicas than sequences would shorten nothing."""
     tight = objective(0.05, "TimePerOutputToken")
-    for alpha in (0.0383, 0.03835, 0.0384, 0.0385):
-        found = find_capacity(with_alpha(alpha), (tight,))
+    for alpha in (0.0485, 0.049, 0.0495, 0.051):
+        found = find_capacity(with_alpha(alpha), (tight,), 1)
         assert found.limit == "P95 TimePerOutputToken"
-        assert found.rate * 100 * with_alpha(alpha).step_seconds(0) >= 0.99
-    loose = find_capacity(with_alpha(0.036), (tight,))
-    assert loose.limit == "saturation"
+        assert found.rate * 100 * with_alpha(alpha).model.predict(1, 450) >= 0.99
+    loose = find_capacity(with_alpha(0.036), (tight,), 1)
+    assert loose.limit == "slots"
 
 
 def test_an_objective_is_out_of_reach_beyond_what_the_model_may_err() -> None:
     tight = objective(0.05, "TimePerOutputToken")
-    assert not find_capacity(with_alpha(0.040), (tight,)).infeasible
-    assert find_capacity(with_alpha(0.041), (tight,)).infeasible
-    assert not find_capacity(with_alpha(0.041, error=0.2), (tight,)).infeasible
+    assert not find_infeasible(with_alpha(0.052), (tight,))
+    assert find_infeasible(with_alpha(0.053), (tight,)) == (tight.name,)
+    assert not find_infeasible(with_alpha(0.053, error=0.2), (tight,))
 
 
 def test_what_was_out_of_reach_stays_so_until_an_idle_replica_meets_it() -> None:
     tight = objective(0.05, "TimePerOutputToken")
-    assert find_capacity(with_alpha(0.039), (tight,), {tight.name}).infeasible
-    assert not find_capacity(with_alpha(0.038), (tight,), {tight.name}).infeasible
+    assert find_infeasible(with_alpha(0.051), (tight,), {tight.name})
+    assert not find_infeasible(with_alpha(0.0495), (tight,), {tight.name})
 
 
-def test_an_objective_beyond_an_idle_replica_is_named_and_left_out() -> None:
-    found = find_capacity(REPLICA, (objective(0.001), objective(1.0, "TimePerOutputToken")))
-    assert found.infeasible == ("P95 TimeToFirstToken",)
-    assert found.rate > 0.5
+def test_an_objective_beyond_an_idle_replica_is_named() -> None:
+    objectives = (objective(0.001), objective(1.0, "TimePerOutputToken"))
+    assert find_infeasible(REPLICA, objectives) == ("P95 TimeToFirstToken",)

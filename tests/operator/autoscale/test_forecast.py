@@ -1,54 +1,181 @@
+"""Whole sequences of loads, and what is planned for."""
+
 import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace_operator.autoscale.forecast import RatePoint, fit_trend, forecast_rate
+from millrace_operator.autoscale.forecast import LARGEST_ERROR, Arrivals, Forecast, ForecastError, Outlook
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, fit_windows
+
+TICK = 2.0
 
 
-def test_a_ramp_is_met_in_advance() -> None:
-    points = [RatePoint(t, 1 + 0.1 * t) for t in range(0, 20, 2)]
-    assert abs(forecast_rate(points, points[-1].rate, 10, 20) - (points[-1].rate + 1.0)) < 1e-6
+def look(
+    outlook: Outlook, now: float, rate: float, recent: float | None = None, stay: float = 0.0
+) -> Outlook:
+    return outlook.see(
+        now, Arrivals(rate, rate if recent is None else recent), DEFAULT_WINDOWS, stay, 100.0, percentile=98
+    )
 
 
-def test_a_falling_load_forecasts_no_less_than_now() -> None:
-    points = [RatePoint(t, 10 - 0.1 * t) for t in range(0, 20, 2)]
-    assert forecast_rate(points, 8.0, 60, 20) == 8.0
+def told(outlook: Outlook) -> Forecast:
+    assert outlook.forecast is not None
+    return outlook.forecast
 
 
-def test_noise_is_no_trend() -> None:
-    rng = random.Random(3)
-    points = [RatePoint(t, 5 + rng.gauss(0, 0.5)) for t in range(0, 30, 2)]
-    assert forecast_rate(points, 5.0, 60, 20) == 5.0
+def draw_arrivals(rate_at: Callable[[float], float], burst: int, seed: int, seconds: float) -> list[float]:
+    """Draw when requests come, so many at once each time."""
+    rng, at, found = random.Random(seed), 0.0, []
+    while at < seconds:
+        at += rng.expovariate(rate_at(at) / burst)
+        found += [at] * burst
+    return found
 
 
-def poisson_points(rate: float, seconds: int, seed: int) -> list[RatePoint]:
-    """Every 2 s the rate over the last 20 s, as Prometheus gives it: neighbours share nine tenths."""
-    rng, arrivals, at = random.Random(seed), [], 0.0
-    while at < seconds + 20:
-        at += rng.expovariate(rate)
-        arrivals.append(at)
-    return [
-        RatePoint(end, sum(end - 20 < arrival <= end for arrival in arrivals) / 20)
-        for end in range(20, seconds + 20, 2)
-    ]
+def watch(arrivals: list[float], seconds: float, stay: float = 0.0) -> Iterator[Outlook]:
+    """Look every 2 s at the rates of the last 60 and 20 s, as Prometheus counts them."""
+    outlook, now = Outlook(), 60.0
+    while now < seconds:
+        seen = bisect_right(arrivals, now)
+        rates = [(seen - bisect_right(arrivals, now - window)) / window for window in (60.0, 20.0)]
+        outlook = look(outlook, now, *rates, stay=stay)
+        yield outlook
+        now += TICK
 
 
-@pytest.mark.parametrize("rate", [0.5, 5.0, 20.0])
-def test_chance_arrivals_are_no_trend(rate: float) -> None:
-    points = poisson_points(rate, 1200, seed=11)
-    ticks = [points[: end + 1] for end in range(30, len(points))]
-    gains = [
-        forecast_rate(seen[-31:], seen[-1].rate, 60, 20) / seen[-1].rate for seen in ticks if seen[-1].rate
-    ]
-    assert sum(gain > 1 for gain in gains) <= 0.01 * len(gains)
+def test_nothing_seen_is_nothing_known() -> None:
+    assert Outlook().forecast is None
+    unknown = Outlook().see(0.0, Arrivals(None, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)
+    assert unknown.forecast is None
+    seen = look(Outlook(), 0.0, 5.0)
+    assert seen.see(2.0, Arrivals(None, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98) == seen
 
 
-def test_a_forecast_is_at_most_double() -> None:
-    points = [RatePoint(t, t) for t in range(10)]
-    assert forecast_rate(points, 9.0, 1000, 20) == 18.0
+def test_one_known_window_is_enough() -> None:
+    assert (
+        told(Outlook().see(0.0, Arrivals(None, 4.0), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)).load == 4.0
+    )
+    assert (
+        told(Outlook().see(0.0, Arrivals(4.0, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)).load == 4.0
+    )
 
 
-def test_too_few_points_have_no_trend() -> None:
-    assert fit_trend([RatePoint(0, 1), RatePoint(1, 5)], 20).slope == 0
-    assert fit_trend([RatePoint(0, 1)] * 9, 20).slope == 0
-    assert forecast_rate([], 2.0, 10, 20) == 2.0
+@pytest.mark.parametrize("rate", [0.5, 5.0, 50.0])
+def test_a_steady_load_is_planned_with_what_chance_may_add(rate: float) -> None:
+    outlooks = list(watch(draw_arrivals(lambda _: rate, 1, 3, 3000.0), 3000.0))
+    planned = [told(outlook).planned for outlook in outlooks[-500:]]
+    assert rate < sum(planned) / len(planned) < rate + 1.2 * rate**0.5
+    assert max(planned) < 1.6 * sum(planned) / len(planned)
+
+
+def test_a_jump_beyond_chance_counts_at_once() -> None:
+    outlooks = list(watch(draw_arrivals(lambda at: 4.0 if at < 1000 else 12.0, 1, 5, 1100.0), 1080.0))
+    before, after = outlooks[469], outlooks[484]  # at 998 and 1028 s
+    assert told(before).planned < 8.0
+    assert told(after).planned > 10.0
+
+
+def test_a_burst_of_a_service_whose_requests_come_in_bursts_changes_little() -> None:
+    """Sixteen at once, every half a minute or so, of which each stays for two minutes."""
+    outlooks = list(watch(draw_arrivals(lambda _: 0.5, 16, 7, 7000.0), 7000.0, stay=120.0))
+    planned = [told(outlook).planned for outlook in outlooks[-1500:]]
+    rates = [told(outlook).load for outlook in outlooks[-1500:]]
+    assert outlooks[-1].dispersion > 5
+    assert max(planned) < 1.8 * max(rates)
+    assert sum(planned) / len(planned) < 1.3
+
+
+def test_what_is_there_stays_for_as_long_as_requests_do() -> None:
+    """Arrivals end; replicas are needed until what has come is served."""
+    outlook = Outlook()
+    for tick in range(100):
+        outlook = look(outlook, TICK * tick, 8.0, stay=200.0)
+    for tick in range(100, 150):
+        outlook = look(outlook, TICK * tick, 0.0, stay=200.0)
+    assert 4.0 < told(outlook).load < 6.0
+    assert told(outlook).planned >= told(outlook).load
+
+
+def test_what_forecasts_were_short_of_is_kept_in_reserve() -> None:
+    """Steps of two more, each coming within a cold start, for hours."""
+    outlook, low = Outlook(), []
+    for tick in range(5400):
+        rate = 2.0 + 2.0 * (tick // 180 % 5)
+        outlook = look(outlook, TICK * tick, rate)
+        if tick % 180 == 179 and tick > 1800 and rate < 10:
+            low.append(told(outlook).planned - (rate + 2.0))
+    assert min(low) > -1.0
+    assert max(low) < 3.0
+
+
+def test_a_load_that_never_surprises_needs_no_reserve() -> None:
+    outlook = Outlook()
+    for tick in range(20_000):
+        outlook = look(outlook, TICK * tick, 8.0)
+    assert told(outlook).planned < 8.5
+
+
+def test_a_stricter_promise_keeps_more_in_reserve() -> None:
+    def reserve(percentile: int) -> float:
+        rng, error = random.Random(3), ForecastError()
+        for tick in range(4000):
+            error = error.judge(10.0 * tick, 10.0 + rng.gauss(0, 2), percentile).expect(
+                10.0 * tick + 10.0, 10.0, 5.0
+            )
+        return error.margin(10.0)
+
+    assert 2.5 < reserve(95) < 4.2
+    assert reserve(50) < 1.0
+    assert reserve(95) < reserve(99)
+
+
+def test_an_end_of_the_load_is_no_chance() -> None:
+    outlook = Outlook()
+    for tick in range(900):
+        outlook = look(outlook, TICK * tick, 0.4 if tick < 600 else 0.0)
+    assert told(outlook).planned < 0.4
+
+
+def test_a_margin_has_a_bound() -> None:
+    error = ForecastError()
+    for tick in range(2000):
+        error = error.judge(10.0 * tick, 1000.0, 95).expect(10.0 * tick + 10.0, 1.0, 5.0)
+    assert error.quantile == LARGEST_ERROR
+    assert len(error.pending) <= 2
+
+
+def test_forecasts_that_are_due_nearly_together_are_noted_once() -> None:
+    error = ForecastError()
+    for tick in range(100):
+        error = error.expect(TICK * tick + 100.0, 1.0, 10.0)
+    assert len(error.pending) == 20
+
+
+def test_rates_over_another_window_are_no_part_of_the_same_trend() -> None:
+    outlook = Outlook()
+    for tick in range(10):
+        outlook = look(outlook, TICK * tick, 10.0 + tick)
+    assert len(outlook.points) == 10
+    assert (
+        len(outlook.see(20.0, Arrivals(30.0, 30.0), fit_windows(60.0), 0.0, 100.0, percentile=98).points) == 1
+    )
+
+
+def test_a_night_without_load_forgets_no_reserve() -> None:
+    outlook = Outlook(error=ForecastError(quantile=2.0))
+    for tick in range(5000):
+        outlook = look(outlook, TICK * tick, 0.0)
+    assert outlook.error.quantile == 2.0
+    assert told(outlook).planned == 0.0
+
+
+def test_windows_of_equal_length_say_nothing_of_bursts() -> None:
+    """At scrape intervals of 15 s and more both windows are the same."""
+    windows = fit_windows(30.0)
+    assert Arrivals(5.0, 5.0).surprise(windows) is None
+    outlook = Outlook(dispersion=8.0)
+    for tick in range(500):
+        outlook = outlook.see(TICK * tick, Arrivals(5.0, 5.0), windows, 0.0, 100.0, percentile=95)
+    assert outlook.dispersion == 8.0

@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -38,7 +39,43 @@ def test_predicts_unseen_steps_within_a_few_percent() -> None:
 
 
 def test_is_not_fitted_from_few_samples() -> None:
-    assert not fit(4, noise=0.0).is_fitted
+    assert not fit(1, noise=0.0).is_fitted
+    model, moments = LatencyModel(), sample(random.Random(1))
+    for _ in range(15):
+        model = model.learn(moments, weight=0.1)
+    assert not model.is_fitted
+    assert model.describe_doubt() == "the latency model is not fitted yet (1.5 of 2 windows of steps)"
+
+
+def test_knows_how_little_it_knows_of_steps_unlike_those_it_saw() -> None:
+    """Idle steps tell nothing of large batches; each sample of the kind makes it surer."""
+    rng, model = random.Random(4), LatencyModel()
+    for _ in range(50):
+        model = model.learn(idle(rng))
+    far = model.standard_error(16, 16_000)
+    assert model.standard_error(1, 50) < 0.02
+    assert far > 0.2
+    errors = [far]
+    for _ in range(20):
+        model = model.learn(sample(rng, noise=0.03))
+        errors.append(model.standard_error(16, 16_000))
+    assert errors[-1] < 0.1 * far
+    assert LatencyModel().standard_error(1, 1) == math.inf
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_a_model_is_whole_again_from_what_it_learned(count: int) -> None:
+    model = fit(count, noise=0.05)
+    assert LatencyModel.restore(model.gram, model.moment, model.num_samples, model.relative_error) == model
+
+
+def test_a_model_that_is_distrusted_predicts_the_same_until_it_is_told_otherwise() -> None:
+    rng, model = random.Random(1), fit(200, noise=0.02).distrust()
+    assert model.predict(8, 4000) == pytest.approx(ALPHA + BETA * 8 + GAMMA * 4000, rel=0.1)
+    for _ in range(30):
+        moments = sample(rng)
+        model = model.learn(StepMoments("pod-0", 2 * moments.seconds, *list(vars(moments).values())[2:]))
+    assert model.predict(8, 4000) == pytest.approx(2 * (ALPHA + BETA * 8 + GAMMA * 4000), rel=0.2)
 
 
 def test_says_so_when_steps_follow_no_line() -> None:
@@ -80,11 +117,11 @@ def idle(rng: random.Random) -> StepMoments:
 @pytest.mark.parametrize("num_samples", [800, 20_000])
 def test_a_night_of_idle_steps_forgets_nothing_of_busy_ones(num_samples: int) -> None:
     rng, model = random.Random(4), fit(200, noise=0.03)
-    busy = find_capacity(Replica(model, 40, 40, 16), ()).rate
+    busy = find_capacity(Replica(model, 40, 40, 60, 16), (), 1).rate
     for _ in range(num_samples):
         model = model.learn(idle(rng))
     assert model.predict(16, 16_000) == pytest.approx(ALPHA + BETA * 16 + GAMMA * 16_000, rel=0.1)
-    assert find_capacity(Replica(model, 40, 40, 16), ()).rate == pytest.approx(busy, rel=0.1)
+    assert find_capacity(Replica(model, 40, 40, 60, 16), (), 1).rate == pytest.approx(busy, rel=0.1)
 
 
 def test_a_window_that_is_seen_ten_times_teaches_what_it_teaches_once() -> None:
@@ -120,3 +157,12 @@ def test_long_contexts_do_not_hide_the_empty_step() -> None:
         model = model.learn(StepMoments("pod-0", seconds, batch, tokens, context, 50))
     assert model.alpha == pytest.approx(0.026, rel=0.05)
     assert model.gamma == pytest.approx(3e-8, rel=0.1)
+
+
+def test_changes_in_turn_without_load_lose_nothing() -> None:
+    rng, model = random.Random(4), fit(200, noise=0.03)
+    for _ in range(4):
+        model = model.distrust()
+        for _ in range(30):
+            model = model.learn(idle(rng))
+    assert model.predict(16, 16_000) == pytest.approx(ALPHA + BETA * 16 + GAMMA * 16_000, rel=0.15)

@@ -2,24 +2,29 @@
 
 from collections.abc import Iterable
 
-from millrace_operator.autoscale.observation import Signals
+import pytest
+
+from millrace_operator.autoscale.observation import Fleet, Signals
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import build_signals
+from millrace_operator.autoscale.queries import Scope, build_load, build_state, name_buckets
 from millrace_operator.autoscale.reading import (
     EVERYTHING,
+    PodKey,
     Reading,
     Sample,
     parse_samples,
     read_signals,
     sort_samples,
 )
+from millrace_operator.autoscale.sightings import NEVER_SEEN, Sighting, Sightings
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 from millrace_operator.cluster.kinds import ServiceKey
 
 NOW = 1_700_000_000.0
 CHAT = ServiceKey("team", "chat")
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
-PODS = frozenset({"a", "b"})
+OWNERS = {PodKey("team", pod): CHAT for pod in ("a", "b", "gone")}
+FLEET = Fleet({"a": "one", "b": "one"}, frozenset({"a", "b"}))
 SHARED = (
     "arrivals",
     "recent_arrivals",
@@ -30,7 +35,6 @@ SHARED = (
     "prompt_tokens",
     "generation_tokens",
     TTFT.name,
-    f"{TTFT.name} samples",
 )
 VALUES = {
     "age": NOW - 3,
@@ -43,19 +47,31 @@ VALUES = {
 }
 
 
-def sample_all(**changed: float) -> list[Sample]:
+SIGNALS = [*build_state(DEFAULT_WINDOWS, Scope()), *build_load(DEFAULT_WINDOWS, Scope()), TTFT.name]
+
+
+def sample_all(buckets: dict[str, float] | None = None, **changed: float) -> list[Sample]:
     """Every signal of the service team/chat: by pod, with one that is gone, or of the whole."""
     values = VALUES | changed
     samples = []
-    for name in (*build_signals(DEFAULT_WINDOWS), TTFT.name, f"{TTFT.name} samples"):
-        for pod in [""] if name in SHARED else ["a", "b", "gone"]:
-            labels = {"namespace": "team", "service": "chat", "signal": name} | ({"pod": pod} if pod else {})
+    for name in SIGNALS:
+        if name in SHARED:
+            samples.append(
+                Sample({"namespace": "team", "service": "chat", "signal": name}, values.get(name, 0.25))
+            )
+            continue
+        for pod in ("a", "b", "gone"):
+            labels = {"namespace": "team", "pod": pod, "signal": name}
             samples.append(Sample(labels, values.get(name, 0.25)))
+    for bound, count in (buckets or {"1.0": 95.0, "+Inf": 100.0}).items():
+        labels = {"namespace": "team", "service": "chat", "signal": name_buckets(TTFT.metric), "le": bound}
+        samples.append(Sample(labels, count))
     return samples
 
 
-def read(samples: Iterable[Sample]) -> Signals:
-    return read_signals(Reading(NOW, series=sort_samples(samples)), CHAT, PODS, (TTFT,))
+def read(samples: Iterable[Sample], *objectives: Objective, before: Sightings = NEVER_SEEN) -> Signals:
+    reading = Reading(NOW, series=sort_samples(samples, OWNERS))
+    return read_signals(reading, CHAT, FLEET, objectives or (TTFT,), before)
 
 
 def without(*names: str) -> list[Sample]:
@@ -64,7 +80,8 @@ def without(*names: str) -> list[Sample]:
 
 def test_reads_every_signal_of_the_pods_that_exist() -> None:
     signals = read(sample_all())
-    assert (signals.replicas, signals.reporting_replicas) == (2, 2)
+    assert signals.reporting == {"a", "b"}
+    assert signals.silent == frozenset()
     assert (signals.running, signals.waiting, signals.kv_usage) == (4.0, 2.0, 0.5)
     assert (signals.max_sequences, signals.kv_tokens) == (32.0, 4096.0)
     assert signals.in_flight == {"a": 3.0, "b": 3.0}
@@ -76,10 +93,13 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
 
 def test_samples_of_long_ago_are_those_of_nobody() -> None:
     signals = read(sample_all(age=NOW - 60))
-    assert signals.reporting_replicas == 0
+    assert signals.reporting == frozenset()
+    assert signals.silent == {"a", "b"}
     assert signals.running is None
     assert signals.arrival_rate is None
-    assert "older than" in signals.rejected["age"]
+    assert signals.rejected["age"] == (
+        "no samples of the last 15 s of a (none since 22:12:20 UTC) and b (none since 22:12:20 UTC)"
+    )
 
 
 def test_not_a_number_is_unknown_and_no_zero() -> None:
@@ -122,23 +142,112 @@ def test_arrivals_are_known_while_one_side_is() -> None:
     assert read(without("refused")).arrival_rate == 4.5
 
 
-def test_arrivals_are_found_under_the_names_that_a_scrape_gave_their_labels() -> None:
-    gateway = {"namespace": "millrace-system", "signal": "arrivals"}
-    for renamed in (
-        {"exported_namespace": "team", "service": "chat"},
-        {"exported_namespace": "team", "exported_service": "chat", "service": "gateway"},
-    ):
-        samples = [*without("arrivals"), Sample(gateway | renamed, 7.0)]
-        assert read(samples).arrivals_per_second == 7.0
+def test_pods_belong_to_services_by_what_the_api_server_says_and_those_of_others_to_none() -> None:
+    """Whatever labels `service` their series have, or none."""
+    foreign = [
+        Sample({"namespace": namespace, "pod": pod, "service": "chat", "signal": "running"}, 900.0)
+        for namespace, pod in (("team", "chat-vllm-7d9f88c4d5-abcde"), ("elsewhere", "a"))
+    ]
+    assert read([*sample_all(), *foreign]).running == 4.0
+    assert [*sort_samples([*sample_all(), *foreign], OWNERS)] == [CHAT]
+
+
+def test_a_failed_scrape_ends_the_series_and_the_sample_before_is_still_fresh() -> None:
+    before = NEVER_SEEN.observe([Sighting("a", "", NOW - 6), Sighting("b", "", NOW - 6)], ["a", "b"])
+    kept = [x for x in sample_all() if (x.labels["signal"], x.pod) != ("age", "b")]
+    signals = read(kept, before=before)
+    assert (signals.reporting, signals.running) == ({"a", "b"}, 4.0)
+    late = NEVER_SEEN.observe([Sighting("b", "", NOW - 16)], ["a", "b"])
+    signals = read(kept, before=late)
+    assert (signals.reporting, signals.silent, signals.running) == ({"a"}, {"b"}, 2.0)
+    assert signals.rejected["age"] == "no samples of the last 15 s of b (none since 22:13:04 UTC)"
+
+
+def test_of_two_that_scrape_a_pod_one_tells_the_times() -> None:
+    times = {"a": NOW - 3, "b": NOW - 1}
+    twice = [
+        Sample({"namespace": "team", "pod": "a", "signal": "age", "prometheus_replica": name}, at)
+        for name, at in times.items()
+    ]
+    signals = read([x for x in sample_all() if x.labels["signal"] != "age"] + twice)
+    assert signals.reporting == {"a"}
+    assert signals.sampled_at == {"a": NOW - 3}
+
+
+def judge(target: float, buckets: dict[str, float], percentile: int = 95) -> tuple[bool, bool, str | None]:
+    """Whether an objective is known and missed by these buckets of a hundred requests, and the doubt."""
+    objective = Objective("TimeToFirstToken", percentile, target)
+    samples = sample_all(buckets)
+    for sample in samples:
+        if sample.labels["signal"] == TTFT.name:
+            sample.labels["signal"] = objective.name
+    (latency,) = read(samples, objective).latencies
+    return latency.is_known, latency.is_missed, latency.doubt
+
+
+@pytest.mark.parametrize(
+    ("target", "buckets", "is_missed"),
+    [
+        (0.5, {"0.5": 95.0, "+Inf": 100.0}, False),
+        (0.5, {"0.5": 94.0, "+Inf": 100.0}, True),
+        (0.6, {"0.5": 95.0, "0.75": 99.0, "+Inf": 100.0}, False),
+        (0.6, {"0.5": 20.0, "0.75": 94.0, "+Inf": 100.0}, True),
+        (0.6, {"0.5": 20.0, "0.75": 95.0, "+Inf": 100.0}, None),
+        (1.0, {"1": 95.0, "+Inf": 100.0}, False),
+        (5000.0, {"2560.0": 94.0, "+Inf": 100.0}, None),
+        (0.0005, {"0.001": 94.0, "+Inf": 100.0}, True),
+        (0.0005, {"0.001": 96.0, "+Inf": 100.0}, None),
+    ],
+)
+def test_an_objective_is_judged_by_the_bounds_next_to_its_target(
+    target: float, buckets: dict[str, float], *, is_missed: bool | None
+) -> None:
+    found = judge(target, buckets)
+    assert found[:2] == (is_missed is not None, bool(is_missed))
+    assert (found[2] is None) == (is_missed is not None)
+
+
+def test_where_a_histogram_cannot_tell_it_says_which_targets_it_can() -> None:
+    inside = judge(0.6, {"0.5": 20.0, "0.75": 95.0, "+Inf": 100.0})[2]
+    assert inside == "between the bounds 0.5 s and 0.75 s: choose one of them as its target"
+    under = judge(0.0005, {"0.001": 96.0, "+Inf": 100.0})[2]
+    assert under == "its target is under the first bound of what is measured: choose 0.001 s or more"
+    above = judge(5000.0, {"2560.0": 94.0, "+Inf": 100.0})[2]
+    assert above == "its target is above the last bound of what is measured: choose at most 2560 s"
+
+
+def test_too_few_requests_say_nothing_and_leave_no_doubt_about_the_bounds() -> None:
+    assert judge(0.6, {"0.5": 2.0, "0.75": 9.0, "+Inf": 9.0}) == (False, False, None)
+    assert judge(0.5, {"0.5": 1.0, "+Inf": 9.0}) == (False, False, None)
+
+
+def test_one_question_without_answer_leaves_its_own_signals_unknown() -> None:
+    unknown = dict.fromkeys(build_load(DEFAULT_WINDOWS, Scope()), "too many samples")
+    samples = [x for x in sample_all() if x.labels["signal"] not in unknown]
+    signals = read_signals(
+        Reading(NOW, series=sort_samples(samples, OWNERS), unknown=unknown), CHAT, FLEET, (TTFT,)
+    )
+    assert (signals.running, len(signals.latencies)) == (4.0, 1)
+    assert signals.arrival_rate is None
+    assert signals.rejected["received"] == "too many samples"
+
+
+def test_without_an_answer_about_replicas_none_reports() -> None:
+    """Though they were seen a moment ago."""
+    state = dict.fromkeys(build_state(DEFAULT_WINDOWS, Scope()), "it is slow")
+    before = NEVER_SEEN.observe([Sighting("a", "", NOW - 1)], ["a", "b"])
+    signals = read_signals(Reading(NOW, unknown=state), CHAT, FLEET, before=before)
+    assert (signals.reporting, signals.silent, signals.waiting) == (frozenset(), {"a", "b"}, None)
+    assert signals.rejected["age"] == "it is slow"
 
 
 def test_a_service_that_nobody_scrapes_is_unknown_in_every_respect() -> None:
-    signals = read_signals(Reading(NOW), CHAT, PODS)
-    assert (signals.replicas, signals.arrival_rate, signals.running) == (2, None, None)
+    signals = read_signals(Reading(NOW), CHAT, FLEET)
+    assert (signals.fleet, signals.arrival_rate, signals.running) == (FLEET, None, None)
     assert "no series of this service" in signals.rejected[EVERYTHING]
 
 
 def test_no_answer_leaves_everything_unknown_for_its_reason() -> None:
-    signals = read_signals(Reading(NOW, failure="it sleeps"), CHAT, PODS)
-    assert (signals.replicas, signals.running) == (2, None)
+    signals = read_signals(Reading(NOW, failure="it sleeps"), CHAT, FLEET)
+    assert (signals.fleet, signals.running) == (FLEET, None)
     assert signals.rejected == {EVERYTHING: "it sleeps"}

@@ -220,6 +220,38 @@ async def test_held_signals_are_said_and_the_count_stays() -> None:
     assert world.status["scaling"]["desiredReplicas"] == 3
 
 
+async def test_advice_made_from_another_count_lowers_nothing() -> None:
+    """Its speed was chosen for the count that it began with."""
+    scaling = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 20}
+    world = World(scaling=scaling)
+    world.advice = Advice(3, "Steady", "load", "forecast", is_held=False)
+    await world.settle()
+    world.advice = Advice(3, "Steady", "load", "forecast", is_held=False, made_from=3)
+    world.edit(scaling={**scaling, "minReplicas": 12})
+    await world.settle()
+    world.edit(scaling=scaling)
+    await world.settle()
+    assert len(world.pods()) == 12
+    world.advice = Advice(11, "ScalingDown", "less", "forecast", is_held=False, made_from=12)
+    await world.settle()
+    assert len(world.pods()) == 11
+    world.advice = Advice(13, "ScalingUp", "more", "forecast", is_held=False, made_from=12)
+    await world.settle()
+    assert len(world.pods()) == 13  # more never waits
+
+
+@pytest.mark.parametrize("has_advice", [False, True])
+async def test_a_lost_status_leaves_the_count_that_runs(*, has_advice: bool) -> None:
+    world = World(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 20})
+    world.advice = Advice(7, "ScalingUp", "load", "forecast", is_held=False)
+    await world.settle()
+    world.cluster.put({**world.service, "status": {}})
+    world.restart_operator()
+    world.advice = Advice(1, "Steady", "less", "forecast", is_held=False) if has_advice else None
+    await world.reconcile()
+    assert (world.status["scaling"]["desiredReplicas"], len(world.pods())) == (7, 7)
+
+
 async def test_live_numbers_alone_write_nothing() -> None:
     world = World()
     world.advice = Advice(1, "Steady", "0.2 requests/s", "forecast", is_held=False)
@@ -334,3 +366,17 @@ async def test_every_prefix_of_a_plan_converges(num_writes: int) -> None:
     await world.settle()
     assert world.condition("Ready")["status"] == "True"
     assert world.num_children() == 6
+
+
+async def test_a_spec_that_nobody_can_read_is_said_beside_conditions_of_a_newer_operator() -> None:
+    world = await started()
+    conditions = [
+        {**one, "reason": "NotKnownHere"} if one["type"] == "Ready" else one
+        for one in world.status["conditions"]
+    ]
+    world.cluster.put({**world.service, "status": {**world.status, "conditions": conditions}})
+    world.edit(rollout={"progressDeadline": "soon"})
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "SettingsInvalid"
+    ready = world.condition("Ready")
+    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("True", "NotKnownHere", 2)

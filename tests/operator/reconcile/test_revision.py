@@ -26,6 +26,7 @@ def test_what_makes_a_pod_makes_a_revision() -> None:
 
 def test_what_makes_no_pod_makes_none() -> None:
     assert digest(scaling={"maxReplicas": 5}, replicas=3, rollout={"progressDeadline": "1m"}) == digest()
+    assert digest(cost={"acceleratorHour": "2.50", "currency": "EUR"}) == digest()
 
 
 def test_defaults_and_fields_of_other_versions_make_none() -> None:

@@ -21,8 +21,8 @@ class Agenda:
 
     def run_until(self, end: float) -> None:
         """Let everything happen that comes before the end, and let the time be the end."""
-        actions = self._actions
+        actions, pop = self._actions, heapq.heappop
         while actions and actions[0][0] < end:
-            self.now, _, action = heapq.heappop(actions)
+            self.now, _, action = pop(actions)
             action()
         self.now = end

@@ -2,15 +2,10 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
-from millrace_runtime.contract import LATENCY_BUCKETS
-
-TOKEN_BUCKETS = (
-    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
-    0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-"""Upper bounds of the time per output token, in seconds: the replica's own."""
+from millrace_runtime.contract import LATENCY_BUCKETS, TOKEN_BUCKETS
 
 
 class Sample(NamedTuple):
@@ -22,9 +17,9 @@ class Sample(NamedTuple):
     kv_usage: float
     counters: tuple[float, ...]
     """As `Counters.NAMES` names them."""
-    first_tokens: tuple[int, ...]
+    first_tokens: tuple[float, ...]
     """Sequences by bucket of their time to first token, not cumulated; the last one is +Inf."""
-    output_tokens: tuple[int, ...]
+    output_tokens: tuple[float, ...]
     """Sequences by bucket of their time per output token."""
 
 
@@ -48,6 +43,7 @@ class Counters:
         "received", "steps", "step_seconds", "step_sequences", "step_tokens", "step_context",
         "finished", "prompt_tokens", "generation_tokens",
     )  # fmt: skip
+    _values = attrgetter(*NAMES)
 
     def observe_first_token(self, seconds: float) -> None:
         """Count a sequence's first token."""
@@ -59,7 +55,7 @@ class Counters:
 
     def sample(self, at: float, running: int, waiting: int, kv_usage: float) -> Sample:
         """Return what a scrape would see now."""
-        values = tuple(float(getattr(self, name)) for name in self.NAMES)
+        values = self._values(self)
         return Sample(
             at, running, waiting, kv_usage, values, tuple(self.first_tokens), tuple(self.output_tokens)
         )

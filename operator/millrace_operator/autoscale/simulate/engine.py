@@ -11,28 +11,17 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
 from typing import NamedTuple
 
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.counters import Counters, Sample
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscale.simulate.stretch import Chunk, Sequence, Stretch
 
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """A request at a replica."""
-
-    request: Request
-    tokens_left: int
-    """That it is still to generate."""
-    uncomputed: int
-    """Tokens of its prompt whose keys are not in the cache yet."""
-    context: int = 0
-    """Tokens in the cache when it joined the batch last, or so far while its prompt is computed."""
-    joined_at_step: int = 0
-    first_token_at: float | None = None
+STEPS_WHILE_COLD = 16
+"""Of a stretch, whose steps are all slowed down alike."""
 
 
 class Answer(NamedTuple):
@@ -44,37 +33,6 @@ class Answer(NamedTuple):
     """None of an answer of one token."""
 
 
-@dataclass(slots=True)
-class _Stretch:
-    """Steps in which the batch does not change."""
-
-    began: float
-    num_steps: int
-    first_seconds: float
-    """Of the first step, without noise."""
-    growth_seconds: float
-    """By which each step is longer than the one before."""
-    factor: float
-    """Noise and the replica's own speed."""
-    stall_seconds: float
-    chunks: list[tuple[Sequence, int]]
-    """Prompt tokens computed; then the stretch is one step."""
-
-    def seconds(self, num_steps: int) -> float:
-        """Return what so many of its steps take."""
-        growth = self.growth_seconds * num_steps * (num_steps - 1) / 2
-        return self.stall_seconds + self.factor * (num_steps * self.first_seconds + growth)
-
-    def count_begun(self, elapsed: float) -> int:
-        """Return how many steps have begun after some seconds."""
-        left = max(elapsed - self.stall_seconds, 0.0) / self.factor
-        linear = self.first_seconds - self.growth_seconds / 2
-        if self.growth_seconds <= 0:
-            return math.floor(left / self.first_seconds) + 1
-        root = math.sqrt(linear * linear + 2 * self.growth_seconds * left)
-        return math.floor((root - linear) / self.growth_seconds) + 1
-
-
 class Engine:
     """One replica that serves; tells each answer to `on_answer`."""
 
@@ -84,6 +42,8 @@ class Engine:
         hardware: Hardware,
         rng: random.Random,
         on_answer: Callable[[Answer], None],
+        *,
+        is_warm: bool = True,
     ) -> None:
         self.counters = Counters()
         self.num_in_flight = 0
@@ -91,6 +51,7 @@ class Engine:
         self._hardware = hardware
         self._rng = rng
         self._on_answer = on_answer
+        self._is_warm = is_warm
         self._speed = math.exp(rng.gauss(0, hardware.unevenness))
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
@@ -103,7 +64,8 @@ class Engine:
         self._context = 0
         """Tokens in the cache of all that run; of those whose prompt is computed in `_prefilled`."""
         self._prefilled = 0
-        self._stretch: _Stretch | None = None
+        self._stretch: Stretch | None = None
+        self._ends_at = math.inf
 
     def submit(self, request: Request) -> None:
         """Take a request. Raises ValueError where it is longer than the KV cache."""
@@ -117,11 +79,22 @@ class Engine:
         elif self._stretch.num_steps > 1 and self._has_room():
             self._cut(self._stretch)
 
+    def stop(self) -> int:
+        """End at once; return how many requests are lost."""
+        lost, self.num_in_flight = self.num_in_flight, 0
+        self._stretch, self._ends_at = None, math.inf
+        return lost
+
     def sample(self) -> Sample:
-        """Return what a scrape would see now."""
-        running = len(self._running) + len(self._prefilling)
-        usage = (self._context + self._prefilled) / self._hardware.kv_tokens
-        return self.counters.sample(self._agenda.now, running, len(self._waiting), min(usage, 1.0))
+        """Return what a scrape would see now: the steps too that have ended since the batch changed."""
+        counters, context = self.counters, self._context + self._prefilled
+        stretch = self._stretch
+        if stretch is not None and (done := stretch.count_done(self._agenda.now - stretch.began)) > 0:
+            counters = copy(counters)
+            self._count_steps_done(counters, done, stretch.seconds(done))
+            context += done * len(self._running)
+        running, usage = len(self._running) + len(self._prefilling), context / self._hardware.kv_tokens
+        return counters.sample(self._agenda.now, running, len(self._waiting), min(usage, 1.0))
 
     def _has_room(self) -> bool:
         """Whether the first that waits may join the batch."""
@@ -139,24 +112,40 @@ class Engine:
         if not chunks and not num_running:
             self._stretch = None
             return
-        tokens = num_running + sum(size for _, size in chunks)
-        num_steps = 1 if chunks else self._count_steps()
-        self._stretch = _Stretch(
+        tokens, num_steps = num_running, 1
+        if chunks:
+            tokens += sum(size for _, size in chunks)
+        else:
+            num_steps = self._count_steps()
+        slowness = 1.0
+        if not self._is_warm:
+            num_steps = min(num_steps, STEPS_WHILE_COLD)
+            slowness = self._find_slowness()
+        stretch = self._stretch = Stretch(
             began=self._agenda.now,
             num_steps=num_steps,
             first_seconds=self._hardware.step_seconds(tokens, self._context + self._prefilled),
             growth_seconds=self._hardware.context_seconds * num_running,
-            factor=self._speed * math.exp(self._rng.gauss(0, self._hardware.noise / math.sqrt(num_steps))),
-            stall_seconds=0.0,
+            factor=slowness
+            * self._speed
+            * math.exp(self._rng.gauss(0, self._hardware.noise / math.sqrt(num_steps))),
             chunks=chunks,
         )
-        self._stretch.stall_seconds = self._draw_stalls(self._stretch.seconds(num_steps))
-        self._await_end(self._stretch)
+        stretch.stall_seconds = self._draw_stalls(stretch.seconds(num_steps))
+        self._await_end(stretch)
+
+    def _find_slowness(self) -> float:
+        """Return how many times as long a step takes now, while the replica is new."""
+        slowness = self._hardware.slowness(self.counters.step_seconds)
+        self._is_warm = slowness == 1.0
+        return slowness
 
     def _draw_stalls(self, busy_seconds: float) -> float:
         """Return the seconds of all stalls that a stretch has, by Poisson."""
-        total, rate = 0.0, self._hardware.stalls_per_hour / 3600
-        at = self._rng.expovariate(rate) if rate else math.inf
+        rate = self._hardware.stalls_per_hour / 3600
+        if not rate or (at := self._rng.expovariate(rate)) >= busy_seconds:
+            return 0.0
+        total = 0.0
         while at < busy_seconds:
             total += self._rng.expovariate(1 / self._hardware.stall_seconds)
             at += self._rng.expovariate(rate)
@@ -172,19 +161,19 @@ class Engine:
             sequence.uncomputed, sequence.context = sequence.context + done, 0
             self._waiting.appendleft(sequence)
 
-    def _take_chunks(self) -> list[tuple[Sequence, int]]:
+    def _take_chunks(self) -> list[Chunk]:
         """Return what the next step computes of prompts, after all that run."""
         budget = self._hardware.max_batched_tokens - len(self._running)
         chunks = []
         for sequence in self._prefilling:
-            chunks.append((sequence, size := min(sequence.uncomputed, budget)))
+            chunks.append(Chunk(sequence, size := min(sequence.uncomputed, budget)))
             budget -= size
         while budget > 0 and self._has_room():
             sequence = self._waiting.popleft()
             self._prefilling.append(sequence)
-            chunks.append((sequence, size := min(sequence.uncomputed, budget)))
+            chunks.append(Chunk(sequence, size := min(sequence.uncomputed, budget)))
             budget -= size
-        return [(sequence, size) for sequence, size in chunks if size > 0]
+        return [chunk for chunk in chunks if chunk.size > 0]
 
     def _count_steps(self) -> int:
         """Return after how many steps a sequence ends, or the KV cache is full."""
@@ -198,23 +187,24 @@ class Engine:
     def _find_end(sequence: Sequence) -> int:
         return sequence.joined_at_step + sequence.tokens_left
 
-    def _await_end(self, stretch: _Stretch) -> None:
-        num_steps = stretch.num_steps
+    def _await_end(self, stretch: Stretch) -> None:
+        stretch.total_seconds = stretch.seconds(stretch.num_steps)
+        self._ends_at = stretch.began + stretch.total_seconds
+        self._agenda.add(self._ends_at, self._end_due)
 
-        def end() -> None:
-            if self._stretch is stretch and stretch.num_steps == num_steps:
-                self._end(stretch)
+    def _end_due(self) -> None:
+        """End the stretch, unless it was cut since: then it has ended before."""
+        if self._agenda.now == self._ends_at and self._stretch is not None:
+            self._end(self._stretch)
 
-        self._agenda.add(stretch.began + stretch.seconds(num_steps), end)
-
-    def _cut(self, stretch: _Stretch) -> None:
+    def _cut(self, stretch: Stretch) -> None:
         """End a stretch with the step that has begun: somebody may join."""
         num_steps = stretch.count_begun(self._agenda.now - stretch.began)
         if num_steps < stretch.num_steps:
             stretch.num_steps = num_steps
             self._await_end(stretch)
 
-    def _end(self, stretch: _Stretch) -> None:
+    def _end(self, stretch: Stretch) -> None:
         self._count(stretch)
         self._step += stretch.num_steps
         self._context += stretch.num_steps * len(self._running)
@@ -223,14 +213,19 @@ class Engine:
         self._finish()
         self._begin()
 
-    def _count(self, stretch: _Stretch) -> None:
-        counters, steps, batch = self.counters, stretch.num_steps, len(self._running)
-        prompts = sum(size for _, size in stretch.chunks)
-        context = self._context + self._prefilled
+    def _count(self, stretch: Stretch) -> None:
+        self._count_steps_done(self.counters, stretch.num_steps, stretch.total_seconds)
+        if stretch.chunks:
+            self.counters.step_sequences += len(stretch.chunks)
+            self.counters.step_tokens += sum(size for _, size in stretch.chunks)
+
+    def _count_steps_done(self, counters: Counters, steps: int, seconds: float) -> None:
+        """Count so many steps of the present batch."""
+        batch, context = len(self._running), self._context + self._prefilled
         counters.steps += steps
-        counters.step_seconds += stretch.seconds(steps)
-        counters.step_sequences += steps * batch + len(stretch.chunks)
-        counters.step_tokens += steps * batch + prompts
+        counters.step_seconds += seconds
+        counters.step_sequences += steps * batch
+        counters.step_tokens += steps * batch
         counters.step_context += steps * context + batch * steps * (steps - 1) / 2
 
     def _note_chunk(self, sequence: Sequence, size: int) -> None:

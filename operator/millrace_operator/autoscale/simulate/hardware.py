@@ -34,6 +34,27 @@ class Hardware:
     """Mean time from a pod's creation until it is Ready."""
     cold_start_spread: float = 0.2
     """Standard deviation of that time, relative."""
+    restart_seconds: float = 30.0
+    """From a container's end until it is Ready again: nothing to schedule or to pull."""
+    node_seconds: float = 0.0
+    """Until a new node is there, which a pod's cold start waits for. 0: there are nodes enough."""
+    pods_per_node: int = 1
+    warm_up_seconds: float = 15.0
+    """Of computing, in which a new replica is slower: it compiles, and its caches are cold. Made up."""
+    warm_up_factor: float = 2.0
+    """By which its very first step takes longer. The excess falls evenly to nothing."""
+
+    def __post_init__(self) -> None:
+        if self.warm_up_factor < 1:
+            raise ValueError(f"warm_up_factor is {self.warm_up_factor}; write 1 (no warm-up) or more")
+        if self.pods_per_node < 1:
+            raise ValueError(f"pods_per_node is {self.pods_per_node}; write 1 or more")
+
+    def slowness(self, computed_seconds: float) -> float:
+        """Return how many times as long a step takes after so many seconds of computing."""
+        if computed_seconds >= self.warm_up_seconds:
+            return 1.0
+        return self.warm_up_factor - (self.warm_up_factor - 1) * computed_seconds / self.warm_up_seconds
 
     def step_seconds(self, tokens: float, context_tokens: float) -> float:
         """Return what a step takes that computes so many tokens and reads so much context."""

@@ -1,5 +1,6 @@
 """Prometheus' own arithmetic: increases over a window, and quantiles of histograms."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,10 +21,8 @@ class Span(NamedTuple):
 def find_span(times: Sequence[float], end: float, window: float) -> Span | None:
     """Return the samples in a window that ends at `end`; None where fewer than two are in it."""
     begin = end - window
-    first = next((index for index, at in enumerate(times) if at > begin), len(times))
-    last = len(times) - 1
-    while last >= first and times[last] > end:
-        last -= 1
+    first = bisect_right(times, begin)
+    last = bisect_right(times, end) - 1
     if last <= first:
         return None
     sampled = times[last] - times[first]
@@ -38,13 +37,15 @@ def find_span(times: Sequence[float], end: float, window: float) -> Span | None:
     )
 
 
-def increase(span: Span, first: float, last: float) -> float:
-    """Return PromQL's `increase` of a counter: not extrapolated to before it was zero."""
-    delta = last - first
+def increase(span: Span, first: float, delta: float) -> float:
+    """Return PromQL's `increase` of a counter that rose by `delta` from a first sample.
+
+    It is not extrapolated to before the counter was zero.
+    """
     if delta <= 0:
         return 0.0
-    to_begin = min(span.to_begin, span.sampled * first / delta)
-    return delta * (span.sampled + to_begin + span.to_end) / span.sampled
+    _, _, sampled, to_begin, to_end = span
+    return delta * (sampled + min(to_begin, sampled * first / delta) + to_end) / sampled
 
 
 def histogram_quantile(quantile: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:

@@ -1,5 +1,6 @@
 """A service's day in virtual time: load, replicas, scrapes, and a scaler that decides by what it sees."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +13,7 @@ from millrace_operator.autoscale.simulate.engine import Answer
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.prometheus import Prometheus, Scraping
-from millrace_operator.autoscale.simulate.service import Service
+from millrace_operator.autoscale.simulate.service import DRAIN_SECONDS, Service
 from millrace_operator.autoscale.windows import Windows
 
 
@@ -26,16 +27,16 @@ class Choice(NamedTuple):
 class Scaler(Protocol):
     """What decides how many replicas there are."""
 
-    tick_seconds: float
-    windows: Windows
-    """How far back its signals look at the next tick."""
+    @property
+    def tick_seconds(self) -> float:
+        """How often it is asked."""
+
+    @property
+    def windows(self) -> Windows:
+        """How far back its signals look at the next tick."""
 
     def choose(self, signals: Signals, now: float) -> Choice:
         """Return the count from now on."""
-
-
-DRAIN_SECONDS = 600.0
-"""Within which what was begun has to end, as a draining replica has it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,26 @@ class Setting:
     scraping: Scraping = field(default_factory=Scraping)
     initial_replicas: int = 1
     seed: int = 1
+    capacity: int | None = None
+    """Pods that the cluster has room for; others stay Pending. None: all."""
+    drain_seconds: float = DRAIN_SECONDS
+    """A replica that goes is killed after so long, with what it has not finished."""
+    crashes_at: tuple[float, ...] = ()
+    """When the busiest pod is lost. Another is created."""
+    restarts_at: tuple[float, ...] = ()
+    """When the busiest pod's container ends and begins anew."""
+    rollout_at: float | None = None
+    """When all pods begin to be replaced, one by one."""
+    next_hardware: Hardware | None = None
+    """Of the pods that replace them. None: the same."""
+
+    def __post_init__(self) -> None:
+        if self.capacity is not None and self.capacity < self.initial_replicas:
+            raise ValueError(
+                f"capacity is {self.capacity}; write {self.initial_replicas} (initial_replicas) or more"
+            )
+        if self.next_hardware is not None and self.rollout_at is None:
+            raise ValueError("next_hardware has no rollout; write rollout_at, in seconds")
 
 
 class Moment(NamedTuple):
@@ -56,6 +77,8 @@ class Moment(NamedTuple):
     choice: Choice
     signals: Signals
     num_ready: int
+    pod_seconds: float
+    """Of all pods until then."""
 
 
 @dataclass
@@ -66,6 +89,9 @@ class Run:
     moments: list[Moment] = field(default_factory=list)
     num_arrived: int = 0
     num_refused: int = 0
+    """While no replica was ready."""
+    num_killed: int = 0
+    """With their replica."""
     pod_seconds: float = 0.0
     seconds: float = 0.0
 
@@ -75,7 +101,10 @@ class Run:
         return self.pod_seconds / self.seconds
 
     def attainment(self, objectives: Sequence[Objective]) -> float:
-        """Return the share of requests that met every objective's target; those without answer did not."""
+        """Return the share of requests that met every objective's target.
+
+        Those without an answer did not: refused, killed, or not finished in time.
+        """
         met = sum(all(is_within(answer, objective) for objective in objectives) for answer in self.answers)
         return met / self.num_arrived if self.num_arrived else 1.0
 
@@ -109,33 +138,54 @@ def is_within(answer: Answer, objective: Objective) -> bool:
 def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds: float) -> Run:
     """Let a load come for so many seconds, and let what was begun end."""
     run, agenda = Run(), Agenda()
-    service = Service(agenda, setting.hardware, setting.seed, run.answers.append)
+    service = Service(
+        agenda,
+        setting.hardware,
+        setting.seed,
+        run.answers.append,
+        capacity=setting.capacity,
+        drain_seconds=setting.drain_seconds,
+    )
     service.start(setting.initial_replicas)
     prometheus = Prometheus(agenda, service, setting.scraping, setting.seed + 1)
-    requests = iter(load)
+    requests, coming = iter(load), deque[Request]()
 
-    def arrive(request: Request) -> None:
-        service.submit(request)
+    def arrive() -> None:
+        service.submit(coming.popleft())
         await_next()
 
     def await_next() -> None:
         if (request := next(requests, None)) is not None and request.at < seconds:
-            agenda.add(request.at, lambda: arrive(request))
+            coming.append(request)
+            agenda.add(request.at, arrive)
 
     def tick() -> None:
         service.remove_drained()
         signals = prometheus.observe(setting.objectives, scaler.windows)
         choice = scaler.choose(signals, agenda.now)
-        run.moments.append(Moment(agenda.now, choice, signals, len(service.ready)))
+        service.settle()
+        run.moments.append(Moment(agenda.now, choice, signals, len(service.ready), service.pod_seconds))
         service.scale(choice.replicas)
         if agenda.now + scaler.tick_seconds < seconds:
             agenda.add(agenda.now + scaler.tick_seconds, tick)
 
     await_next()
     agenda.add(scaler.tick_seconds, tick)
+    _add_mishaps(agenda, service, setting)
     agenda.run_until(seconds)
     service.settle()
     run.num_arrived, run.num_refused = service.num_arrived, service.num_refused
     run.pod_seconds, run.seconds = service.pod_seconds, seconds
     agenda.run_until(seconds + DRAIN_SECONDS)
+    run.num_killed = service.num_killed
     return run
+
+
+def _add_mishaps(agenda: Agenda, service: Service, setting: Setting) -> None:
+    for at in setting.crashes_at:
+        agenda.add(at, service.crash)
+    for at in setting.restarts_at:
+        agenda.add(at, service.restart)
+    if setting.rollout_at is not None:
+        hardware = setting.next_hardware or setting.hardware
+        agenda.add(setting.rollout_at, lambda: service.roll_out(hardware))

@@ -1,6 +1,8 @@
 """What the operator's flags say about every service."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from millrace_operator.resources.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class RenderSettings:
 
     image_pull_policy: str = "IfNotPresent"
     """When the nodes pull the replicas' image."""
+
+    prices: Prices = field(default_factory=Prices)
+    """What an hour of a replica's resources costs, where a service does not say."""
 
     def url(self, namespace: str, name: str) -> str:
         """Return where clients in the cluster reach a service."""

@@ -1,5 +1,6 @@
 """A simulated replica: its closed forms give what one step after the other gives."""
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from millrace_operator.autoscale.simulate.agenda import Agenda
+from millrace_operator.autoscale.simulate.counters import Counters
 from millrace_operator.autoscale.simulate.engine import Answer, Engine
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import CONVERSATION, Request, draw_requests
@@ -138,11 +140,86 @@ def test_counters_are_what_was_computed() -> None:
     assert counters.step_tokens == counters.prompt_tokens + generated
 
 
+def test_a_scrape_sees_every_step_that_has_ended() -> None:
+    """Not only when the batch changes: an answer of two minutes is seen to be written."""
+    agenda = Agenda()
+    engine = Engine(agenda, EXACT, random.Random(1), lambda _: None)
+    engine.submit(Request(0.0, 1000, 5000))
+    first, names = EXACT.step_seconds(1000, 0), Counters.NAMES
+    for count in (0, 1, 10, 3000):
+        decoding = sum(EXACT.step_seconds(1, 1000 + number) for number in range(count))
+        agenda.run_until(first + decoding + 0.01)
+        sample = engine.sample()
+        seen = dict(zip(names, sample.counters, strict=True))
+        assert seen["steps"] == 1 + count
+        assert seen["step_seconds"] == pytest.approx(first + decoding)
+        assert seen["step_tokens"] == 1000 + count
+        assert seen["step_context"] == sum(range(1000, 1000 + count))
+        assert sample.kv_usage == pytest.approx((1000 + count) / EXACT.kv_tokens)
+
+
 def test_stalls_take_the_part_of_a_busy_replica_that_they_say() -> None:
     requests = [Request(0.0, 10, 100_000)]
     _, quiet = run(EXACT, requests)
     _, stalled = run(replace(EXACT, stalls_per_hour=360.0, stall_seconds=0.5), requests)
     assert stalled.counters.step_seconds == pytest.approx(1.05 * quiet.counters.step_seconds, rel=0.01)
+
+
+def test_a_new_replica_is_slow_at_first_and_then_like_any_other() -> None:
+    """The excess falls evenly with what has been computed, and is gone after 15 s of that."""
+    agenda, answers = Agenda(), list[Answer]()
+    engine = Engine(agenda, EXACT, random.Random(1), answers.append, is_warm=False)
+    slowness = []
+    for number in range(600):
+        computed = engine.counters.step_seconds
+        engine.submit(Request(agenda.now, 10, 2))
+        agenda.run_until(number + 1.0)
+        slowness.append((computed, answers[-1].time_to_first_token / EXACT.step_seconds(10, 0)))
+    assert slowness[0][0] == 0.0
+    for computed, times in slowness:
+        assert times == pytest.approx(max(2.0 - computed / 15.0, 1.0), abs=0.01)
+    assert slowness[-1][0] > 20
+
+
+def test_a_long_answer_of_a_new_replica_gets_faster_while_it_is_written() -> None:
+    def time_answer(tokens: int) -> float:
+        agenda, answers = Agenda(), list[Answer]()
+        engine = Engine(agenda, EXACT, random.Random(1), answers.append, is_warm=False)
+        engine.submit(Request(0.0, 10, tokens))
+        agenda.run_until(1000)
+        return (answers[0].time_per_output_token or 0) / EXACT.step_seconds(1, tokens / 2)
+
+    assert time_answer(50) == pytest.approx(1.95, abs=0.03)
+    # Of t seconds at a slowness that falls by t/15, ln 2 · 15 s of work are done in the first 15 s.
+    work = 5000 * EXACT.step_seconds(1, 2500)
+    assert time_answer(5000) == pytest.approx((work + 15 - 15 * math.log(2)) / work, abs=0.005)
+
+
+def test_a_replica_that_is_idle_stays_cold() -> None:
+    agenda, answers = Agenda(), list[Answer]()
+    engine = Engine(agenda, EXACT, random.Random(1), answers.append, is_warm=False)
+    agenda.run_until(100)
+    engine.submit(Request(100.0, 1000, 1))
+    agenda.run_until(110)
+    assert answers[0].time_to_first_token == pytest.approx(2 * EXACT.step_seconds(1000, 0))
+
+
+@pytest.mark.parametrize("wrong", [{"warm_up_factor": 0.5}, {"pods_per_node": 0}])
+def test_hardware_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"write 1 .*or more"):
+        Hardware(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_replica_that_ends_loses_what_it_had_and_answers_nobody_any_more() -> None:
+    agenda, answers = Agenda(), list[Answer]()
+    engine = Engine(agenda, SMALL, random.Random(1), answers.append)
+    for _ in range(10):
+        engine.submit(Request(0.0, 100, 500))
+    agenda.run_until(5)
+    assert engine.stop() == 10
+    agenda.run_until(100)
+    assert answers == []
+    assert engine.num_in_flight == 0
 
 
 def test_noise_leaves_the_mean_and_no_two_replicas_are_alike() -> None:

@@ -8,7 +8,7 @@ from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.engine import Answer
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
-from millrace_operator.autoscale.simulate.prometheus import Prometheus, Scraping
+from millrace_operator.autoscale.simulate.prometheus import GATEWAY, Prometheus, Scraping
 from millrace_operator.autoscale.simulate.service import Service
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
 
@@ -43,8 +43,8 @@ def test_a_steady_load_is_seen_as_it_is(interval: float) -> None:
     signals = world.see(300)
     assert signals.arrivals_per_second == pytest.approx(4.0, rel=0.05)
     assert signals.recent_arrivals_per_second == pytest.approx(4.0, rel=0.1)
-    assert (signals.prompt_tokens, signals.generation_tokens) == (500, 50)
-    assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (2, 2, 2)
+    assert (signals.prompt_tokens, signals.generation_tokens) == pytest.approx((500, 50))
+    assert (len(signals.fleet.revisions), len(signals.fleet.ready), len(signals.reporting)) == (2, 2, 2)
     assert (signals.max_sequences, signals.kv_tokens) == (256, 300_000)
     first, output = signals.latencies
     true = sorted(answer.time_to_first_token for answer in world.answers)[-len(world.answers) // 20]
@@ -67,24 +67,69 @@ def test_the_means_of_steps_are_those_that_were_computed() -> None:
 
 def test_before_the_first_scrapes_nothing_is_known() -> None:
     signals = World(Scraping(5.0)).see(0.01)
-    assert (signals.replicas, signals.ready_replicas, signals.reporting_replicas) == (2, 2, 0)
+    assert (len(signals.fleet.revisions), len(signals.fleet.ready), len(signals.reporting)) == (2, 2, 0)
     assert (signals.arrival_rate, signals.running) == (None, None)
 
 
 def test_where_scrapes_are_lost_a_rate_looks_like_less() -> None:
     """Prometheus takes no more than half a mean distance to the end of a window."""
     world = World(Scraping(5.0, lost_share=1.0))
-    assert world.see(300).reporting_replicas == 0
+    assert not world.see(300).reporting
     half = World(Scraping(5.0, lost_share=0.5)).see(300)
     assert half.arrivals_per_second is not None
     assert 2.0 < half.arrivals_per_second < 4.0
+
+
+def test_a_target_whose_scrape_failed_has_no_present_values_but_its_rates_go_on() -> None:
+    """Prometheus marks every series of a failed scrape as stale."""
+    world = World(Scraping(5.0, is_unreachable=lambda target, at: target == "pod-0" and at >= 250))
+    signals = world.see(260)
+    assert signals.reporting == {"pod-1"}
+    assert set(signals.sampled_at) == set(signals.in_flight) == {"pod-1"}
+    assert signals.arrivals_per_second == pytest.approx(4.0, rel=0.05)
+    assert world.see(330).arrivals_per_second == pytest.approx(4.0, rel=0.05)
+
+
+def test_an_unreachable_gateway_leaves_what_the_replicas_received() -> None:
+    """Its counter ends; after a window only the replicas' are left."""
+    world = World(Scraping(5.0, is_unreachable=lambda target, at: target == GATEWAY and at >= 200))
+    signals = world.see(300)
+    assert len(signals.reporting) == 2
+    assert signals.rejected["arrivals"] == "no samples"
+    assert signals.arrivals_per_second == pytest.approx(4.0, rel=0.05)
+
+
+def test_after_a_restart_old_values_are_visible_until_new_ones_come() -> None:
+    """Prometheus writes no marks when it ends. So 30 s later the old samples are there, and too old."""
+    world = World(Scraping(5.0, is_down=lambda at: 200 <= at < 230))
+    world.see(200)
+    signals = world.see(230)
+    assert len(signals.sampled_at) == 2
+    assert all(194 < at < 200.1 for at in signals.sampled_at.values())
+    assert not signals.reporting
+    assert "no samples of the last 15 s" in signals.rejected["age"]
+    assert len(world.see(236).reporting) == 2
+
+
+def test_no_value_is_older_than_five_minutes() -> None:
+    world = World(Scraping(5.0, is_down=lambda at: 100 <= at < 405))
+    world.see(99)
+    assert world.see(405).sampled_at == {}
+
+
+def test_scrapes_are_late_but_do_not_drift() -> None:
+    world = World(Scraping(5.0, jitter_seconds=0.5))
+    times = sorted({world.see(at / 2).sampled_at["pod-0"] for at in range(20, 1200)})
+    lateness = [at - times[0] - 5.0 * number for number, at in enumerate(times)]
+    assert len({round(late, 6) for late in lateness}) > 100
+    assert all(abs(late) < 0.51 for late in lateness)
 
 
 def test_a_prometheus_that_is_down_says_so_and_has_a_gap_afterwards() -> None:
     world = World(Scraping(5.0, is_down=lambda at: 200 <= at < 400))
     blind = world.see(300)
     assert blind.rejected == {"every signal": "Prometheus did not answer"}
-    assert (blind.replicas, blind.ready_replicas) == (2, 2)
+    assert (len(blind.fleet.revisions), len(blind.fleet.ready)) == (2, 2)
     assert world.see(402).recent_arrivals_per_second is None
     assert world.see(470).arrivals_per_second == pytest.approx(4.0, rel=0.05)
 

@@ -9,7 +9,7 @@ TIMES = [float(at) for at in range(0, 100, 5)]
 
 def rise(times: list[float], values: list[float], end: float, window: float) -> float | None:
     span = find_span(times, end, window)
-    return span and increase(span, values[span.first], values[span.last])
+    return span and increase(span, values[span.first], values[span.last] - values[span.first])
 
 
 def test_a_steady_counter_rises_by_its_rate_times_the_window() -> None:

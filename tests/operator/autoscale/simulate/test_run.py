@@ -67,6 +67,52 @@ def test_while_no_replica_is_ready_requests_are_refused_and_count_as_missed() ->
     assert done.attainment((TTFT,)) < 1 - done.num_refused / done.num_arrived + 0.01
 
 
+def test_a_replica_killed_in_its_drain_costs_answers_and_attainment() -> None:
+    done = run(Planned({300: 3, 1e9: 1}), rate=8.0, initial_replicas=3, drain_seconds=1.0)
+    assert done.num_killed > 0
+    assert len(done.answers) == done.num_arrived - done.num_killed
+    met = sum(answer.time_to_first_token <= 1.0 for answer in done.answers)
+    assert done.attainment((TTFT,)) == met / done.num_arrived < 1
+
+
+def test_mishaps_happen_when_they_are_to() -> None:
+    """A crash at 100 s and a restart at 300 s, each of one replica of two, which is back 30 s later."""
+    done = run(Planned({1e9: 2}), initial_replicas=2, crashes_at=(100.0,), restarts_at=(300.0,))
+    alone = [moment.at for moment in done.moments if moment.num_ready == 1]
+    assert [at for at in alone if at < 200] == [100, 105, 110, 115, 120, 125]
+    assert [at for at in alone if at > 200] == [300, 305, 310, 315, 320, 325]
+    assert done.num_killed > 0
+
+
+def test_a_rollout_ends_with_the_next_hardware() -> None:
+    slow = replace(HARDWARE, weights_seconds=0.1)
+    done = run(Planned({1e9: 2}), initial_replicas=2, rollout_at=100.0, next_hardware=slow)
+    before = [answer for answer in done.answers if answer.request.at < 95]
+    after = [answer for answer in done.answers if answer.request.at > 300]
+    assert max(answer.time_per_output_token or 0 for answer in before) < 0.1
+    assert min(answer.time_per_output_token or 1 for answer in after) > 0.09
+    assert (done.num_killed, done.num_refused) == (0, 0)
+
+
+def test_a_cluster_that_is_full_holds_the_fleet_down() -> None:
+    done = run(Planned({1e9: 5}), initial_replicas=1, capacity=2)
+    assert max(moment.num_ready for moment in done.moments) == 2
+    assert done.moments[-1].signals.fleet.current == 5
+    assert len(done.moments[-1].signals.fleet.revisions) == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        ({"capacity": 2, "initial_replicas": 3}, r"write 3 \(initial_replicas\) or more"),
+        ({"next_hardware": HARDWARE}, "write rollout_at"),
+    ],
+)
+def test_a_setting_that_cannot_be_says_what_to_write(wrong: dict[str, object], advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        replace(SETTING, **wrong)  # type: ignore[arg-type]
+
+
 def test_turning_back_is_a_reversal_and_going_on_is_none() -> None:
     done = run(Planned({100: 1, 200: 2, 300: 3, 400: 2, 1e9: 3}))
     assert done.count_reversals() == 2

@@ -1,0 +1,63 @@
+"""What the chart renders is what the operator reads. Helm alone: no cluster is needed."""
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millrace_operator.autoscale_loop.settings import PrometheusSettings
+from millrace_operator.command import DEFAULT_URL, _read_prometheus, build_parser
+
+
+def render_operator(
+    programs: Mapping[str, Path], values: Mapping[str, str]
+) -> tuple[list[str], dict[str, Any]]:
+    """The operator's arguments as the chart renders them, and what is mounted at which folder."""
+    chart = Path(__file__).resolve().parents[1] / "charts" / "millrace"
+    chosen = [w for name, value in values.items() for w in ("--set-literal", f"prometheus.{name}={value}")]
+    words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/operator.yaml"]
+    done = subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    objects = {obj["kind"]: obj for obj in yaml.safe_load_all(done.stdout)}
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    container = pod["containers"][0]
+    return container["args"], {
+        mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]
+    }
+
+
+def test_the_chart_gives_the_operator_its_credentials_as_files_that_are_mounted(
+    programs: Mapping[str, Path],
+) -> None:
+    values = {
+        "url": "https://prometheus.example:9091",
+        "matchers": 'cluster="eu",env=~"a|b"',
+        "tenant": "team a",
+        "basicAuthSecret": "pair",
+        "headersSecret": "headers",
+        "caConfigMap": "openshift-service-ca.crt",
+        "caKey": "service-ca.crt",
+        "clientCertificateSecret": "own",
+    }
+    arguments, mounted = render_operator(programs, values)
+    settings = _read_prometheus(build_parser().parse_args(arguments[1:]))
+    assert (settings.matchers, settings.tenant) == (values["matchers"], values["tenant"])
+    files = {name: path for name, path in vars(settings).items() if isinstance(path, Path)}
+    assert set(files) == {
+        "username_file", "password_file", "headers_file", "ca_file", "certificate_file", "key_file"
+    }  # fmt: skip
+    sources = {name: mounted[str(path.parent)] for name, path in files.items()}
+    assert sources["password_file"]["secret"]["secretName"] == "pair"
+    assert sources["key_file"]["secret"]["secretName"] == "own"
+    assert sources["ca_file"]["configMap"]["name"] == "openshift-service-ca.crt"
+    assert files["ca_file"].name == "service-ca.crt"
+
+
+def test_without_credentials_the_chart_mounts_none(programs: Mapping[str, Path]) -> None:
+    arguments, mounted = render_operator(programs, {})
+    settings = _read_prometheus(build_parser().parse_args(arguments[1:]))
+    assert settings == PrometheusSettings(DEFAULT_URL)
+    assert set(mounted) == {"/tmp"}

@@ -1,0 +1,79 @@
+"""What was learned outlives the operator, by the chart's own rights on a real API server."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from subprocess import run
+from typing import Any
+
+from e2e.cluster.product import NAMESPACE
+from e2e.service import Service, is_absent
+from e2e.test_failover import find_leader
+from e2e.traffic import Load, Phase
+
+NAME = "stories-autoscaler"
+LEARN_SECONDS = 100.0
+"""Of light load: two windows of steps are enough."""
+
+
+def read_data(service: Service) -> dict[str, str]:
+    text = service.kubectl("get", "configmap", NAME, "--ignore-not-found", "-o", "json")
+    found: dict[str, str] = json.loads(text)["data"] if text.strip() else {}
+    return found
+
+
+@contextmanager
+def light_load(service: Service) -> Iterator[None]:
+    load = Load(service.target(max_tokens=16))
+    thread = threading.Thread(target=lambda: asyncio.run(load.run([Phase(LEARN_SECONDS, 1.0)], seed=1)))
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def explain(service: Service, *flags: str) -> str:
+    command = [sys.executable, "-c", "from millrace_kubectl.command import main; main()", "explain"]
+    path = f"{service.cluster.layout.programs}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    flags = ("-n", service.namespace, f"--kubeconfig={service.cluster.kubeconfig}", *flags)
+    done = run([*command, service.name, *flags], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def read_reason(service: Service) -> str:
+    """The reason in status. One that changes alone is written once a minute at most."""
+    return str(service.status()["scaling"]["reason"])
+
+
+def test_another_leader_goes_on_with_what_was_learned(service: Service) -> None:
+    service.spec["scaling"] = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 2}
+    service.apply()
+    service.wait_ready()
+    with light_load(service):
+        service.wait_for("written down", lambda: "prior" in read_data(service), LEARN_SECONDS)
+        service.wait_for("no longer learning", lambda: read_reason(service) != "Learning", 90)
+    prior: dict[str, Any] = json.loads(read_data(service)["prior"])
+    assert prior["revision"] == service.status()["currentRevision"]
+    assert prior["model"]["samples"] >= 2
+
+    leader = find_leader(service)
+    service.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--wait=false")
+    service.wait_for("led by another", lambda: find_leader(service) not in {"", leader}, 40)
+    log = ("-n", NAMESPACE, "logs", find_leader(service))
+    told = "stories: goes on with what was learned"
+    service.wait_for("taken up", lambda: told in service.cluster.kubectl(*log), 20)
+    assert read_reason(service) != "Learning"
+
+    service.spec["scaling"]["minReplicas"] = 2
+    service.apply()
+    service.wait_for("scaled", lambda: service.status()["scaling"]["desiredReplicas"] == 2, 30)
+    assert "1 -> 2" in explain(service, "--since", "1h")
+    service.delete()
+    there = ("-n", service.namespace, "configmap", NAME)
+    service.wait_for("gone with it", lambda: is_absent(service.cluster, *there), 30)

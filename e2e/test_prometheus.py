@@ -1,0 +1,298 @@
+"""What the autoscaler learns of a real Prometheus, however that one scrapes: from scrape to signals."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from e2e.real_prometheus import (
+    Job,
+    Pod,
+    RealPrometheus,
+    as_ours,
+    as_pod_monitor,
+    as_service_monitor,
+    fixing,
+    running,
+)
+from e2e.scraped import (
+    GENERATION_TOKENS,
+    PROMPT_TOKENS,
+    STEP_CONTEXT,
+    STEP_SECONDS,
+    STEP_SEQUENCES,
+    STEP_TOKENS,
+    STEPS_PER_SECOND,
+    Foreign,
+    Gateway,
+    Pages,
+    Replica,
+    serving_pages,
+)
+from millrace_gateway.objects import ServiceKey as GatewayKey
+from millrace_operator.autoscale.observation import Latency, Signals
+from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
+from millrace_operator.autoscale_loop.tick import ScalingLoop
+from millrace_operator.cluster.kinds import POD, ServiceKey
+from millrace_operator.ingest.cache import Cache
+from millrace_runtime.contract import LABEL_SERVICE
+from tests.operator.world import make_pod, make_service, ready_status
+
+OBJECTIVES = {
+    "kept": ("TimeToFirstToken", 80, "500ms"),
+    "in its bucket": ("TimeToFirstToken", 85, "420ms"),
+    "missed": ("TimeToFirstToken", 95, "750ms"),
+    "kept per token": ("TimePerOutputToken", 95, "15ms"),
+    "missed per token": ("TimePerOutputToken", 90, "10ms"),
+}
+RATE = 5.0
+"""Of each replica, in sequences a second."""
+RUNNING, WAITING = 3, 2
+SECONDS = 48
+RESTART_AT, CHANGE_AT, SHORTLY_AFTER = 7, 30, 38
+LONG_SECONDS = 330
+LONG_JOBS = {"fifteen": 15, "thirty": 30, "sixty": 60}
+
+
+def name_pods(service: str, count: int) -> list[str]:
+    return [f"{service}-0123abcdef-7d9f88c4d5-pod{number:02d}" for number in range(count)]
+
+
+class Stage:
+    """Services with two replicas each, a namespace each, and the operator's loop that asks about them."""
+
+    def __init__(self, prometheus: RealPrometheus, pages: Pages) -> None:
+        self.prometheus, self.pages, self.cache = prometheus, pages, Cache()
+        self.seen: dict[int, dict[str, Signals]] = {}
+        self.loop = self.make_loop(self.settings())
+
+    def settings(self) -> PrometheusSettings:
+        file, keys = self.prometheus.file, self.prometheus.keys
+        return PrometheusSettings(
+            self.prometheus.url,
+            username_file=file("username"),
+            password_file=file("password"),
+            ca_file=keys / "ca.crt",
+            certificate_file=keys / "admin.crt",
+            key_file=keys / "admin.key",
+        )
+
+    def make_loop(self, settings: PrometheusSettings) -> ScalingLoop:
+        return ScalingLoop(self.cache, ScalingSettings(settings), lambda _: None, lambda: True)
+
+    def add_service(self, namespace: str, *jobs: str) -> None:
+        objectives = [
+            {"metric": metric, "percentile": percentile, "target": target}
+            for metric, percentile, target in OBJECTIVES.values()
+        ]
+        service = make_service(scaling={"mode": "Automatic", "maxReplicas": 8, "objectives": objectives})
+        service["metadata"]["namespace"] = namespace
+        self.cache.put(service)
+        pods = [Pod(namespace, name, "chat") for name in name_pods("chat", 2)]
+        for pod in pods:
+            self.pages.by_path[pod.path] = Replica(RATE, RUNNING, WAITING)
+            self.cache.put(self._make_pod(pod))
+        for job in jobs:
+            self.prometheus.set_targets(job, pods, self.pages.address)
+
+    def _make_pod(self, pod: Pod) -> dict[str, Any]:
+        found = make_pod(pod.name, **ready_status())
+        found["metadata"]["namespace"] = pod.namespace
+        found["metadata"]["labels"][LABEL_SERVICE] = pod.service
+        return found
+
+    def replica(self, namespace: str, number: int) -> Replica:
+        page = self.pages.by_path[f"/{namespace}/{name_pods('chat', 2)[number]}"]
+        assert isinstance(page, Replica)
+        return page
+
+    def interval(self, namespace: str) -> float | None:
+        return self.loop._memories[ServiceKey(namespace, "chat")].cadence.interval_seconds
+
+    async def play(self, seconds: int, events: Mapping[int, Callable[[], object]]) -> None:
+        """Tick once a second; the events happen at their second, and what is seen is kept."""
+        began = time.monotonic()
+        async with aiohttp.ClientSession() as session:
+            for second in range(seconds + 1):
+                await asyncio.sleep(max(0.0, began + second - time.monotonic()))
+                if second in events:
+                    await asyncio.to_thread(events[second])
+                await self.loop.tick(session)
+                self.seen[second] = {key.namespace: c.signals for key, c in self.loop.considered.items()}
+
+
+def make_prometheus(programs: Mapping[str, Path], folder: Path, jobs: list[Job]) -> RealPrometheus:
+    return RealPrometheus(programs["prometheus"], programs["certificates"], folder, jobs)
+
+
+@pytest.fixture(scope="module")
+def stage(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All scenes of the short run at once, as they take their time whether or not others run."""
+    jobs = [
+        Job("two", 2, as_ours()),
+        Job("five", 5, as_pod_monitor()),
+        Job("fifteen", 15, as_service_monitor()),
+        Job("pair-a", 2, [*as_ours(), fixing("prometheus_replica", "a")]),
+        Job("pair-b", 2, [*as_service_monitor(), fixing("prometheus_replica", "b")]),
+        Job("failing", 2, as_ours()),
+        Job("shrunk", 2, as_ours()),
+        Job("foreign", 2, as_pod_monitor()),
+        Job("gateways", 2, as_ours()),
+        Job("gateways-again", 2, as_service_monitor()),
+    ]
+    prometheus = make_prometheus(programs, tmp_path_factory.mktemp("prometheus"), jobs)
+    with serving_pages() as pages:
+        stage = Stage(prometheus, pages)
+        for job in ("two", "five", "fifteen", "failing", "shrunk"):
+            stage.add_service(job, job)
+        stage.add_service("pair", "pair-a", "pair-b")
+        _add_foreign(stage)
+        _add_gateways(stage)
+        with running(prometheus):
+            asyncio.run(stage.play(SECONDS, _list_events(stage)))
+            yield stage
+
+
+def _add_foreign(stage: Stage) -> None:
+    """Pods of others: in a service's namespace, with names that begin like its own, and elsewhere."""
+    names = ("chat-7d9f88c4d5-abcde", "chat-vllm-7d9f88c4d5-abcde", "vllm-0")
+    pods = [Pod("two", name, component="", container="vllm") for name in names]
+    pods.append(Pod("elsewhere", name_pods("chat", 1)[0], component="", container="vllm"))
+    for pod in pods:
+        stage.pages.by_path[pod.path] = Foreign()
+    stage.prometheus.set_targets("foreign", pods, stage.pages.address)
+
+
+def _add_gateways(stage: Stage) -> None:
+    """Two of them, both scraped by both jobs."""
+    pods = [
+        Pod("millrace", f"millrace-gateway-56ddc7b887-{name}", "", "gateway", "gateway")
+        for name in ("c626q", "lpzsm")
+    ]
+    for pod in pods:
+        stage.pages.by_path[pod.path] = Gateway(
+            {GatewayKey("five", "chat"): 9.0, GatewayKey("two", "chat"): 1.0}
+        )
+    for job in ("gateways", "gateways-again"):
+        stage.prometheus.set_targets(job, pods, stage.pages.address)
+
+
+def _list_events(stage: Stage) -> dict[int, Callable[[], object]]:
+    def restart() -> None:
+        stage.prometheus.stop()
+        stage.prometheus.start()
+
+    def change() -> None:
+        stage.replica("failing", 1).is_broken = True
+        first, second = name_pods("chat", 2)
+        stage.prometheus.set_targets("shrunk", [Pod("shrunk", first, "chat")], stage.pages.address)
+        stage.cache.drop(POD, "shrunk", second)
+
+    return {RESTART_AT: restart, CHANGE_AT: change}
+
+
+def latencies(signals: Signals) -> dict[str, Latency]:
+    names = {(metric, percentile): name for name, (metric, percentile, _) in OBJECTIVES.items()}
+    return {names[x.objective.metric, x.objective.percentile]: x for x in signals.latencies}
+
+
+@pytest.mark.parametrize("namespace", ["two", "five", "fifteen", "pair"])
+def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
+    stage: Stage, namespace: str
+) -> None:
+    signals = stage.seen[SECONDS][namespace]
+    assert signals.reporting == signals.fleet.ready == set(name_pods("chat", 2))
+    assert (signals.running, signals.waiting, signals.kv_usage) == (2 * RUNNING, 2 * WAITING, 0.25)
+    assert (signals.max_sequences, signals.kv_tokens) == (32, 16000)
+    assert signals.prompt_tokens == pytest.approx(PROMPT_TOKENS)
+    assert signals.generation_tokens == pytest.approx(GENERATION_TOKENS)
+    assert {steps.pod for steps in signals.steps} == signals.fleet.ready
+    for steps in signals.steps:
+        found = (steps.seconds, steps.sequences, steps.tokens, steps.context_tokens)
+        assert found == pytest.approx((STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT))
+
+
+@pytest.mark.parametrize(("namespace", "interval"), [("two", 2), ("five", 5), ("fifteen", 15), ("pair", 2)])
+def test_the_interval_is_that_of_one_scrape_past_a_restart_of_prometheus(
+    stage: Stage, namespace: str, interval: int
+) -> None:
+    assert stage.interval(namespace) == pytest.approx(interval, rel=0.05)
+
+
+@pytest.mark.parametrize(("namespace", "rate"), [("two", 2 * RATE), ("pair", 2 * RATE), ("five", 18.0)])
+def test_load_is_counted_once_and_refused_requests_and_other_engines_are_none_of_it(
+    stage: Stage, namespace: str, rate: float
+) -> None:
+    """Of `five`, two gateways that are scraped twice see more than the replicas."""
+    signals = stage.seen[SECONDS][namespace]
+    assert signals.recent_arrivals_per_second == pytest.approx(rate, rel=0.15)
+    num_steps = [steps.num_steps for steps in signals.steps]
+    assert num_steps == pytest.approx([20 * STEPS_PER_SECOND] * 2, rel=0.15)
+
+
+@pytest.mark.parametrize("namespace", ["two", "five", "fifteen", "pair"])
+def test_objectives_are_judged_by_their_buckets_and_not_by_interpolation(
+    stage: Stage, namespace: str
+) -> None:
+    found = latencies(stage.seen[SECONDS][namespace])
+    assert {name for name, latency in found.items() if latency.is_known} == {*OBJECTIVES} - {"in its bucket"}
+    assert {name for name, latency in found.items() if latency.is_missed} == {"missed", "missed per token"}
+    doubtful = found["in its bucket"]
+    assert doubtful.seconds > doubtful.objective.target_seconds
+    said = stage.seen[SECONDS][namespace].rejected["P85 TimeToFirstToken"]
+    assert said == "between the bounds 0.4 s and 0.5 s: choose one of them as its target"
+
+
+def test_what_fails_to_answer_one_scrape_after_the_other_is_silent_once_its_sample_is_old(
+    stage: Stage,
+) -> None:
+    gone = name_pods("chat", 2)[1]
+    soon, late = stage.seen[SHORTLY_AFTER]["failing"], stage.seen[SECONDS]["failing"]
+    assert (sorted(soon.silent), soon.running) == ([], 2 * RUNNING)
+    assert (sorted(late.silent), late.running) == ([gone], RUNNING)
+    assert f"of {gone} (none since " in late.rejected["age"]
+
+
+def test_a_replica_that_is_gone_still_counts_in_the_window_in_which_it_served(stage: Stage) -> None:
+    signals = stage.seen[SHORTLY_AFTER]["shrunk"]
+    assert signals.reporting == {name_pods("chat", 1)[0]}
+    assert 1.3 * RATE < (signals.recent_arrivals_per_second or 0) < 1.9 * RATE
+
+
+async def test_without_its_password_prometheus_says_who_may_ask_and_what_to_set(stage: Stage) -> None:
+    settings = replace(stage.settings(), username_file=None, password_file=None)
+    loop = stage.make_loop(settings)
+    async with aiohttp.ClientSession() as session:
+        await loop.tick(session)
+    said = loop.considered[ServiceKey("two", "chat")].signals.rejected["every signal"]
+    assert "answered 401: " in said
+    assert "prometheus.basicAuthSecret" in said
+
+
+@pytest.mark.long
+def test_long_intervals_tell_the_same_as_short_ones(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    jobs = [Job(name, seconds, as_pod_monitor()) for name, seconds in LONG_JOBS.items()]
+    prometheus = make_prometheus(programs, tmp_path, jobs)
+    with serving_pages() as pages:
+        stage = Stage(prometheus, pages)
+        for name in LONG_JOBS:
+            stage.add_service(name, name)
+        with running(prometheus):
+            asyncio.run(stage.play(LONG_SECONDS, {40: prometheus.stop, 42: prometheus.start}))
+    for name, seconds in LONG_JOBS.items():
+        test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(_ending(stage), name)
+        signals = stage.seen[LONG_SECONDS][name]
+        assert stage.interval(name) == pytest.approx(seconds, rel=0.05)
+        assert signals.arrivals_per_second == pytest.approx(2 * RATE, rel=0.1)
+        assert not latencies(signals)["kept"].is_missed
+        assert latencies(signals)["missed"].is_missed
+
+
+def _ending(stage: Stage) -> Stage:
+    stage.seen[SECONDS] = stage.seen[LONG_SECONDS]
+    return stage

@@ -1,0 +1,60 @@
+"""`kubectl millrace SUB-COMMAND`: kubectl runs `kubectl-millrace` from PATH."""
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from millrace_kubectl.errors import PluginError, UsageError
+from millrace_kubectl.kubectl import Services
+from millrace_kubectl.words import strip_unprintable
+
+PROGRAM = "kubectl millrace"
+SUB_COMMANDS = ("explain", "pin", "freeze", "unpin", "simulate")
+"""Each is a module of `subcommands`."""
+FLAGS = ("namespace", "context", "kubeconfig")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Explain, pin and simulate InferenceServices.")
+    _add_flags(parser, default=None)
+    chosen = parser.add_subparsers(title="sub-commands", metavar="SUB-COMMAND", required=True)
+    for name in SUB_COMMANDS:
+        module = importlib.import_module(f"millrace_kubectl.subcommands.{name}")
+        own = chosen.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION)
+        module.add_arguments(own)
+        _add_flags(own, default=argparse.SUPPRESS)
+        own.set_defaults(run=module.run)
+    return parser
+
+
+def _add_flags(parser: argparse.ArgumentParser, default: Any) -> None:
+    """Add kubectl's own flags. Behind a sub-command they count too, and don't undo those before it."""
+    add = parser.add_argument
+    add("-n", "--namespace", default=default, help="the service's namespace (default: the context's)")
+    add("--context", default=default, help="the context of the kubeconfig (default: its current one)")
+    add("--kubeconfig", default=default, metavar="FILE", help="the kubeconfig (default: as kubectl finds it)")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a sub-command, print what it returns, and return the exit status: 0, 1, or 2 for bad usage."""
+    arguments = build_parser().parse_args(argv)
+    flags = (f"--{flag}={value}" for flag in FLAGS if (value := getattr(arguments, flag)) is not None)
+    try:
+        text = arguments.run(arguments, Services(tuple(flags)), time.time())
+    except PluginError as error:
+        sys.stderr.write(f"{PROGRAM}: {strip_unprintable(str(error))}\n")
+        return 2 if isinstance(error, UsageError) else 1
+    sys.stdout.write(f"{strip_unprintable(text)}\n")
+    return 0
+
+
+def main() -> None:
+    """Run with the process's arguments, and exit."""
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(1)

@@ -1,0 +1,130 @@
+"""What `explain -v` and `explain --since` add: every input, candidate, limit and change. Pure."""
+
+from collections.abc import Iterator
+
+from millrace_kubectl.bill import describe_cost
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.kubectl import Obj
+from millrace_kubectl.moments import describe_moment, describe_seconds
+from millrace_kubectl.words import name_objective, show_latency, show_rate
+from millrace_operator.resources.change_record import merge_changes, read_changes
+from millrace_operator.resources.conditions import parse_time
+from millrace_operator.resources.evidence_limits import NUM_CHANGES
+from millrace_operator.resources.numbers import parse_number
+
+RATES = {
+    "arrivals": "arrivalsPerSecond",
+    "forecast": "forecastPerSecond",
+    "one replica": "perReplicaPerSecond",
+}
+STATES = ("ready", "starting", "failing", "unschedulable")
+
+
+def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Iterator[str]:
+    """Return a line for each change of the last `seconds`, and how far back is known if that is less.
+
+    `record` is what the operator has written down; without it status alone is known.
+    """
+    kept = read_changes(record or "")
+    changes = merge_changes(kept, facts.scaling.get("changes", []))
+    recent = [one for one in changes if (parse_time(one["at"]) or 0.0) >= facts.now - seconds]
+    span = describe_seconds(seconds)
+    yield f"CHANGES in the last {span}" if recent else f"NO CHANGE in the last {span}"
+    if len(recent) == len(changes) >= NUM_CHANGES:
+        oldest = parse_time(changes[0]["at"]) or 0.0
+        if not kept:
+            yield f"  (only the last {NUM_CHANGES} are kept)"
+        yield f"  (known back to {describe_moment(oldest, facts.now)})"
+    for one in recent:
+        moment = describe_moment(parse_time(one["at"]) or 0.0, facts.now)
+        yield f"  {moment} {one['from']} -> {one['to']} {one.get('message') or one.get('reason', '')}"
+
+
+def list_details(facts: Facts) -> Iterator[str]:
+    """Return the lines of -v."""
+    if facts.evidence:
+        yield from _list_inputs(facts)
+        yield from _list_objectives(facts)
+        if facts.mode != "External":
+            yield _describe_model(facts.evidence.get("model"))
+        yield from _list_candidates(facts)
+    else:
+        yield "NO FIGURES in status.scaling.evidence yet"
+    if facts.status:
+        yield describe_cost(facts)
+    yield from _list_conditions(facts)
+
+
+def _list_inputs(facts: Facts) -> Iterator[str]:
+    seen, sample = (facts.age(facts.evidence.get(name)) for name in ("observedAt", "oldestSampleAt"))
+    beside = "" if sample is None else f"; the oldest replica's sample is of {sample} ago"
+    yield f"INPUTS seen {seen} ago{beside}"
+    if facts.mode != "External":
+        for name, field in RATES.items():
+            value = facts.figure(field)
+            yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' req/s'}"
+        tokens = facts.figure("generatedTokensPerSecond")
+        yield f"  {'tokens':<12} {'unknown' if tokens is None else show_rate(tokens) + ' generated/s'}"
+        for name in ("running", "waiting"):
+            count = facts.evidence.get(name)
+            yield f"  {name:<12} {'unknown' if count is None else count}"
+    states = facts.evidence.get("replicas") or {}
+    told = ", ".join(f"{states[name]} {name}" for name in STATES if name in states)
+    yield f"  {'replicas':<12} {told or 'unknown'}"
+    if states.get("unschedulableMessage"):
+        yield f"  {'scheduler':<12} {states['unschedulableMessage']}"
+    for one in facts.evidence.get("rejected", []):
+        yield f"  REJECTED {one['signal']}: {one['reason']}"
+
+
+def _list_objectives(facts: Facts) -> Iterator[str]:
+    for one in facts.objectives:
+        measured = parse_number(one.get("measuredSeconds"))
+        told = "not measured" if measured is None else show_latency(measured)
+        samples = one.get("samples")
+        yield (
+            f"OBJECTIVE {name_objective(one['metric'], one['percentile'])} {one['state']} "
+            f"for {facts.age(one.get('since')) or '?'}: {told}, "
+            f"target {show_latency(parse_number(one.get('targetSeconds')))}, "
+            f"{'unknown' if samples is None else samples} requests"
+        )
+
+
+def _describe_model(model: Obj | None) -> str:
+    if model is None:
+        return "MODEL nothing learned yet"
+    fields = ("alphaSeconds", "betaSecondsPerToken", "gammaSecondsPerContextToken")
+    alpha, beta, gamma = (_show_cost(model.get(field)) for field in fields)
+    error = parse_number(model.get("relativeError"))
+    told = "its error is not known yet" if error is None else f"{100 * error:.3g}% off"
+    used = "planned with" if model.get("fitted") else "not good enough to plan with"
+    return (
+        f"MODEL a step takes {alpha} + {beta} a token + {gamma} a context token; {told}, "
+        f"{model.get('samples', '?')} samples, {used}"
+    )
+
+
+def _show_cost(text: str | None) -> str:
+    seconds = parse_number(text)
+    if seconds is None:
+        return "?"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g}{unit}"
+    return f"{seconds / 1e-9:.3g}ns"
+
+
+def _list_candidates(facts: Facts) -> Iterator[str]:
+    for one in facts.evidence.get("candidates", []):
+        largest = "  <- the largest" if one["replicas"] == facts.wanted else ""
+        yield f"CANDIDATE {one['name']} asks for {one['replicas']}{largest}"
+    for limit in facts.evidence.get("limits", []):
+        yield f"LIMITED by {limit}"
+
+
+def _list_conditions(facts: Facts) -> Iterator[str]:
+    for one in facts.status.get("conditions", []):
+        age = facts.age(one.get("lastTransitionTime"))
+        yield f"CONDITION {one['type']}={one['status']} {one['reason']} for {age}: {one.get('message', '')}"
+    if facts.scaling.get("message"):
+        yield f"DECISION {facts.scaling['message']}"

@@ -1,0 +1,173 @@
+"""What a service's object says, read with care: a field that is absent is unknown, and never zero. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from millrace_kubectl.kubectl import Obj
+from millrace_kubectl.moments import describe_seconds
+from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.resources.numbers import parse_number
+from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
+
+OLD_SECONDS = 900.0
+"""Figures are written anew every ten minutes: older ones have no operator."""
+UPTAKE_SECONDS = 60.0
+"""An operator that leads takes up a pin within seconds."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One service at one moment."""
+
+    service: Obj
+    now: float
+    """In seconds since 1970."""
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return str(self.service["metadata"]["name"])
+
+    @property
+    def spec(self) -> Obj:
+        """`spec.scaling`."""
+        return self.service.get("spec", {}).get("scaling") or {}
+
+    @property
+    def status(self) -> Obj:
+        """`status`, empty before an operator has seen the service."""
+        return self.service.get("status") or {}
+
+    @property
+    def scaling(self) -> Obj:
+        """`status.scaling`, empty before the first decision."""
+        return self.status.get("scaling") or {}
+
+    @property
+    def evidence(self) -> Obj:
+        """`status.scaling.evidence`, empty while there is none."""
+        return self.scaling.get("evidence") or {}
+
+    @property
+    def cost(self) -> Obj:
+        """`status.cost`, empty while nothing has a price."""
+        return self.status.get("cost") or {}
+
+    @property
+    def mode(self) -> str:
+        """Who decides the count."""
+        return str(self.spec.get("mode", "Automatic"))
+
+    @property
+    def most(self) -> int:
+        """The upper bound; the API server fills in its default."""
+        return int(self.spec.get("maxReplicas", 1))
+
+    @property
+    def desired(self) -> int | None:
+        """The count that the Deployments follow."""
+        return self.scaling.get("desiredReplicas")
+
+    @property
+    def ready(self) -> int | None:
+        """Replicas that answer."""
+        return self.status.get("readyReplicas") if self.status.get("conditions") else None
+
+    @property
+    def wanted(self) -> int | None:
+        """What the largest candidate asked for, before any limit."""
+        return max((c["replicas"] for c in self.evidence.get("candidates", [])), default=None)
+
+    @property
+    def reason(self) -> str:
+        """Why the count is what it is, in one word."""
+        return str(self.scaling.get("reason", ""))
+
+    @property
+    def binding(self) -> str:
+        """The term of the decision that set the count."""
+        return str(self.scaling.get("binding", ""))
+
+    @cached_property
+    def pin(self) -> Pin | None:
+        """The pin that holds now, where the mode obeys one."""
+        return None if self.mode == "External" else find_active_pin(self.service, self.now)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether nobody has written figures for longer than an operator would wait."""
+        at = parse_time(self.evidence.get("observedAt"))
+        return at is not None and self.now - at > OLD_SECONDS
+
+    @property
+    def is_pin_taken_up(self) -> bool:
+        """Whether the count that there is was decided with the pin that holds now."""
+        return self.reason == "Pinned" and str(self.pin) in self.scaling.get("message", "")
+
+    @property
+    def is_pin_overdue(self) -> bool:
+        """Whether an operator that leads would have taken up the pin."""
+        if self.pin is None or self.is_pin_taken_up:
+            return False
+        entry = self._find_entry("f:metadata", "f:annotations", f"f:{ANNOTATION}")
+        at = None if entry is None else parse_time(entry.get("time"))
+        return at is not None and self.now - at > UPTAKE_SECONDS
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the operator has seen the last edit of the spec."""
+        generation = self.service["metadata"].get("generation")
+        return generation is None or self.status.get("observedGeneration") == generation
+
+    @property
+    def objectives(self) -> list[Obj]:
+        """The objectives as they were measured."""
+        return list(self.evidence.get("objectives", []))
+
+    def objectives_in(self, state: str) -> list[Obj]:
+        """Return the objectives in a state: Met, Missed, Unknown or Infeasible."""
+        return [objective for objective in self.objectives if objective.get("state") == state]
+
+    def condition(self, name: str) -> Obj:
+        """Return a condition, empty where it is not there."""
+        return find_condition(self.status, name) or {}
+
+    def is_true(self, name: str) -> bool:
+        """Whether a condition is there and True."""
+        return bool(self.condition(name).get("status") == "True")
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the count is held because signals are missing."""
+        found = self.condition("ScalingActive")
+        return (found.get("status"), found.get("reason")) == ("False", "SignalsMissing")
+
+    def figure(self, name: str) -> float | None:
+        """Return a figure of the evidence, None where it is unknown."""
+        return parse_number(self.evidence.get(name))
+
+    def age(self, text: str | None) -> str | None:
+        """Return how long ago a time of the API was, None where there is none."""
+        at = parse_time(text)
+        return None if at is None else describe_seconds(self.now - at)
+
+    def find_writer(self) -> tuple[str, str | None] | None:
+        """Return who wrote `spec.replicas` last, and how long ago; None where the object does not say."""
+        last = self._find_entry("f:spec", "f:replicas")
+        return None if last is None else (str(last.get("manager", "")), self.age(last.get("time")))
+
+    def _find_entry(self, *path: str) -> Obj | None:
+        """Return the last of managedFields' entries that has a field, None where the object does not say."""
+        entries: list[Obj] = self.service["metadata"].get("managedFields") or []
+        own = [entry for entry in entries if _has_field(entry.get("fieldsV1", {}), path)]
+        return max(own, key=lambda entry: entry.get("time", ""), default=None)
+
+
+def _has_field(fields: Any, path: Sequence[str]) -> bool:
+    for name in path:
+        if name not in fields:
+            return False
+        fields = fields[name]
+    return True

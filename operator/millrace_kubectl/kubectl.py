@@ -1,0 +1,92 @@
+"""Reads and annotates InferenceServices by running kubectl, with the flags that the user gave."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_kubectl.errors import ConflictError, PluginError, ServerError
+from millrace_operator.resources.change_record import KEY, record_name
+
+Obj = dict[str, Any]
+RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
+"""Spelled out: another project's resource may have the same short name."""
+REQUEST_TIMEOUT = "--request-timeout=15s"
+ABSENT_RESOURCE = "doesn't have a resource type"
+
+
+@dataclass(frozen=True)
+class Services:
+    """The InferenceServices of one namespace, as kubectl reaches them."""
+
+    flags: tuple[str, ...] = ()
+    """kubectl's own: which cluster, which namespace."""
+
+    def fetch(self, name: str) -> Obj:
+        """Return a service, with who wrote which field. Raises PluginError."""
+        return self._run(name, "get", RESOURCE, name, "--show-managed-fields")
+
+    def fetch_record(self, name: str) -> str | None:
+        """Return the changes that the operator has written down; None where there are none, or none to see.
+
+        Who may not get ConfigMaps is told no error: status has the last changes. Raises PluginError where
+        there is no kubectl.
+        """
+        try:
+            found = self._run(name, "get", "configmaps", record_name(name))
+        except ServerError:
+            return None
+        data = found.get("data")
+        text = data.get(KEY) if isinstance(data, dict) else None
+        return text if isinstance(text, str) else None
+
+    def annotate(self, name: str, key: str, value: str | None, version: str | None = None) -> Obj:
+        """Set an annotation, None removing it, and return the service. Raises PluginError.
+
+        Raises ConflictError where the service's resourceVersion is not `version`, if that is given.
+        """
+        metadata: Obj = {"annotations": {key: value}}
+        if version is not None:
+            metadata["resourceVersion"] = version
+        patch = json.dumps({"metadata": metadata})
+        return self._run(name, "patch", RESOURCE, name, "--type", "merge", "-p", patch)
+
+    def _run(self, name: str, *arguments: str) -> Obj:
+        program = shutil.which("kubectl")
+        if program is None:
+            raise PluginError("there is no kubectl on PATH: install it, or add its folder to PATH")
+        command = [program, *arguments, "-o", "json", REQUEST_TIMEOUT, *self.flags]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise _read_failure(name, done.stderr)
+        return _parse(done.stdout)
+
+
+def _parse(text: str) -> Obj:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "metadata" not in found:
+        raise ServerError(f"kubectl printed no object: {text[:80]!r}")
+    return found
+
+
+def _read_failure(name: str, text: str) -> PluginError:
+    """Return kubectl's refusal with what to do. Warnings may stand before it."""
+    line = _last_line(text.splitlines())
+    if "(NotFound)" in line and f'"{name}"' in line:
+        return ServerError(
+            f"there is no InferenceService {name} in this namespace; kubectl get infsvc -A lists all of them"
+        )
+    if ABSENT_RESOURCE in line or "(NotFound)" in line:
+        return ServerError(
+            "this cluster has no InferenceServices: install Millrace, or choose another --context"
+        )
+    return (ConflictError if "(Conflict)" in line else ServerError)(f"kubectl says: {line}")
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing, and failed")

@@ -1,0 +1,71 @@
+"""What to do about a service, in the order of need. Pure."""
+
+import re
+from collections.abc import Iterator
+
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.words import (
+    NO_OPERATOR,
+    NOT_REACHED,
+    NOT_SIGNALLED,
+    REMEDIES,
+    WAIT_FOR_LOAD,
+    WAIT_FOR_REPLICAS,
+)
+
+SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
+
+
+def find_shortage(facts: Facts) -> str | None:
+    """Return what no node has enough of, such as 2 nvidia.com/gpu."""
+    words = (facts.evidence.get("replicas") or {}).get("unschedulableMessage", "")
+    found = SHORTAGE.search(words)
+    if found is None:
+        return None
+    resources = facts.service.get("spec", {}).get("resources") or {}
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.get(found[1])
+    return found[1] if asked is None else f"{asked} {found[1]}"
+
+
+def find_remedies(facts: Facts) -> Iterator[str]:
+    """Return what to do, the most pressing first; nothing where all is well."""
+    if not facts.status or facts.is_old or facts.is_pin_overdue:
+        yield NO_OPERATOR
+        return
+    degraded = facts.condition("Degraded")
+    if degraded.get("status") == "True" and degraded.get("reason") in REMEDIES:
+        yield REMEDIES[degraded["reason"]]
+    if (facts.evidence.get("replicas") or {}).get("unschedulable"):
+        shortage = find_shortage(facts)
+        yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
+    if facts.is_blind:
+        yield NOT_SIGNALLED
+    if facts.objectives_in("Infeasible"):
+        yield NOT_REACHED
+    yield from _find_count_remedies(facts)
+
+
+def _find_count_remedies(facts: Facts) -> Iterator[str]:
+    is_missing, desired = bool(facts.objectives_in("Missed")), facts.desired
+    if facts.condition("Pinned").get("reason") == "PinInvalid":
+        yield f"kubectl millrace unpin {facts.name}: its pin can't be read"
+    if facts.mode == "External":
+        if facts.ready == 0 and desired == 0:
+            yield f"kubectl scale infsvc {facts.name} --replicas=1"
+        return
+    if facts.pin is not None:
+        yield f"kubectl millrace unpin {facts.name}"
+        return
+    if facts.mode == "DryRun" and facts.scaling.get("recommendedReplicas", desired) != desired:
+        yield "write mode: Automatic to follow the autoscaler"
+    is_short = facts.binding == "maxReplicas" and facts.wanted is not None and facts.wanted > facts.most
+    if is_short or (is_missing and desired is not None and desired >= facts.most):
+        yield "raise maxReplicas"
+    if facts.reason == "Learning":
+        yield WAIT_FOR_LOAD
+    is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
+    states = facts.evidence.get("replicas") or {}
+    if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
+        yield from [WAIT_FOR_REPLICAS] if not states or states["starting"] else []
+    elif (is_missing or facts.is_blind) and desired is not None and desired < facts.most:
+        yield f"kubectl millrace pin {facts.name} {desired + 1} --for 1h"

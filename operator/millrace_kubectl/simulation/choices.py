@@ -1,0 +1,98 @@
+"""Which autoscalers are compared: `ours,hpa,keda:24,static:6`. Pure."""
+
+from typing import NamedTuple
+
+from millrace_kubectl.errors import UsageError
+from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, STATIC
+
+DEFAULT = "ours,hpa,keda,knative,static"
+NAMES = {
+    "ours": OURS,
+    "hpa": "hpa-in-flight",
+    "hpa-queue": "hpa-queue",
+    "keda": "keda",
+    "knative": "knative",
+    "kubeai": "kubeai",
+    "wva": "wva-saturation",
+    "inferno": "wva-inferno",
+    "dynamo": "dynamo-throughput",
+    "dynamo-load": "dynamo-load",
+    "llmd": "llm-d",
+    "static": STATIC,
+    "clairvoyant": CLAIRVOYANT,
+}
+"""By what people write."""
+NO_KNOB = (OURS, CLAIRVOYANT)
+MOST_COUNTS = 8
+
+
+class Choice(NamedTuple):
+    """A rule with its knob; None where it has none."""
+
+    policy: str
+    knob: float | None = None
+
+    @property
+    def setting(self) -> str:
+        """The knob as the table has it."""
+        return "" if self.knob is None else f"{PEERS[self.policy].knob} {self.knob:g}"
+
+    @property
+    def label(self) -> str:
+        """The rule with its knob."""
+        return f"{self.policy} {self.setting}".strip()
+
+
+def read_choices(text: str, least: int, most: int) -> list[Choice]:
+    """Return what `--policy` names, each once. Raises UsageError."""
+    return list(dict.fromkeys(_read_choice(word.strip(), least, most) for word in text.split(",")))
+
+
+def _read_choice(word: str, least: int, most: int) -> Choice:
+    name, colon, value = word.partition(":")
+    policy = NAMES.get(name)
+    if policy is None:
+        raise UsageError(f"--policy {word!r} is unknown; write some of {','.join(NAMES)}")
+    if policy in NO_KNOB:
+        if colon:
+            raise UsageError(f"--policy {word}: {name} has no knob; write {name}")
+        return Choice(policy)
+    default = float(most) if policy == STATIC else PEERS[policy].default
+    knob = _read_knob(word, name, value, default) if colon else default
+    if policy == STATIC and not least <= knob <= most:
+        raise UsageError(
+            f"--policy {word}: the manifest allows {least} to {most} replicas; write one of them"
+        )
+    return Choice(policy, knob)
+
+
+def _read_knob(word: str, name: str, value: str, default: float) -> float:
+    try:
+        knob = float(value)
+    except ValueError:
+        knob = 0.0
+    if not 0 < knob < float("inf") or (name == STATIC and knob != int(knob)):
+        kind = "a whole number" if name == STATIC else "a number"
+        raise UsageError(f"--policy {word}: write {kind} of more than 0, such as {name}:{default:g}")
+    return knob
+
+
+def list_sweep(choices: list[Choice], least: int, most: int) -> list[Choice]:
+    """Return every rule that is chosen with each value of its knob."""
+    found = [
+        Choice(choice.policy, value)
+        for choice in choices
+        if choice.policy not in NO_KNOB
+        for value in (_list_counts(least, most) if choice.policy == STATIC else PEERS[choice.policy].values)
+    ]
+    return list(dict.fromkeys([*(choice for choice in choices if choice.policy != CLAIRVOYANT), *found]))
+
+
+def _list_counts(least: int, most: int) -> list[float]:
+    """Return at most `MOST_COUNTS` counts between the bounds, both of them included."""
+    steps = min(most - least, MOST_COUNTS - 1)
+    return (
+        [float(round(least + (most - least) * step / steps)) for step in range(steps + 1)]
+        if steps
+        else [most]
+    )

@@ -1,0 +1,136 @@
+"""From flags to the answer: read everything and refuse early, simulate, print, draw."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from millrace_kubectl.errors import UsageError
+from millrace_kubectl.kubectl import Services
+from millrace_kubectl.simulation import history, report
+from millrace_kubectl.simulation.choices import Choice, read_choices
+from millrace_kubectl.simulation.documents import read_documents
+from millrace_kubectl.simulation.manifest import Manifest, pick_service, read_lent_price, read_manifest
+from millrace_kubectl.simulation.progress import Progress
+from millrace_kubectl.simulation.replica import Replica, build_hardware, read_fields, read_fit
+from millrace_kubectl.simulation.session import Session, count_simulations, find_initial
+from millrace_kubectl.simulation.table import describe, render_json, render_table
+from millrace_kubectl.simulation.traffic import Traffic, read_trace
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT
+
+DEFAULT_SINCE = 6 * 3600.0
+NOTHING_KNOWN = (
+    "what can a replica do? write --replica FILE with its step times, or --like NAME of a service that runs"
+)
+
+
+class _Wanted(NamedTuple):
+    """What is to be simulated, and how."""
+
+    session: Session
+    choices: list[Choice]
+    notes: list[str]
+
+
+def compare(arguments: argparse.Namespace, services: Services, now: float, stream: TextIO) -> str:
+    """Simulate, and return what is printed. Raises PluginError."""
+    _check_flags(arguments)
+    if arguments.output is not None:
+        report.prepare(arguments.output)
+    session, choices, notes = _read(arguments, services, now)
+    total = count_simulations(session, choices, with_sweep=arguments.sweep)
+    progress = Progress(stream, total, session.traffic.seconds)
+    try:
+        measured = session.run(choices, progress)
+        sweep = session.sweep(choices, measured, progress) if arguments.sweep else []
+    finally:
+        progress.close()
+    files = []
+    if arguments.output is not None:
+        files = report.write(arguments.output, session, measured, sweep, notes)
+    if arguments.format == "json":
+        return render_json(session, measured, sweep, notes)
+    lines = [*describe(session, notes), "", *render_table(session.manifest, measured)]
+    if sweep:
+        lines += ["", "sweep:", *render_table(session.manifest, sweep)]
+    return "\n".join([*lines, *(f"written: {file}" for file in files)])
+
+
+def _check_flags(arguments: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing, and the lack of what is needed. Raises UsageError."""
+    if arguments.filename is None and arguments.like is None:
+        raise UsageError("which service? write -f FILE with its manifest, or --like NAME of one that runs")
+    if arguments.replica is None and arguments.like is None:
+        raise UsageError(NOTHING_KNOWN)
+    if arguments.trace is not None and arguments.since is not None:
+        raise UsageError("--since is of --from-prometheus; of a trace write --part BEGIN-END")
+    if arguments.trace is None and (arguments.part is not None or arguments.scale is not None):
+        flag = "--part" if arguments.part is not None else "--scale"
+        raise UsageError(f"{flag} is of --trace; of a Prometheus write --since DURATION")
+
+
+def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wanted:
+    alike = services.fetch(arguments.like) if arguments.like else None
+    manifest = _read_manifest(arguments.filename, alike)
+    choices = read_choices(arguments.policy, manifest.min_replicas, manifest.max_replicas)
+    replica = _read_replica(arguments, alike, manifest)
+    hardware = replica.hardware
+    traffic = _read_traffic(arguments, manifest, hardware, now)
+    traffic.check(hardware.kv_tokens)
+    initial = arguments.initial
+    if initial is None:
+        initial = find_initial(manifest, traffic, hardware, arguments.seed)
+    elif not manifest.min_replicas <= initial <= manifest.max_replicas:
+        raise UsageError(
+            f"--initial {initial}: the manifest allows {manifest.min_replicas} to {manifest.max_replicas}"
+        )
+    session = Session(manifest, traffic, hardware, arguments.scrape, arguments.seed, initial)
+    return _Wanted(session, choices, list(_list_notes(replica, manifest, choices)))
+
+
+def _read_manifest(path: Path | None, alike: Mapping[str, Any] | None) -> Manifest:
+    if path is None:
+        assert alike is not None
+        return read_manifest(alike)
+    manifest = read_manifest(pick_service(read_documents(path), str(path)))
+    if manifest.price is None and alike is not None:
+        return replace(manifest, price=read_lent_price(alike))
+    return manifest
+
+
+def _read_replica(
+    arguments: argparse.Namespace, alike: Mapping[str, Any] | None, manifest: Manifest
+) -> Replica:
+    """Return the replica. With both flags the file's fields win over the fit's."""
+    fields = read_fit(alike) if alike is not None else {}
+    if arguments.replica is not None:
+        documents = read_documents(arguments.replica)
+        if len(documents) > 1:
+            raise UsageError(f"{arguments.replica} has {len(documents)} objects; write one replica")
+        fields |= read_fields(documents[0], str(arguments.replica))
+    return build_hardware(fields, manifest, arguments.cold_start, is_fitted=alike is not None)
+
+
+def _read_traffic(
+    arguments: argparse.Namespace, manifest: Manifest, hardware: Hardware, now: float
+) -> Traffic:
+    if arguments.trace is not None:
+        return read_trace(arguments.trace, arguments.part, arguments.scale or 1, arguments.seed)
+    namespace = arguments.namespace or manifest.namespace or "default"
+    past = history.Past(now, arguments.since or DEFAULT_SINCE, arguments.scrape)
+    found = history.fetch(arguments.from_prometheus, namespace, manifest.name, past)
+    return history.draw(found, hardware.kv_tokens, arguments.seed)
+
+
+def _list_notes(replica: Replica, manifest: Manifest, choices: list[Choice]) -> list[str]:
+    """Return what a reader has to know of the replica and the mode."""
+    notes = []
+    if replica.assumed:
+        notes.append(f"assumed of a replica: {replica.assumed}; --replica FILE sets them")
+    if manifest.mode != "Automatic":
+        notes.append(f"the manifest's mode is {manifest.mode}: simulated is what Automatic would do")
+    if Choice(CLAIRVOYANT) in choices:
+        notes.append("clairvoyant plans with the future load, window by window: not proven to be the least")
+    return notes

@@ -1,0 +1,142 @@
+"""What an InferenceService says that a simulation needs: bounds, objectives, sizes, price. Pure.
+
+The API server checks a manifest when it is applied. Here only what is used is checked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_kubectl.errors import UsageError
+from millrace_kubectl.words import METRICS
+from millrace_operator.autoscale.policy import Objective, PolicyError
+from millrace_operator.resources.durations import parse_duration
+from millrace_operator.resources.numbers import parse_number
+from millrace_operator.resources.prices import PriceError, Prices, add_prices, is_accelerator, list_items
+
+KIND = "InferenceService"
+MODES = ("Automatic", "DryRun", "External")
+EXAMPLE = "{metric: TimeToFirstToken, percentile: 95, target: 2s}"
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a replica costs."""
+
+    per_replica_hour: float
+    currency: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One service, as far as it is simulated."""
+
+    name: str
+    namespace: str
+    """Empty where the manifest names none."""
+    mode: str
+    min_replicas: int
+    max_replicas: int
+    objectives: tuple[Objective, ...]
+    max_sequences: int | None
+    max_batched_tokens: int | None
+    price: Price | None
+    has_accelerator: bool
+
+
+def pick_service(documents: Sequence[Mapping[str, Any]], path: str) -> Mapping[str, Any]:
+    """Return the one InferenceService of a file. Raises UsageError."""
+    services = [document for document in documents if document.get("kind") == KIND]
+    if len(services) != 1:
+        found = "no" if not services else str(len(services))
+        raise UsageError(f"{path} has {found} {KIND}; write a file with one")
+    return services[0]
+
+
+def read_manifest(service: Mapping[str, Any]) -> Manifest:
+    """Return what a service's object says. Raises UsageError, which names the field."""
+    metadata, spec = _part(service, "metadata"), _part(service, "spec")
+    scaling, engine = _part(spec, "spec.scaling"), _part(spec, "spec.engine")
+    least = _read_count(scaling, "spec.scaling.minReplicas") or 1
+    most = _read_count(scaling, "spec.scaling.maxReplicas") or 1
+    if most < least:
+        raise UsageError(f"spec.scaling.maxReplicas is {most}; write {least} (minReplicas) or more")
+    mode = scaling.get("mode", MODES[0])
+    if mode not in MODES:
+        raise UsageError(f"spec.scaling.mode is {mode!r}; write one of {', '.join(MODES)}")
+    return Manifest(
+        str(metadata.get("name", "service")),
+        str(metadata.get("namespace", "")),
+        str(mode),
+        least,
+        most,
+        _read_objectives(scaling.get("objectives")),
+        _read_count(engine, "spec.engine.maxSequences"),
+        _read_count(engine, "spec.engine.maxBatchedTokens"),
+        read_lent_price(service) or _read_price(spec),
+        any(is_accelerator(str(name)) for name in _read_limits(spec)),
+    )
+
+
+def _part(parent: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    found = parent.get(path.rpartition(".")[2])
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{path} is {found!r}; write fields with values")
+    return found
+
+
+def _read_count(parent: Mapping[str, Any], path: str) -> int | None:
+    value = parent.get(path.rpartition(".")[2])
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise UsageError(f"{path} is {value!r}; write a whole number from 1")
+    return value
+
+
+def _read_objectives(found: Any) -> tuple[Objective, ...]:
+    if not isinstance(found, list) or not found:
+        raise UsageError(
+            f"spec.scaling.objectives has none, and a simulation compares by them; write {EXAMPLE}"
+        )
+    return tuple(_read_objective(item, number) for number, item in enumerate(found))
+
+
+def _read_objective(item: Any, number: int) -> Objective:
+    path = f"spec.scaling.objectives[{number}]"
+    try:
+        if item["metric"] not in METRICS:
+            raise UsageError(f"{path}.metric is {item['metric']!r}; write one of {', '.join(METRICS)}")
+        return Objective(item["metric"], int(item["percentile"]), parse_duration(str(item["target"])))
+    except PolicyError as error:
+        raise UsageError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is {item!r}; write for example {EXAMPLE}") from error
+
+
+def _read_limits(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _part(_part(spec, "spec.resources"), "spec.resources.limits")
+
+
+def read_lent_price(service: Mapping[str, Any]) -> Price | None:
+    """Return what the operator says of a running service, which knows the cluster's prices too."""
+    cost = (service.get("status") or {}).get("cost") or {}
+    each = parse_number(cost.get("replicaPerHour"))
+    return None if each is None else Price(each, str(cost.get("currency", "?")))
+
+
+def _read_price(spec: Mapping[str, Any]) -> Price | None:
+    """Return what a replica costs an hour, by the operator's own rules. Raises UsageError."""
+    cost = _part(spec, "spec.cost")
+    hours = {str(name): str(text) for name, text in _part(cost, "spec.cost.resourceHours").items()}
+    currency, accelerator = (
+        None if (value := cost.get(field)) is None else str(value)
+        for field in ("currency", "acceleratorHour")
+    )
+    try:
+        prices = add_prices(Prices(), currency, accelerator, hours)
+    except PriceError as error:
+        raise UsageError(f"spec.cost: {error}") from error
+    items = list_items(prices, _read_limits(spec))
+    each = sum(float(item.amount * item.price) for item in items)
+    return Price(each, prices.currency) if items else None

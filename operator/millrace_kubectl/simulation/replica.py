@@ -1,0 +1,113 @@
+"""What one replica is made of: from a file that people write, from a running service's fit, or both. Pure.
+
+The fit is α + β·tokens + γ·context tokens. So of the replica that is simulated a step's overhead is α, a
+computed token takes β and a context token γ, and nothing is the least time for the weights: α has it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from millrace_kubectl.errors import PluginError, UsageError
+from millrace_kubectl.simulation.manifest import Manifest
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.resources.numbers import parse_number
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Hardware)}
+POSITIVE = ("max_sequences", "max_batched_tokens", "kv_tokens", "pods_per_node")
+NEEDED = ("overhead_seconds", "weights_seconds", "token_seconds", "context_seconds", "kv_tokens")
+"""Of a file alone: nobody's replica has the default ones by chance."""
+FITTED = {
+    "overhead_seconds": "alphaSeconds",
+    "token_seconds": "betaSecondsPerToken",
+    "context_seconds": "gammaSecondsPerContextToken",
+}
+
+
+RUNTIMES = {"cpu": (32, 512), "cuda": (256, 4096)}
+"""The runtime's own sizes of a batch, where neither file nor `spec.engine` has any."""
+
+
+class Replica(NamedTuple):
+    """The replica that is simulated, and what of it nobody said."""
+
+    hardware: Hardware
+    assumed: str
+    """The fields with their values; empty where all are known."""
+
+
+def read_fields(found: Mapping[str, Any], path: str) -> dict[str, float]:
+    """Return a file's fields of `Hardware`. Raises UsageError, which names the field."""
+    if unknown := sorted(set(found) - set(DEFAULTS)):
+        raise UsageError(
+            f"{path}: {unknown[0]} is no field of a replica; write some of {', '.join(DEFAULTS)}"
+        )
+    return {name: _read_field(name, value, path) for name, value in found.items()}
+
+
+def _read_field(name: str, value: Any, path: str) -> float:
+    is_whole, least = isinstance(DEFAULTS[name], int), 1 if name in POSITIVE else 0
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # YAML takes 2e-5 for a text
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number < math.inf or (is_whole and number != int(number)):
+        kind = "whole number" if is_whole else "number"
+        raise UsageError(
+            f"{path}: {name} is {value!r}; write a {kind} from {least}, such as {DEFAULTS[name]:g}"
+        )
+    return int(number) if is_whole else number
+
+
+def read_fit(service: Mapping[str, Any]) -> dict[str, float]:
+    """Return the fields that a running service's own fit tells. Raises PluginError where it has none."""
+    name = service["metadata"]["name"]
+    status = service.get("status") or {}
+    model = ((status.get("scaling") or {}).get("evidence") or {}).get("model") or {}
+    found = {field: parse_number(model.get(key)) for field, key in FITTED.items()}
+    known = {field: value for field, value in found.items() if value is not None}
+    if len(known) < len(FITTED) or not sum(known.values()):
+        raise PluginError(
+            f"{name} has no latency model in status yet: wait for load, or write --replica FILE"
+        )
+    if not model.get("fitted"):
+        raise PluginError(
+            f"the latency model of {name} does not fit yet: see kubectl millrace explain {name} -v, "
+            "or write --replica FILE"
+        )
+    return {**known, "weights_seconds": 0.0}
+
+
+def build_hardware(
+    fields: Mapping[str, float], manifest: Manifest, cold_start: float | None, *, is_fitted: bool
+) -> Replica:
+    """Return the replica. Flag and manifest win over the file, as they do on a cluster. Raises UsageError."""
+    if not is_fitted and (missing := [name for name in NEEDED if name not in fields]):
+        raise UsageError(f"the replica's file lacks {', '.join(missing)}; see the page of commands for each")
+    own = {"max_sequences": manifest.max_sequences, "max_batched_tokens": manifest.max_batched_tokens}
+    known = {**fields, **{name: value for name, value in own.items() if value is not None}}
+    if cold_start is not None:
+        known["cold_start_seconds"] = cold_start
+    sizes = zip(own, RUNTIMES["cuda" if manifest.has_accelerator else "cpu"], strict=True)
+    values = {**(dict(sizes) if is_fitted else {}), **known}
+    try:
+        hardware = Hardware(**values)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not hardware.step_seconds(1, 0):
+        raise UsageError("a step of this replica takes no time; write overhead_seconds of more than 0")
+    assumed = (f"{name} {getattr(hardware, name):g}" for name in DEFAULTS if name not in known)
+    return Replica(hardware, ", ".join(assumed))
+
+
+def describe_hardware(hardware: Hardware) -> str:
+    """Return the figures that decide, in one line."""
+    read, compute = 1000 * hardware.weights_seconds, 1e6 * hardware.token_seconds
+    shown = [
+        f"a step takes {1000 * hardware.overhead_seconds:.3g}ms",
+        f"the larger of {read:.3g}ms and {compute:.3g}µs a token",
+        f"{1e6 * hardware.context_seconds:.3g}µs a context token",
+    ]
+    sizes = f"{hardware.max_sequences} sequences, {hardware.kv_tokens} tokens of KV"
+    return f"{' + '.join(shown)}; {sizes}"

@@ -1,0 +1,136 @@
+"""Runs the simulations: every policy on the same requests and replicas, with the same seed."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from millrace_kubectl.simulation.choices import Choice, list_sweep
+from millrace_kubectl.simulation.manifest import Manifest
+from millrace_kubectl.simulation.measure import Measured, measure
+from millrace_kubectl.simulation.progress import Progress
+from millrace_kubectl.simulation.traffic import Traffic
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscale.simulate.policies.clairvoyant import SHARES, foresee, foresee_shares
+from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
+from millrace_operator.autoscale.simulate.prometheus import Scraping
+from millrace_operator.autoscale.simulate.run import Run
+from millrace_operator.autoscale.simulate.scalers import Static
+from millrace_operator.autoscale.simulate.workloads import Workload
+
+FIRST_SECONDS = 300.0
+"""The count at the beginning is as many as these need."""
+NEARLY_BEST = 0.005
+"""So much less than with all replicas still is enough."""
+Watch = Callable[[Iterable[Request]], Iterator[Request]]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Requests that are there already."""
+
+    recorded: Sequence[Request]
+    watch: Watch = iter
+
+    def requests(self, seed: int) -> Iterator[Request]:
+        """Yield them. The seed has been used already."""
+        del seed
+        return self.watch(self.recorded)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all simulations have in common."""
+
+    manifest: Manifest
+    traffic: Traffic
+    hardware: Hardware
+    scrape_seconds: float
+    seed: int
+    initial_replicas: int
+
+    def run(self, choices: Sequence[Choice], progress: Progress) -> list[Measured]:
+        """Simulate each choice."""
+        return [self._measure(choice, progress) for choice in choices]
+
+    def sweep(
+        self, choices: Sequence[Choice], known: Sequence[Measured], progress: Progress
+    ) -> list[Measured]:
+        """Simulate every choice with every value of its knob; those that are known are taken from there."""
+        done = {measured.choice: measured for measured in known}
+        found = [done.get(choice) or self._measure(choice, progress) for choice in self.list_sweep(choices)]
+        found += self._sweep_future(progress) if Choice(CLAIRVOYANT) in choices else []
+        order = list(dict.fromkeys(each.choice.policy for each in found))
+        return sorted(found, key=lambda each: (order.index(each.choice.policy), each.replica_hours))
+
+    def list_sweep(self, choices: Sequence[Choice]) -> list[Choice]:
+        """Return what a sweep simulates, but for the plans that know the future."""
+        return list_sweep(list(choices), self.manifest.min_replicas, self.manifest.max_replicas)
+
+    def _measure(self, choice: Choice, progress: Progress) -> Measured:
+        progress.begin(choice.label)
+        measured = measure(choice, self._simulate(choice, progress.watch), self.traffic, self.manifest)
+        progress.end()
+        return measured
+
+    def _simulate(self, choice: Choice, watch: Watch) -> Run:
+        workload = build_workload(self.manifest, self.traffic, self.hardware, self.initial_replicas, watch)
+        setting = workload.setting(self.seed, Scraping(self.scrape_seconds))
+        if choice.policy == CLAIRVOYANT:
+            return foresee(workload, self.seed)
+        if choice.policy == OURS:
+            return workload.play(setting, build_ours(workload))
+        return PEERS[choice.policy].play(workload, choice.knob or 0.0, setting)
+
+    def _sweep_future(self, progress: Progress) -> list[Measured]:
+        workload = build_workload(
+            self.manifest, self.traffic, self.hardware, self.initial_replicas, progress.watch
+        )
+        found = []
+        for run in foresee_shares(workload, self.seed):
+            progress.begin(CLAIRVOYANT)
+            found.append(measure(Choice(CLAIRVOYANT), run, self.traffic, self.manifest))
+            progress.end()
+        return list({(each.attainment, each.replica_hours): each for each in found}.values())
+
+
+def count_simulations(session: Session, choices: Sequence[Choice], *, with_sweep: bool) -> int:
+    """Return how many simulations there will be."""
+    if not with_sweep:
+        return len(choices)
+    more = [choice for choice in session.list_sweep(choices) if choice not in choices]
+    return len(choices) + len(more) + len(SHARES) * (Choice(CLAIRVOYANT) in choices)
+
+
+def build_workload(
+    manifest: Manifest, traffic: Traffic, hardware: Hardware, initial: int, watch: Watch = iter
+) -> Workload:
+    """Return the service with its load as the simulator has them."""
+    least, most = manifest.min_replicas, manifest.max_replicas
+    replay = Replay(traffic.requests, watch)
+    return Workload(
+        manifest.name, replay, traffic.seconds, manifest.objectives, hardware, least, most, initial, 0.0
+    )
+
+
+def find_initial(manifest: Manifest, traffic: Traffic, hardware: Hardware, seed: int) -> int:
+    """Return the least count that does the first minutes nearly as well as `maxReplicas` would.
+
+    The service was there before its trace began: nobody is to begin with a queue or with idle replicas.
+    An objective that `maxReplicas` misses tells nothing between counts.
+    """
+    seconds = min(FIRST_SECONDS, traffic.seconds)
+    first = [request for request in traffic.requests if request.at < seconds]
+    workload = build_workload(manifest, replace(traffic, requests=first, seconds=seconds), hardware, 1)
+
+    def play(count: int) -> Run:
+        return workload.play(replace(workload.setting(seed), initial_replicas=count), Static(count))
+
+    low, high = manifest.min_replicas, manifest.max_replicas
+    best = play(high)
+    reached = [one for one in manifest.objectives if best.attainment([one]) >= one.percentile / 100]
+    objectives = reached or manifest.objectives
+    enough = best.attainment(objectives) - NEARLY_BEST
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if play(middle).attainment(objectives) >= enough else (middle + 1, high)
+    return low

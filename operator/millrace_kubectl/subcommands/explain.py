@@ -1,0 +1,69 @@
+"""`kubectl millrace explain`: why a service has the count that it has, and what to do."""
+
+import argparse
+import json
+
+from millrace_kubectl.details import list_changes, list_details
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.kubectl import Services
+from millrace_kubectl.summary import Summary, summarise
+from millrace_operator.resources.durations import parse_duration
+
+SUMMARY = "why a service has its count, and what to do"
+DESCRIPTION = """Say how a service does, why it has its count, and what to do. It takes the right to get
+inferenceservices, and no other. With the right to get configmaps, --since looks further back."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `explain` needs."""
+    parser.add_argument("name", metavar="NAME", help="the InferenceService")
+    parser.add_argument(
+        "--since", type=_parse_since, metavar="DURATION", help="also list the changes of so long, such as 6h"
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also show inputs, model, candidates, limits, cost, conditions",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+
+
+def _parse_since(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
+    """Return the explanation. Raises PluginError."""
+    facts = Facts(services.fetch(arguments.name), now)
+    summary = summarise(facts)
+    if arguments.output == "json":
+        return render_json(facts, summary)
+    lines = list(summary.lines)
+    if arguments.since is not None:
+        lines += ["", *list_changes(facts, arguments.since, services.fetch_record(arguments.name))]
+    if arguments.verbose:
+        lines += ["", *list_details(facts)]
+    return "\n".join(lines)
+
+
+def render_json(facts: Facts, summary: Summary) -> str:
+    """Return the same for programs: null is unknown."""
+    metadata = facts.service["metadata"]
+    found = {
+        "namespace": metadata.get("namespace"),
+        "name": facts.name,
+        "state": summary.state,
+        "want": facts.desired,
+        "have": facts.ready,
+        "summary": summary.lines,
+        "remedies": summary.remedies,
+        "pin": None if facts.pin is None else str(facts.pin),
+        "scaling": facts.scaling or None,
+        "cost": facts.cost or None,
+        "conditions": facts.status.get("conditions", []),
+    }
+    return json.dumps(found, indent=2, ensure_ascii=False)

@@ -1,0 +1,75 @@
+"""`kubectl millrace simulate`: what the autoscaler and others would have done with one's own traffic."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from millrace_kubectl.kubectl import Services
+from millrace_operator.resources.durations import parse_duration
+
+SUMMARY = "replay traffic against the autoscaler and others' rules"
+DESCRIPTION = """Replay a service's traffic in virtual time: who keeps the objectives, and with how many
+replicas. It starts nothing and changes nothing. It asks no cluster, unless --like is given."""
+POLICIES = "ours,hpa,keda,knative,static"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `simulate` needs."""
+    add = parser.add_argument
+    add("-f", "--filename", type=Path, metavar="FILE", help="the InferenceService (default: that of --like)")
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests: see the docs")
+    load.add_argument(
+        "--from-prometheus", metavar="URL", help="draw requests from a service's recorded rates"
+    )
+    add("--since", type=_parse_length, metavar="DURATION", help="of --from-prometheus (default: 6h)")
+    add("--part", metavar="BEGIN-END", help="of --trace: from when to when, such as 0s-30m (default: all)")
+    add(
+        "--scale", type=_parse_count, metavar="COUNT", help="of --trace: so many of each request (default: 1)"
+    )
+    add("--replica", type=Path, metavar="FILE", help="what a replica can do: see the docs")
+    add("--like", metavar="NAME", help="what a replica of this service does, by its status")
+    add("--policy", default=POLICIES, metavar="NAMES", help=f"NAME or NAME:KNOB each (default: {POLICIES})")
+    add(
+        "--cold-start",
+        type=_parse_length,
+        metavar="DURATION",
+        help="of a replica (default: as --replica has it)",
+    )
+    add("--scrape", type=_parse_length, default=5.0, metavar="DURATION", help="between scrapes (default: 5s)")
+    add(
+        "--initial", type=_parse_count, metavar="COUNT", help="replicas at first (default: as the load needs)"
+    )
+    add("--seed", type=_parse_seed, default=1, help="of all that is drawn (default: 1)")
+    add("--sweep", action="store_true", help="also try several values of each policy's knob")
+    add("--output", type=Path, metavar="FOLDER", help="also write simulation.png and simulation.html there")
+    add("-o", dest="format", choices=("text", "json"), default="text", help="default: text")
+
+
+def _parse_length(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than a second; write 1s or more")
+    return seconds
+
+
+def _parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 9999")
+    return int(text)
+
+
+def _parse_seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0; write for example 1")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
+    """Simulate, and return the table. Raises PluginError."""
+    from millrace_kubectl.simulation.command import compare  # noqa: PLC0415  explain must not load it
+
+    return compare(arguments, services, now, sys.stderr)

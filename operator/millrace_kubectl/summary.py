@@ -1,0 +1,250 @@
+"""The few lines that one wants at night: how it is, what is wanted, why, since when, and what to do. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.kubectl import Obj
+from millrace_kubectl.moments import describe_moment, describe_seconds
+from millrace_kubectl.remedies import find_remedies, find_shortage
+from millrace_kubectl.words import (
+    BINDINGS,
+    LIMITS,
+    METRICS,
+    NOTHING,
+    name_objective,
+    shorten,
+    show_latency,
+    show_rate,
+)
+from millrace_operator.resources.conditions import parse_time
+from millrace_operator.resources.numbers import parse_number
+from millrace_operator.resources.pin import Pin
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is to say of a service."""
+
+    state: str
+    lines: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+
+def summarise(facts: Facts) -> Summary:
+    """Return the summary: at most six lines."""
+    state, remedies = _describe_state(facts), tuple(find_remedies(facts))
+    state = f"OLD, was {state}" if facts.is_old else state
+    lines = [
+        _head(facts, state),
+        _describe_counts(facts),
+        _describe_trouble(facts),
+        _label("WHY", _describe_cause(facts)),
+        _label("CHANGED", describe_change(facts, facts.scaling.get("changes", [])[-1:])),
+        _label("DO", " | ".join(remedies or (NOTHING,))),
+    ]
+    return Summary(state, tuple(line for line in lines if line), remedies)
+
+
+def _label(word: str, text: str | None) -> str | None:
+    return f"{word} {text}" if text else None
+
+
+def _head(facts: Facts, state: str) -> str:
+    notes = []
+    age = facts.age(facts.evidence.get("observedAt"))
+    if age is not None:
+        notes.append(f"as of {age} ago")
+    if facts.status and not facts.is_seen:
+        notes.append("the operator has not seen the last edit")
+    beside = f"({'; '.join(notes)})" if notes else ""
+    return f"{facts.name} {state:<54} {beside}".rstrip()
+
+
+def _describe_state(facts: Facts) -> str:
+    if not facts.status:
+        return "NOT SEEN by an operator yet"
+    if facts.ready == 0 and facts.desired == 0:
+        return "AT ZERO: nobody answers, as spec.replicas is 0"
+    if facts.ready == 0:
+        return f"DOWN: {_lower(shorten(facts.condition('Ready').get('message', 'no replica answers'), 60))}"
+    for state in ("Missed", "Infeasible", "Unknown", "Met"):
+        found = facts.objectives_in(state)
+        if found:
+            return f"{STATES[state]} {', '.join(_describe_objective(facts, one) for one in found)}"
+    if not facts.spec.get("objectives"):
+        return "SERVING, without objectives"
+    return (
+        "SERVING; nobody measures the objectives"
+        if facts.mode == "External"
+        else "SERVING; objectives UNKNOWN"
+    )
+
+
+STATES = {"Missed": "MISSING", "Infeasible": "CAN'T MEET", "Unknown": "UNKNOWN", "Met": "MEETING"}
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _describe_objective(facts: Facts, objective: Obj) -> str:
+    name = name_objective(objective["metric"], objective["percentile"])
+    target = show_latency(parse_number(objective.get("targetSeconds")))
+    measured = parse_number(objective.get("measuredSeconds"))
+    age = facts.age(objective.get("since"))
+    lasting = "" if age is None else f" for {age}"
+    if objective["state"] == "Infeasible":
+        return f"{name} {target}: an idle replica takes longer"
+    if measured is None:
+        samples = objective.get("samples")
+        return f"{name}: {'no' if not samples else f'only {samples}'} requests measured"
+    sign = ">" if objective["state"] == "Missed" else "<="
+    return f"{name} {show_latency(measured)} {sign} {target}{lasting}"
+
+
+def _describe_counts(facts: Facts) -> str | None:
+    if not facts.status:
+        return None
+    want, have = ("?" if count is None else str(count) for count in (facts.desired, facts.ready))
+    parts = [f"WANT {want} HAVE {have}", *_describe_replicas(facts)]
+    if facts.mode == "DryRun" and facts.pin is None:
+        would = facts.scaling.get("recommendedReplicas")
+        parts.append(f"(DryRun: the autoscaler would have {'?' if would is None else would})")
+    if facts.condition("Progressing").get("reason") == "RollingOut" and facts.status.get("currentRevision"):
+        parts.append("(a new revision rolls out)")
+    return "  ".join(parts)
+
+
+def _describe_replicas(facts: Facts) -> Iterator[str]:
+    states = facts.evidence.get("replicas") or {}
+    if states.get("ready") != facts.ready:
+        return  # they are of another moment
+    if states.get("starting"):
+        age = facts.age(states.get("startingSince"))
+        yield f"+{states['starting']} loading" + ("" if age is None else f" ({age})")
+    if states.get("failing"):
+        yield f"+{states['failing']} failing"
+    if states.get("unschedulable"):
+        yield f"+{states['unschedulable']} Pending: {_describe_shortage(facts)}"
+    if facts.desired is not None and facts.ready is not None and facts.ready > facts.desired:
+        yield f"-{facts.ready - facts.desired} to go"
+
+
+def _describe_shortage(facts: Facts) -> str:
+    shortage = find_shortage(facts)
+    if shortage is not None:
+        return f"no node has {shortage} free"
+    words = (facts.evidence.get("replicas") or {}).get("unschedulableMessage")
+    return shorten(words, 70) if words else "no node has room"
+
+
+def _describe_trouble(facts: Facts) -> str | None:
+    degraded = facts.condition("Degraded")
+    is_told = degraded.get("reason") == "Unschedulable" and facts.evidence.get("replicas")
+    if degraded.get("status") != "True" or is_told:
+        return None
+    return f"DEGRADED {degraded.get('reason')}: {shorten(degraded.get('message', ''))}"
+
+
+def _describe_cause(facts: Facts) -> str | None:
+    if not facts.scaling:
+        return None
+    if facts.mode == "External":
+        return _describe_writer(facts)
+    if facts.pin is not None:
+        return _describe_pin(facts, facts.pin)
+    return _describe_blindness(facts) if facts.is_blind else _describe_decision(facts)
+
+
+def _describe_decision(facts: Facts) -> str:
+    words = BINDINGS.get(facts.binding)
+    if words is None:
+        return shorten(facts.scaling.get("message", facts.reason))
+    if facts.reason == "Learning":
+        return f"{_describe_load(facts)}; {_describe_learning(facts)}"
+    return "; ".join(part for part in (_describe_load(facts), _fill(facts, words)) if part)
+
+
+def _fill(facts: Facts, words: str) -> str:
+    waiting = facts.evidence.get("waiting")
+    return words.format(
+        wanted="fewer" if facts.wanted is None and "would do" in words else _show(facts.wanted),
+        most=facts.most,
+        least=facts.spec.get("minReplicas", 1),
+        waiting=_show(waiting),
+    )
+
+
+def _show(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+def _describe_writer(facts: Facts) -> str:
+    text = f"mode External: spec.replicas is {_show(facts.service['spec'].get('replicas'))}"
+    writer = facts.find_writer()
+    if writer is None:
+        return text
+    manager, age = writer
+    who = "an HPA (kube-controller-manager)" if manager == "kube-controller-manager" else manager
+    return f"{text}, written by {who}" + ("" if age is None else f" {age} ago")
+
+
+def _describe_pin(facts: Facts, pin: Pin) -> str:
+    until, now = describe_moment(pin.until, facts.now), describe_seconds(pin.until - facts.now)
+    text = f"pinned at {pin.replicas} until {until}, {now} left"
+    if not facts.is_pin_taken_up:
+        return f"{text}; the operator has not taken it up yet"
+    if facts.desired != pin.replicas:
+        bound = "maxReplicas" if pin.replicas > facts.most else "minReplicas"
+        text += f", and {bound} makes it {_show(facts.desired)}"
+    would = facts.scaling.get("recommendedReplicas")
+    return text if would is None else f"{text}; the autoscaler would have {would}"
+
+
+def _describe_blindness(facts: Facts) -> str:
+    rejected = facts.evidence.get("rejected", [])
+    named = ", ".join(f"{one['signal']} ({one['reason']})" for one in rejected[:3]) or "signals"
+    more = f" and {len(rejected) - 3} more" if len(rejected) > 3 else ""
+    since = parse_time(facts.condition("ScalingActive").get("lastTransitionTime"))
+    when = "" if since is None else f" since {describe_moment(since, facts.now)}"
+    return f"held, never lower: {shorten(named + more)} unknown{when}"
+
+
+def _describe_learning(facts: Facts) -> str:
+    model = facts.evidence.get("model") or {}
+    error, samples = parse_number(model.get("relativeError")), model.get("samples")
+    if error is not None and not model.get("fitted"):
+        return f"learning how fast a replica is: {100 * error:.0f}% off after {_show(samples)} samples"
+    return f"learning how fast a replica is: {'no' if samples is None else samples} samples so far"
+
+
+def _describe_load(facts: Facts) -> str:
+    rate, forecast = facts.figure("arrivalsPerSecond"), facts.figure("forecastPerSecond")
+    carried, limit = facts.figure("perReplicaPerSecond"), facts.evidence.get("limit")
+    text = "load unknown" if rate is None else f"{show_rate(rate)} req/s"
+    if rate is not None and forecast is not None and forecast > 1.05 * rate:
+        text += f", {show_rate(forecast)} expected"
+    if carried is not None:
+        text += f"; one replica carries {show_rate(carried)}"
+        text += "" if limit is None else f" ({_describe_limit(str(limit))})"
+    return text
+
+
+def _describe_limit(limit: str) -> str:
+    """Return what bounds a replica: "P95 TimeToFirstToken" is TTFT p95-bound."""
+    percentile, _, metric = limit.partition(" ")
+    if metric in METRICS:
+        return f"{METRICS[metric]} {percentile.lower()}-bound"
+    return LIMITS.get(limit, f"{limit}-bound")
+
+
+def describe_change(facts: Facts, changes: list[Obj]) -> str | None:
+    """Return the last of these changes in a few words."""
+    if not changes:
+        return None
+    change = changes[-1]
+    at = parse_time(change["at"])
+    moment = "?" if at is None else describe_moment(at, facts.now)
+    by = change.get("binding") or change.get("reason", "")
+    return f"{moment} {change['from']} -> {change['to']} {by}"

@@ -1,0 +1,80 @@
+"""The words of `explain`, each in one place. Pure."""
+
+METRICS = {"TimeToFirstToken": "TTFT", "TimePerOutputToken": "TPOT"}
+
+BINDINGS = {
+    "forecast": "",
+    "queue": "{waiting} wait in the queue",
+    "kvCache": "the KV caches are nearly full",
+    "feedback": "replicas are busy and late, so more are tried",
+    "idle": "nothing arrives",
+    "learning": "",
+    "current": "nothing asks for a change",
+    "maxReplicas": "{wanted} wanted, and maxReplicas is {most}",
+    "minReplicas": "{wanted} would do, and minReplicas is {least}",
+    "scaleUpRate": "{wanted} wanted, at most double or +4 a step",
+    "scaleDownRate": "{wanted} would do; it goes down by one or a tenth a step",
+    "scaleDownWindow": "{wanted} would do; it waits until the whole scale-down window allows it",
+    "scaleDownInterval": "{wanted} would do; it waits until the last step down has settled",
+    "deadBand": "{wanted} would do, but one less leaves too little room",
+    "signals": "{wanted} would do; no lower while signals are missing",
+    "objectives": "{wanted} would do; no lower while an objective is missed",
+    "rollout": "{wanted} would do; no lower while replicas of two revisions serve",
+    "spec.scaling": "no decision yet since the start or a change of the bounds",
+}
+"""Of status.scaling.binding, after the load. An unknown one is told by status.scaling.message."""
+
+LIMITS = {"saturation": "saturated beyond", "kvCache": "KV-bound", "slots": "bound by its slots"}
+"""Of a replica, beside its objectives."""
+
+REMEDIES = {
+    "Conflict": "rename the service, or delete the object that has its name",
+    "ChildRefused": "do what the API server says",
+    "PodsRefused": "raise the quota, or change the policy",
+    "ImageUnavailable": "make the image pullable from the nodes",
+    "ContainerRefused": "do what the node says",
+    "ModelInvalid": "correct spec.model",
+    "SettingsInvalid": "correct the setting it names",
+    "OutOfMemory": "raise spec.resources.limits.memory",
+    "Crashing": "read the pod's log",
+    "DeadlineExceeded": "undo the last edit, or wait",
+}
+"""Of the condition Degraded, by its reason."""
+
+NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
+NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
+NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
+NOTHING = "nothing"
+WAIT_FOR_LOAD = "wait for some seconds of load"
+WAIT_FOR_REPLICAS = "wait for the replicas that are not ready"
+
+
+def name_objective(metric: str, percentile: int) -> str:
+    """Return an objective's short name: TTFT p95."""
+    return f"{METRICS.get(metric, metric)} p{percentile}"
+
+
+def strip_unprintable(text: str) -> str:
+    """Return the text without what steers a terminal. Its lines stay.
+
+    A condition may have the last line of a pod's log, and a prompt may have chosen that.
+    """
+    return "".join(char for char in text if char.isprintable() or char == "\n")
+
+
+def shorten(text: str, most: int = 100) -> str:
+    """Return the text's first line, cut where it is long; -v shows all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def show_latency(seconds: float | None) -> str:
+    """Return a latency as people write it: 3.4s, 50ms."""
+    if seconds is None:
+        return "?"
+    return f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1000:.3g}ms"
+
+
+def show_rate(rate: float | None) -> str:
+    """Return requests a second: 14.2; a question mark where they are unknown."""
+    return "?" if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"

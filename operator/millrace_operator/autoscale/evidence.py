@@ -1,0 +1,107 @@
+"""What a decision rests on, as `status.scaling.evidence` has it: bounded, without what is unknown. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from millrace_operator.autoscale.decision import Decision
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Latency, Signals
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.resources.conditions import render_time
+from millrace_operator.resources.evidence_limits import (
+    NAME_LENGTH,
+    NUM_CANDIDATES,
+    NUM_REJECTED,
+    REASON_LENGTH,
+)
+from millrace_operator.resources.numbers import render_number
+
+
+def gather_evidence(
+    policy: Policy, decision: Decision, signals: Signals, memory: Memory, at: float
+) -> dict[str, Any]:
+    """Return the figures behind a decision. `at` is when the signals were read, in seconds since 1970.
+
+    `memory` is the one that `decide` returned with the decision.
+    """
+    estimate = decision.estimate
+    oldest = min(
+        (signals.sampled_at[pod] for pod in signals.reporting if pod in signals.sampled_at), default=None
+    )
+    return known(
+        {
+            "observedAt": render_time(at),
+            "oldestSampleAt": None if oldest is None else render_time(oldest),
+            "arrivalsPerSecond": render_number(signals.arrival_rate),
+            "forecastPerSecond": render_number(estimate.forecast),
+            "generatedTokensPerSecond": render_number(signals.generated_tokens_per_second),
+            "perReplicaPerSecond": render_number(estimate.per_replica),
+            "limit": estimate.capacity.limit[:NAME_LENGTH] if estimate.capacity else None,
+            "running": _whole(signals.running),
+            "waiting": _whole(signals.waiting),
+            "candidates": [
+                {"name": name[:NAME_LENGTH], "replicas": max(0, count)}
+                for name, count in decision.candidates.items()
+            ][:NUM_CANDIDATES],
+            "limits": [limit[:NAME_LENGTH] for limit in decision.limits][:NUM_CANDIDATES],
+            "objectives": _show_objectives(policy, decision, signals),
+            "model": _show_model(memory.model),
+            "rejected": _show_rejected(signals.rejected),
+        }
+    )
+
+
+def known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without those that are unknown."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _whole(count: float | None) -> int | None:
+    return None if render_number(count) is None or count is None else round(count)
+
+
+def _show_objectives(policy: Policy, decision: Decision, signals: Signals) -> list[dict[str, Any]]:
+    infeasible = decision.estimate.infeasible
+    measured = {latency.objective: latency for latency in signals.latencies}
+    return [
+        _show_objective(objective, measured.get(objective), is_infeasible=objective.name in infeasible)
+        for objective in policy.objectives
+    ]
+
+
+def _show_objective(objective: Objective, latency: Latency | None, *, is_infeasible: bool) -> dict[str, Any]:
+    is_known = latency is not None and latency.is_known
+    state = "Unknown"
+    if is_known and latency is not None:
+        state = "Missed" if latency.is_missed else "Met"
+    return known(
+        {
+            "metric": objective.metric,
+            "percentile": objective.percentile,
+            "targetSeconds": render_number(objective.target_seconds),
+            "measuredSeconds": render_number(latency.seconds) if latency and is_known else None,
+            "samples": _whole(latency.num_samples) if latency else None,
+            "state": "Infeasible" if is_infeasible else state,
+        }
+    )
+
+
+def _show_model(model: LatencyModel) -> dict[str, Any] | None:
+    if not model.num_samples:
+        return None
+    return known(
+        {
+            "alphaSeconds": render_number(model.alpha),
+            "betaSecondsPerToken": render_number(model.beta),
+            "gammaSecondsPerContextToken": render_number(model.gamma),
+            "relativeError": render_number(model.relative_error),
+            "samples": round(model.num_samples),
+            "fitted": model.is_fitted,
+        }
+    )
+
+
+def _show_rejected(rejected: Mapping[str, str]) -> list[dict[str, str]]:
+    shown = list(rejected.items())[:NUM_REJECTED]
+    return [{"signal": name[:NAME_LENGTH], "reason": reason[:REASON_LENGTH]} for name, reason in shown]

@@ -1,0 +1,128 @@
+"""NVIDIA Dynamo's planner, in its throughput mode and its load mode, for replicas that do both phases.
+
+Throughput mode, every 180 s: the last interval's load again, over what a replica's profile says it computes:
+prompts at full speed, and tokens in the largest batch that keeps the target per token at the mean context.
+The profile is the true hardware, as a measurement before deployment has it; the target per token is divided
+by how much slower steps are than the profile says. Both needs are added: one replica does both.
+
+Load mode, every 5 s: one replica more when every replica is beyond a target, one less when every one is below
+a part of them. What a replica's latencies are follows from its steps and its queue.
+"""
+
+import math
+
+from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.policy import LatencyMetric, Objective
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.policies.bounds import Bounds, check_knob
+from millrace_operator.autoscale.simulate.policies.fit import Fit
+from millrace_operator.autoscale.simulate.run import Choice
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
+
+RATE_SECONDS = 120.0
+"""Of its interval of 180 s, as much as the simulated Prometheus keeps."""
+
+
+def find_target(objectives: tuple[Objective, ...], metric: LatencyMetric) -> float:
+    """Return the target of a latency; infinity where there is none."""
+    return min((each.target_seconds for each in objectives if each.metric == metric), default=math.inf)
+
+
+class DynamoThroughput:
+    """Multiplies the load by a factor that Dynamo lacks: without one there is nothing to tune."""
+
+    tick_seconds = 180.0
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        objectives: tuple[Objective, ...],
+        profile: Hardware,
+        factor: float = 1.0,
+        windows: Windows = DEFAULT_WINDOWS,
+    ) -> None:
+        check_knob("factor", factor)
+        self.windows = Windows(
+            max(windows.rate, RATE_SECONDS), windows.recent, windows.latency, windows.max_age
+        )
+        self._bounds = bounds
+        self._target = find_target(objectives, "TimePerOutputToken")
+        self._profile = profile
+        self._factor = factor
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Hold where load or shape are unknown."""
+        del now
+        rate, prompt, generation = (
+            signals.arrivals_per_second,
+            signals.prompt_tokens,
+            signals.generation_tokens,
+        )
+        if rate is None or not prompt or not generation:
+            return Choice(signals.fleet.current, "no load known")
+        prefill = rate * prompt / self._prefill_tokens_per_second(prompt)
+        decode = rate * generation / self._decode_tokens_per_second(signals, prompt + generation / 2)
+        wanted = self._bounds.clamp(math.ceil(self._factor * (prefill + decode)))
+        return Choice(wanted, f"{prefill:.2f} for prompts and {decode:.2f} for tokens")
+
+    def _prefill_tokens_per_second(self, prompt: float) -> float:
+        chunk = min(prompt, self._profile.max_batched_tokens)
+        return chunk / self._profile.step_seconds(chunk, prompt)
+
+    def _decode_tokens_per_second(self, signals: Signals, context: float) -> float:
+        most = max(1, int(min(self._profile.max_sequences, self._profile.kv_tokens / context)))
+        target = self._target / self._correction(signals)
+        batches = [n for n in range(1, most + 1) if self._profile.step_seconds(n, n * context) <= target]
+        batch = max(batches, default=1)
+        return batch / self._profile.step_seconds(batch, batch * context)
+
+    def _correction(self, signals: Signals) -> float:
+        """Return how much slower steps are than the profile says of their batches."""
+        ratios = [
+            each.seconds / self._profile.step_seconds(each.sequences, each.context_tokens)
+            for each in signals.steps
+        ]
+        return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+class DynamoLoad:
+    """Goes down where every replica is below `sensitivity` of its targets."""
+
+    tick_seconds = 5.0
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        objectives: tuple[Objective, ...],
+        sensitivity: float = 0.8,
+        windows: Windows = DEFAULT_WINDOWS,
+    ) -> None:
+        check_knob("sensitivity", sensitivity)
+        self.windows = windows
+        self._bounds = bounds
+        self._first = find_target(objectives, "TimeToFirstToken")
+        self._token = find_target(objectives, "TimePerOutputToken")
+        self._sensitivity = sensitivity
+        self._fit = Fit(windows, self.tick_seconds)
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Hold while replicas start, and where nothing is known."""
+        del now
+        self._fit.learn(signals)
+        if len(signals.fleet.ready) < signals.fleet.current or not signals.steps:
+            return Choice(signals.fleet.current, "replicas start, or none computes")
+        shares = self._find_shares(signals)
+        wanted = signals.fleet.current
+        if min(shares) > 1:
+            wanted += 1
+        elif max(shares) < self._sensitivity:
+            wanted -= 1
+        return Choice(self._bounds.clamp(wanted), f"{min(shares):.2f} to {max(shares):.2f} of the targets")
+
+    def _find_shares(self, signals: Signals) -> list[float]:
+        """Return of each replica the larger share of its targets."""
+        prompts = (signals.waiting or 0.0) / len(signals.fleet.ready) + 1
+        prefill = prompts * self._fit.model.beta * (self._fit.prompt_tokens or 0.0)
+        return [
+            max(each.seconds / self._token, (prefill + each.seconds) / self._first) for each in signals.steps
+        ]

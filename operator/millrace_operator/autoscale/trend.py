@@ -1,0 +1,100 @@
+"""Whether a rate has been rising, beyond chance, and where that leads. Pure."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+DOUBTED = 2.0
+"""Standard errors by which a trend that counts may be less than it seems."""
+MIN_POINTS = 5
+POINTS_APART = 0.1
+"""Of the window over which each was counted."""
+SIGNIFICANCE = 4.0
+"""A trend counts only beyond this many standard errors, or noise alone would add replicas."""
+
+
+class RatePoint(NamedTuple):
+    """Arrivals per second at a time."""
+
+    at: float
+    rate: float
+
+
+def add_point(points: Sequence[RatePoint], new: RatePoint, window_seconds: float) -> tuple[RatePoint, ...]:
+    """Return the points with one more, and without those that are too old for a trend.
+
+    The rate is the same until somebody is scraped again. And points nearer than a tenth of the window share
+    nine tenths of it, so they tell nothing new: the newest takes the place of the one before.
+    """
+    kept = [point for point in points if new.at - point.at <= trend_seconds(window_seconds)]
+    if kept and kept[-1].rate == new.rate:
+        return tuple(kept)
+    if len(kept) >= 2 and kept[-1].at - kept[-2].at < POINTS_APART * window_seconds:
+        kept.pop()
+    return (*kept, new)
+
+
+class Trend(NamedTuple):
+    """Requests per second gained each second, and the estimate's standard error."""
+
+    slope: float
+    error: float
+
+
+def fit_trend(points: Sequence[RatePoint], window_seconds: float, dispersion: float = 1.0) -> Trend:
+    """Least squares through the points, each a mean over a window; nothing where there are too few.
+
+    The error is the larger of what the scatter shows and what chance arrivals alone would cause.
+    """
+    if len(points) < MIN_POINTS:
+        return Trend(0.0, 0.0)
+    mean_at = sum(p.at for p in points) / len(points)
+    mean_rate = sum(p.rate for p in points) / len(points)
+    spread = sum((p.at - mean_at) ** 2 for p in points)
+    if spread == 0:
+        return Trend(0.0, 0.0)
+    slope = sum((p.at - mean_at) * (p.rate - mean_rate) for p in points) / spread
+    rest = sum((p.rate - mean_rate - slope * (p.at - mean_at)) ** 2 for p in points)
+    chance = dispersion * mean_rate * _slope_variance([p.at for p in points], mean_at, spread, window_seconds)
+    return Trend(slope, math.sqrt(max(rest / (len(points) - 2) / spread, chance)))
+
+
+def _slope_variance(times: Sequence[float], mean: float, spread: float, window: float) -> float:
+    """Variance of the slope for one arrival a second by chance, after Poisson. `times` are in order.
+
+    A mean over a window w varies by 1/w. Two windows share 1 - distance/w of it, so their means go up and
+    down together, which looks like a trend: cov(i, j) = max(0, 1 - |ti - tj| / w) / w.
+    """
+    weights = [(at - mean) / spread for at in times]
+    total = 0.0
+    for i, (at, weight) in enumerate(zip(times, weights, strict=True)):
+        near = range(bisect_right(times, at - window), i)
+        total += weight * weight + 2 * weight * sum(weights[j] * (1 - (at - times[j]) / window) for j in near)
+    return total / window
+
+
+def trend_seconds(window_seconds: float) -> float:
+    """Return over how long a trend is looked for: half as long again as each rate was counted."""
+    return 1.5 * window_seconds
+
+
+def extrapolate(
+    points: Sequence[RatePoint],
+    rate: float,
+    horizon_seconds: float,
+    window_seconds: float,
+    dispersion: float = 1.0,
+) -> float:
+    """The rate expected after the horizon: never under the present one, at most double it.
+
+    `window_seconds` is the time over which each point's rate was counted. Of a trend only what is beyond
+    doubt counts, and for no longer than it was seen: a load that has jumped looks like one that rises.
+    """
+    latest = points[-1].at if points else 0.0
+    recent = [point for point in points if latest - point.at <= trend_seconds(window_seconds)]
+    trend = fit_trend(recent, window_seconds, dispersion)
+    if trend.slope <= SIGNIFICANCE * trend.error:
+        return rate
+    certain = trend.slope - DOUBTED * trend.error
+    return min(rate + certain * min(horizon_seconds, trend_seconds(window_seconds)), 2 * rate)

@@ -1,0 +1,1 @@
+"""Runs the autoscaler: fetches signals, lets `autoscale` decide, hands the decision to the planner."""

@@ -1,0 +1,203 @@
+"""Reads what earlier leaders learned, and writes down what this one learns. One ConfigMap a service.
+
+It is read once, when a leader first decides for a service, and never watched: 750 of them would be 15 MB in
+every operator's memory, and each write would wake the planner. The planner does not know it, so it compares
+and reverts nothing. Kubernetes removes it with the service.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale_loop.accelerator import Serving, find_accelerator, find_serving
+from millrace_operator.autoscale_loop.record import Record, read_record
+from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
+from millrace_operator.cluster.kinds import CONFIG_MAP, Obj, ServiceKey
+from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.resources.change_record import record_name
+
+LOG = logging.getLogger(__name__)
+PERIOD_SECONDS = 600.0
+"""Between two writes for a service."""
+PASS_SECONDS = 2.0
+MOST_IN_A_PASS = 8
+"""Writes: 4 a second at most, of the 50 that the operator may make. 750 services need 1.25."""
+MOST_AT_ONCE = 8
+"""Reads under way, so that the Lease is renewed beside them."""
+READ_SECONDS = 1.0
+"""For one read."""
+TRIES = 3
+"""To read a record, before a service is decided for without it."""
+LEAVE_SECONDS = 2.0
+"""For the writes of a leader that ends. Another one waits for the Lease meanwhile."""
+
+
+class Priors:
+    """Owner of each service's record. Empty while this replica does not lead."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        is_leader: Callable[[], bool],
+        read_memory: Callable[[ServiceKey], Memory | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`read_memory` returns what the autoscaler knows of a service now, None before it has decided."""
+        self._cluster = cluster
+        self._cache = cache
+        self._is_leader = is_leader
+        self._read_memory = read_memory
+        self._clock = clock
+        self._records: dict[ServiceKey, Record] = {}
+        self._tried_at: dict[ServiceKey, float] = {}
+        """When each record was written last, or was there already, or could not be written."""
+        self._failures: dict[ServiceKey, int] = {}
+        self._reading = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def recall(self, key: ServiceKey) -> Memory | None:
+        """Return the memory to begin with; None where the API server may say it in a moment."""
+        service = self._cache.service(key)
+        if service is None:
+            return None
+        try:
+            async with self._reading, asyncio.timeout(READ_SECONDS):
+                record = await self._read(key, service)
+        except (TransientError, TimeoutError) as error:
+            return self._give_up(key, error)
+        except ClusterError as error:
+            LOG.warning("%s: what was learned before can't be read, so it is learned anew: %s", key, error)
+            return Memory()
+        self._failures.pop(key, None)
+        return _recall(key, record, find_serving(self._cache.pods(key)))
+
+    def _give_up(self, key: ServiceKey, error: Exception) -> Memory | None:
+        """Return a fresh memory once the API server has failed for long enough, None before."""
+        self._failures[key] = self._failures.get(key, 0) + 1
+        if self._failures[key] < TRIES:
+            return None
+        LOG.warning("%s: what was learned before can't be read, so it is learned anew: %s", key, error)
+        return Memory()
+
+    async def _read(self, key: ServiceKey, service: Obj) -> Record:
+        found = await self._cluster.fetch(CONFIG_MAP, key.namespace, record_name(key.name))
+        record = read_record(found, service["metadata"]["uid"])
+        if record.is_foreign:
+            LOG.warning(
+                "%s: ConfigMap %s is somebody else's: nothing is written down there; rename or delete it",
+                key,
+                record_name(key.name),
+            )
+        if record.trouble:
+            LOG.warning("%s: what was learned before can't be used: %s", key, record.trouble)
+        if record.uid is not None or record.is_foreign:
+            self._tried_at[key] = self._clock()
+        self._records[key] = record
+        return record
+
+    async def run(self) -> None:
+        """Write what is due, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(PASS_SECONDS)
+            try:
+                await self.write_due()
+            except Exception:  # the next pass may do better
+                LOG.exception("nothing is written down in this pass")
+
+    async def write_due(self) -> None:
+        """Write the records with news that are due, those first that have waited for longest."""
+        if not self._is_leader():
+            self._forget()
+            return
+        self._forget_gone()
+        oldest = self._clock() - PERIOD_SECONDS
+        due = [key for key in self._list_news() if self._tried_at.get(key, oldest) <= oldest]
+        due.sort(key=lambda key: self._tried_at.get(key, 0.0))
+        for key in due[:MOST_IN_A_PASS]:
+            await self._write(key)
+
+    async def leave(self) -> None:
+        """Write all that is news, before the Lease is given back; what takes too long stays unwritten."""
+        if not self._is_leader():
+            return
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                for key in self._list_news():
+                    await self._write(key)
+        except TimeoutError:
+            LOG.info("not all that was learned in the last minutes is written down: that took too long")
+
+    def _forget(self) -> None:
+        for known in (self._records, self._tried_at, self._failures):
+            known.clear()
+
+    def _forget_gone(self) -> None:
+        for key in self._records.keys() - self._cache.service_keys():
+            for known in (self._records, self._tried_at, self._failures):
+                known.pop(key, None)
+
+    def _list_news(self) -> list[ServiceKey]:
+        """Return the services of which there is something to write. Takes up what status says of them."""
+        return [key for key in self._cache.service_keys() if self._has_news(key)]
+
+    def _has_news(self, key: ServiceKey) -> bool:
+        service = self._cache.service(key) or {}
+        changes = service.get("status", {}).get("scaling", {}).get("changes", [])
+        record = self._records.get(key, Record()).note(changes)
+        if key in self._records:
+            self._records[key] = record
+        return record.has_news(self._read_memory(key))
+
+    async def _write(self, key: ServiceKey) -> None:
+        """Write one record. Whatever goes wrong, it is tried again after PERIOD_SECONDS."""
+        service = self._cache.service(key)
+        if service is None:
+            return
+        try:
+            await self._write_news(key, service)
+        except NotLeaderError:
+            return
+        except ConflictError as error:
+            self._records.pop(key, None)  # it is read anew before it is written
+            LOG.info("%s: what was learned is not written down: %s", key, error)
+        except ClusterError as error:
+            LOG.warning("%s: what was learned is not written down: %s", key, error)
+        self._tried_at[key] = self._clock()
+
+    async def _write_news(self, key: ServiceKey, service: Obj) -> None:
+        record = self._records.get(key)
+        if record is None or record.is_foreign:
+            record = await self._read(key, service)
+            if record.uid is not None or record.is_foreign or not self._has_news(key):
+                return  # what is there is young: another leader's, or one that has this name by now
+            record = self._records[key]
+        memory = self._read_memory(key)
+        revision = memory.revision if memory else None
+        learned = record.learn(memory, find_accelerator(self._cache.pods(key), revision))
+        if learned is record and not record.num_unwritten:
+            return
+        record, obj = learned, learned.render(service)
+        if record.uid is None:
+            written = await self._cluster.apply_new(obj)
+        else:
+            written = await self._cluster.apply_owned(obj, record.uid)
+        self._records[key] = replace(record, uid=written["metadata"]["uid"], num_unwritten=0)
+
+
+def _recall(key: ServiceKey, record: Record, serving: Serving) -> Memory:
+    memory = record.recall(serving.revision, serving.accelerator)
+    if memory is None:
+        if record.memory is not None:
+            LOG.info("%s: what was learned is of another accelerator than %s", key, serving.accelerator)
+        return Memory()
+    LOG.info(
+        "%s: goes on with what was learned: %.0f samples of revision %s",
+        key,
+        memory.model.num_samples,
+        record.memory.revision if record.memory else None,
+    )
+    return memory

@@ -1,0 +1,235 @@
+"""The autoscaling tick: every service, every few seconds, on the leader alone."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+import aiohttp
+
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.decision import Decision
+from millrace_operator.autoscale.evidence import gather_evidence
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Fleet, Signals
+from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.prior import note_present
+from millrace_operator.autoscale.queries import Scope, build_questions
+from millrace_operator.autoscale.reading import PodKey, Reading, list_sightings, read_signals
+from millrace_operator.autoscale.sightings import NEVER_SEEN, Sightings
+from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
+from millrace_operator.autoscale_loop.access import Access
+from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
+from millrace_operator.autoscale_loop.settings import ScalingSettings
+from millrace_operator.autoscale_loop.signals import Prometheus, fetch_reading
+from millrace_operator.cluster.kinds import Obj, ServiceKey
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.types import ScalingMode, Spec
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Considered:
+    """A decision for a service, what it rests on, and when it was made, in seconds since 1970."""
+
+    decision: Decision
+    signals: Signals
+    memory: Memory
+    """As it is after the decision."""
+    advice: Advice
+    at: float
+
+
+BEGIN_SECONDS = 2.0
+Recall = Callable[[ServiceKey], Awaitable[Memory | None]]
+
+
+async def begin_anew(_: ServiceKey) -> Memory:
+    """Return a fresh memory, which learns everything itself."""
+    return Memory()
+
+
+class ScalingLoop:
+    """Owner of each service's memory and last decision. Calls `on_change` when a decision is another.
+
+    `recall` is asked once a service for the memory to begin with. While it says None, nothing is decided.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        settings: ScalingSettings,
+        on_change: Callable[[ServiceKey], None],
+        is_leader: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+        *,
+        recall: Recall = begin_anew,
+    ) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._on_change = on_change
+        self._is_leader = is_leader
+        self._clock = clock
+        self._recall = recall
+        self._access = Access(settings.prometheus)
+        self._memories: dict[ServiceKey, Memory] = {}
+        self._sightings: dict[ServiceKey, Sightings] = {}
+        self.considered: dict[ServiceKey, Considered] = {}
+
+    def advice(self, key: ServiceKey) -> Advice | None:
+        """Return the last decision for a service; None before the first of this leadership."""
+        considered = self.considered.get(key)
+        return considered.advice if considered else None
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                started = time.monotonic()
+                if self._is_leader():
+                    await self._tick_safely(session)
+                else:
+                    self._forget_all_but(frozenset())
+                await asyncio.sleep(max(0.1, self._settings.tick_seconds - (time.monotonic() - started)))
+
+    async def _tick_safely(self, session: aiohttp.ClientSession) -> None:
+        try:
+            await self.tick(session)
+        except Exception:  # the next tick may do better
+            LOG.exception("no decisions in this tick")
+
+    async def tick(self, session: aiohttp.ClientSession) -> None:
+        """Decide for every service, except in mode External and where the spec can't be read.
+
+        Services of the same windows share their questions. No group waits for another's answers.
+        """
+        policies = dict(self._read_policies())
+        self._forget_all_but(policies.keys())
+        await self._begin_all(policies.keys() - self._memories.keys())
+        policies = {key: policy for key, policy in policies.items() if key in self._memories}
+        prometheus, groups = Prometheus(session, self._access), _group_by_windows(policies)
+        await asyncio.gather(*(self._consider_group(group, prometheus) for group in groups))
+
+    async def _begin_all(self, keys: AbstractSet[ServiceKey]) -> None:
+        """Begin with these services. Those that take too long begin in a later tick: the others go on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_SECONDS):
+                await asyncio.gather(*(self._begin(key) for key in keys))
+
+    async def _begin(self, key: ServiceKey) -> None:
+        """Take up what is known of a service, and of its pods that are Ready. Raises nothing."""
+        try:
+            memory = await self._recall(key)
+        except Exception:  # what cannot be recalled is learned anew
+            LOG.exception("%s: nothing is recalled", key)
+            memory = Memory()
+        if memory is not None:
+            fleet = read_fleet(self._cache.service(key), self._cache.pods(key))
+            present = fleet.ready | fleet.cold_starts.keys()
+            self._memories[key] = note_present(memory, present, time.monotonic())
+
+    async def _consider_group(self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus) -> None:
+        """Ask for services of the same windows, and decide for each. Raises nothing."""
+        now, windows = self._clock(), next(iter(policies.values())).windows
+        try:
+            reading = await self._fetch(policies, prometheus, now, windows)
+        except Exception as error:
+            LOG.exception("no answer of Prometheus can be read")
+            reading = Reading(now, windows, failure=f"the answer of Prometheus cannot be read: {error!r}")
+        for key, policy in policies.items():
+            try:
+                self._consider(key, policy, reading)
+            except Exception:  # one service's trouble is not the others'
+                LOG.exception("no decision for %s", key)
+                self.considered.pop(key, None)  # an old one knows nothing of the present count
+
+    async def _fetch(
+        self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus, now: float, windows: Windows
+    ) -> Reading:
+        objectives = [objective for policy in policies.values() for objective in policy.objectives]
+        scope = Scope(tuple({key.namespace for key in policies}), self._settings.prometheus.matchers)
+        owners = {
+            PodKey(key.namespace, pod["metadata"]["name"]): key
+            for key in policies
+            for pod in self._cache.pods(key)
+        }
+        questions = build_questions(objectives, windows, scope)
+        return await fetch_reading(prometheus, questions, owners, now, windows)
+
+    def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
+        for key in self._cache.service_keys():
+            try:
+                spec = Spec.model_validate((self._cache.service(key) or {}).get("spec"))
+                if spec.scaling.mode is not ScalingMode.EXTERNAL:
+                    yield key, read_policy(spec, self._settings, self._fit_windows(key))
+            except ValueError:
+                continue  # the planner says in status what is wrong with it
+
+    def _fit_windows(self, key: ServiceKey) -> Windows:
+        """Return how far back to look for a service, by how often its replicas were scraped so far."""
+        memory = self._memories.get(key)
+        return fit_windows(memory.cadence.interval_seconds) if memory else DEFAULT_WINDOWS
+
+    def _forget_all_but(self, keys: AbstractSet[ServiceKey]) -> None:
+        """Forget the memories and decisions of all services but these."""
+        for gone in self._memories.keys() - keys:
+            del self._memories[gone]
+            self._sightings.pop(gone, None)
+            self.considered.pop(gone, None)
+
+    def _consider(self, key: ServiceKey, policy: Policy, reading: Reading) -> None:
+        signals = self._observe(key, policy, reading)
+        decision, self._memories[key] = decide(policy, signals, self._memories[key], time.monotonic())
+        evidence = gather_evidence(policy, decision, signals, self._memories[key], reading.at)
+        advice, before = render_advice(decision, signals, evidence), self.advice(key)
+        self.considered[key] = Considered(decision, signals, self._memories[key], advice, reading.at)
+        if before is None or _has_changed(before, advice):
+            self._on_change(key)
+
+    def _observe(self, key: ServiceKey, policy: Policy, reading: Reading) -> Signals:
+        fleet = read_fleet(self._cache.service(key), self._cache.pods(key))
+        before = self._sightings.get(key, NEVER_SEEN)
+        self._sightings[key] = before.observe(list_sightings(reading, key), fleet.revisions)
+        return read_signals(reading, key, fleet, policy.objectives, before)
+
+
+def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[ServiceKey, Policy]]:
+    groups: dict[Windows, dict[ServiceKey, Policy]] = {}
+    for key, policy in policies.items():
+        groups.setdefault(policy.windows, {})[key] = policy
+    return list(groups.values())
+
+
+def read_fleet(service: Obj | None, pods: Iterable[Obj]) -> Fleet:
+    """Return what the API server says of a service's replicas, those that are going left out."""
+    staying = [pod for pod in map(read_pod, pods) if not pod.is_terminating]
+    return Fleet(
+        revisions={pod.name: pod.revision for pod in staying},
+        ready=frozenset(pod.name for pod in staying if pod.is_ready),
+        cold_starts={pod.name: pod.start_seconds for pod in staying if pod.start_seconds is not None},
+        desired=_read_desired(service),
+    )
+
+
+def _read_desired(service: Obj | None) -> int | None:
+    desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
+    return None if desired is None else int(desired)
+
+
+def _has_changed(before: Advice, after: Advice) -> bool:
+    fields = (
+        "desired",
+        "made_from",
+        "reason",
+        "binding",
+        "is_held",
+        "are_objectives_met",
+        "objectives_message",
+    )
+    return any(getattr(before, field) != getattr(after, field) for field in fields)

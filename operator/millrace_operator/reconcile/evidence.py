@@ -1,0 +1,149 @@
+"""When `status.scaling` is written: at every change, and of figures alone now and then. Pure.
+
+Figures change all the time, and a large cluster can't write all of them. So they go along where status is
+written anyway. Alone they are written every ten minutes, moved or not: what is older says that no operator
+leads. While something is wrong they are written every minute if one has moved by a tenth. A reason, a binding
+or one of the conditions ObjectivesMet and ScalingActive that changes alone waits for a minute too: near a
+limit they go back and forth with every tick. A count, a mode or another condition never waits.
+"""
+
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.scale import Change, Count
+from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.conditions import Reason, parse_time, render_time
+from millrace_operator.resources.evidence_limits import WORDS_LENGTH
+from millrace_operator.resources.types import ScalingMode
+
+Json = dict[str, Any]
+PERIOD_SECONDS = 600.0
+URGENT_PERIOD_SECONDS = 60.0
+LEAST_MOVE = 0.1
+PASSING = frozenset({"observedAt", "oldestSampleAt", "startingSince", "since", "samples"})
+"""Fields that always move, and say nothing new by it."""
+RESTLESS = frozenset({"ObjectivesMet", "ScalingActive"})
+"""Conditions that say what the last tick saw."""
+
+
+class Scaling(NamedTuple):
+    """The `status.scaling` to write, and after how many seconds its figures may be written again."""
+
+    status: Json
+    look_again: float | None
+    holds_conditions: bool = False
+    """Whether the conditions stay as they were for now, too."""
+
+
+def count_replicas(observed: Observed) -> Json:
+    """Return how many replicas are in which state."""
+    homeless = [pod for pod in observed.pods if pod.cause and pod.cause.reason is Reason.UNSCHEDULABLE]
+    failing = [pod for pod in observed.pods if pod.cause and pod not in homeless]
+    starting = [pod for pod in observed.pods if not pod.is_ready and not pod.cause]
+    since = min((pod.created for pod in starting if _is_time(pod.created)), default=None)
+    words = homeless[0].cause.message.partition(": ")[2] if homeless and homeless[0].cause else ""
+    return {
+        "ready": observed.num_ready,
+        "starting": len(starting),
+        **({"startingSince": since} if since else {}),
+        "failing": len(failing),
+        "unschedulable": len(homeless),
+        **({"unschedulableMessage": words[:WORDS_LENGTH]} if words else {}),
+    }
+
+
+def gather_figures(mode: ScalingMode, advice: Advice | None, observed: Observed, now: float) -> Json | None:
+    """Return the figures of this moment; None for a new leader, which knows none yet."""
+    if mode is ScalingMode.EXTERNAL:
+        return {"observedAt": render_time(now), "replicas": count_replicas(observed)}
+    if advice is None or advice.evidence is None:
+        return None
+    return {**advice.evidence, "replicas": count_replicas(observed)}
+
+
+def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, now: float) -> Scaling:
+    """Return what to write as `status.scaling` of the status `new`, where `old` is there."""
+    before: Json | None = old.get("scaling", {}).get("evidence")
+    changes = {"changes": count.changes} if count.changes else {}
+    period = URGENT_PERIOD_SECONDS if _is_in_trouble(count, new, figures) else PERIOD_SECONDS
+    if figures is None:
+        beside = {} if before is None else {"evidence": before}
+        return Scaling({**count.status, **changes, **beside}, None)
+    is_restless = _differ_in_restless_conditions(old, new)
+    is_written = _differ_elsewhere(old, new) and not is_restless
+    if before is None or count.change is Change.COUNT or is_written:
+        return Scaling({**count.latest, **changes, "evidence": _date_states(figures, before)}, period)
+    has_news = count.change is Change.WORDS or is_restless
+    period = URGENT_PERIOD_SECONDS if has_news else period
+    age = now - (parse_time(before["observedAt"]) or 0.0)
+    if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, figures))):
+        return Scaling({**count.latest, **changes, "evidence": _date_states(figures, before)}, period)
+    return Scaling(old["scaling"], period - age if age < period else period, holds_conditions=is_restless)
+
+
+def has_moved(before: Any, after: Any) -> bool:
+    """Whether any figure is another by more than a tenth, or any word another."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = (before.keys() | after.keys()) - PASSING
+        return any(has_moved(before.get(name), after.get(name)) for name in names)
+    if isinstance(before, list) and isinstance(after, list):
+        return any(has_moved(*pair) for pair in zip_longest(before, after))
+    if before == after:
+        return False
+    numbers = _read_number(before), _read_number(after)
+    if numbers[0] is None or numbers[1] is None:
+        return True
+    return abs(numbers[1] - numbers[0]) > LEAST_MOVE * max(numbers[0], numbers[1])
+
+
+def _read_number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_in_trouble(count: Count, status: Json, figures: Json | None) -> bool:
+    """Whether replicas are lacking, or an objective is missed."""
+    objectives = (figures or {}).get("objectives", [])
+    is_lacking = status.get("readyReplicas", 0) < count.desired
+    return is_lacking or any(objective["state"] == "Missed" for objective in objectives)
+
+
+def _differ_elsewhere(old: Json, new: Json) -> bool:
+    """Whether status is written anyway, so that new figures cost nothing."""
+    return {**old, "scaling": None} != {**new, "scaling": None}
+
+
+def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
+    """Whether no more than the restless ones of the conditions that were there are others."""
+    before, after = ({one["type"]: one for one in status.get("conditions", [])} for status in (old, new))
+    differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    is_alone = not _differ_elsewhere({**old, "conditions": []}, {**new, "conditions": []})
+    return is_alone and bool(differing) and differing <= RESTLESS & before.keys() & after.keys()
+
+
+def _date_states(figures: Json, before: Json | None) -> Json:
+    """Return the figures with the time since when each objective is in its state."""
+    if "objectives" not in figures:
+        return figures
+    known = {_identify(objective): objective for objective in (before or {}).get("objectives", [])}
+    dated = []
+    for objective in figures["objectives"]:
+        former = known.get(_identify(objective), {})
+        is_same = former.get("state") == objective["state"]
+        dated.append({**objective, "since": former["since"] if is_same else figures["observedAt"]})
+    return {**figures, "objectives": dated}
+
+
+def _identify(objective: Json) -> tuple[Any, ...]:
+    return objective["metric"], objective["percentile"], objective["targetSeconds"]
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False

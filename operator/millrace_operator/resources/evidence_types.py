@@ -1,0 +1,143 @@
+"""What `status.scaling` rests on: figures, candidates, objectives, the model's fit, changes so far."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from millrace_operator.resources.evidence_limits import (
+    NAME_LENGTH,
+    NUM_CANDIDATES,
+    NUM_REJECTED,
+    REASON_LENGTH,
+    WORDS_LENGTH,
+)
+from millrace_operator.resources.part import ATOMIC, DATE_TIME, NumberText, Part
+from millrace_operator.resources.types import ObjectiveMetric
+
+
+class ScaleChange(Part):
+    """One change of the count."""
+
+    at: str = Field(json_schema_extra=DATE_TIME, description="When.")
+    from_: int = Field(alias="from", ge=0, description="The count before.")
+    to: int = Field(ge=0, description="The count after.")
+    reason: str = Field(max_length=NAME_LENGTH, description="Why, in one word for programs.")
+    binding: str = Field(
+        default="", max_length=REASON_LENGTH, description="The term of the decision that set the count."
+    )
+    message: str = Field(
+        default="", max_length=WORDS_LENGTH, description="Why, with the numbers at that time."
+    )
+
+
+class Candidate(Part):
+    """A count that a rule asked for."""
+
+    name: str = Field(max_length=NAME_LENGTH, description="The rule.")
+    replicas: int = Field(ge=0, description="What it asked for.")
+
+
+class ReplicaStates(Part):
+    """How many replicas are in which state."""
+
+    ready: int = Field(ge=0, description="Replicas that answer.")
+    starting: int = Field(ge=0, description="Replicas that are being created or load the model.")
+    starting_since: str | None = Field(
+        default=None,
+        json_schema_extra=DATE_TIME,
+        description="When the one that has been starting for longest was created.",
+    )
+    failing: int = Field(ge=0, description="Replicas that can't start; the condition Degraded says why.")
+    unschedulable: int = Field(ge=0, description="Replicas that no node has room for.")
+    unschedulable_message: str | None = Field(
+        default=None, max_length=WORDS_LENGTH, description="What the scheduler says of one of them."
+    )
+
+
+class ObjectiveState(Part):
+    """An objective, and the latency measured."""
+
+    metric: ObjectiveMetric = Field(description="The latency.")
+    percentile: int = Field(ge=0, le=100, description="Its percentile.")
+    target_seconds: NumberText = Field(description="The latency to keep.")
+    measured_seconds: NumberText | None = Field(
+        default=None, description="The percentile over the last minute; absent without enough requests."
+    )
+    samples: int | None = Field(default=None, ge=0, description="Requests that were measured in that time.")
+    state: str = Field(
+        json_schema_extra={"enum": ["Met", "Missed", "Unknown", "Infeasible"]},
+        description="Met, Missed, Unknown (too few requests), or Infeasible (an idle replica misses it).",
+    )
+    since: str = Field(json_schema_extra=DATE_TIME, description="Since when this state was seen.")
+
+
+class ModelFit(Part):
+    """The model of a step: alpha + beta * tokens + gamma * context tokens."""
+
+    alpha_seconds: NumberText = Field(description="Of an empty step.")
+    beta_seconds_per_token: NumberText = Field(description="For each token computed.")
+    gamma_seconds_per_context_token: NumberText = Field(description="For each token whose KV is read.")
+    relative_error: NumberText | None = Field(
+        default=None, description="Mean error of its predictions, as a part of what was measured."
+    )
+    samples: int = Field(ge=0, description="How many it has learned from.")
+    fitted: bool = Field(description="Whether it is good enough to plan with.")
+
+
+class RejectedSignal(Part):
+    """A signal that is unknown."""
+
+    signal: str = Field(max_length=NAME_LENGTH, description="Which.")
+    reason: str = Field(max_length=REASON_LENGTH, description="Why it is unknown.")
+
+
+class Evidence(Part):
+    """What a decision rests on. What is absent was not known."""
+
+    observed_at: str = Field(json_schema_extra=DATE_TIME, description="When all this was seen.")
+    oldest_sample_at: str | None = Field(
+        default=None,
+        json_schema_extra=DATE_TIME,
+        description="When the replica was scraped whose newest sample is the oldest.",
+    )
+    arrivals_per_second: NumberText | None = Field(default=None, description="Requests a second.")
+    forecast_per_second: NumberText | None = Field(
+        default=None, description="Requests a second expected after a cold start."
+    )
+    generated_tokens_per_second: NumberText | None = Field(
+        default=None, description="Tokens a second that are generated: arrivals by an answer's mean length."
+    )
+    per_replica_per_second: NumberText | None = Field(
+        default=None, description="Requests a second planned for one replica."
+    )
+    limit: str | None = Field(
+        default=None, max_length=NAME_LENGTH, description="What limits a replica: saturation or an objective."
+    )
+    running: int | None = Field(default=None, ge=0, description="Sequences that are being computed.")
+    waiting: int | None = Field(default=None, ge=0, description="Requests in the replicas' queues.")
+    replicas: ReplicaStates | None = Field(default=None, description="How many replicas are in which state.")
+    candidates: list[Candidate] = Field(
+        default_factory=list,
+        max_length=NUM_CANDIDATES,
+        json_schema_extra=ATOMIC,
+        description="The count that each rule asked for; the largest wins.",
+    )
+    limits: list[Annotated[str, Field(max_length=NAME_LENGTH)]] = Field(
+        default_factory=list,
+        max_length=NUM_CANDIDATES,
+        json_schema_extra=ATOMIC,
+        description="Bounds and limits of speed that bent the largest candidate.",
+    )
+    objectives: list[ObjectiveState] = Field(
+        default_factory=list,
+        max_length=8,
+        json_schema_extra=ATOMIC,
+        description="Each objective, and the latency measured.",
+    )
+    model: ModelFit | None = Field(default=None, description="The model of a replica's step.")
+    rejected: list[RejectedSignal] = Field(
+        default_factory=list,
+        max_length=NUM_REJECTED,
+        json_schema_extra=ATOMIC,
+        description="Signals that are unknown.",
+    )

@@ -1,0 +1,19 @@
+"""What the objects of the resource have in common. Pure."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+
+from millrace_operator.resources.numbers import NUMBER_PATTERN
+
+NumberText = Annotated[str, Field(max_length=32, pattern=NUMBER_PATTERN)]
+ATOMIC: JsonDict = {"x-kubernetes-list-type": "atomic"}
+DATE_TIME: JsonDict = {"format": "date-time"}
+
+
+class Part(BaseModel):
+    """Any object of the resource: camelCase outside, snake_case inside, unknown fields ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)

@@ -1,0 +1,28 @@
+"""Amounts of a resource as Kubernetes writes them: `500m`, `2`, `16Gi`. Pure."""
+
+import re
+from decimal import Decimal, DecimalException
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    "k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9, "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15, "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10, "Mi": Decimal(2) ** 20, "Gi": Decimal(2) ** 30, "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50, "Ei": Decimal(2) ** 60,
+}  # fmt: skip
+
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+))"
+    r"((?P<exponent>[eE][+-]?[0-9]+)|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)"
+)
+
+
+def parse_quantity(text: str) -> Decimal:
+    """Return the amount. Raises ValueError for what is none, or too large to reckon with."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity")
+    try:
+        return Decimal(found["number"] + (found["exponent"] or "")) * _SUFFIXES[found["suffix"] or ""]
+    except DecimalException as error:
+        raise ValueError(f"{text!r} is no quantity that a number can hold") from error

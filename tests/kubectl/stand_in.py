@@ -1,0 +1,104 @@
+"""A kubectl for tests, run as a program: it has one object in a file, and refuses what kubectl refuses.
+
+Its words are those of kubectl 1.32 and 1.34 against a real API server. Each call's arguments are noted.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
+FOLDER = Path(os.environ["STAND_IN"])
+FLAGS = {"--show-managed-fields", "--namespace", "--context", "--kubeconfig", "--request-timeout"}
+
+
+def fail(text: str) -> None:
+    sys.stderr.write(f"Warning: a warning comes first\n{text}\n")
+    sys.exit(1)
+
+
+def parse(argv: list[str]) -> dict[str, str]:
+    """Flags with their values; the words that are no flags are numbered."""
+    found: dict[str, str] = {}
+    rest = iter(argv)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if word in ("-o", "-p", "--type"):
+            found[word] = next(rest)
+        elif name in FLAGS:
+            found[name] = value
+        elif word.startswith("-"):
+            fail(f"error: unknown flag: {word}")
+        else:
+            found[str(sum(key.isdigit() for key in found))] = word
+    return found
+
+
+def merge(old: Any, patch: Any) -> Any:
+    """JSON merge patch, RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def patch(stored: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    wanted, version = change["metadata"].get("resourceVersion"), stored["metadata"]["resourceVersion"]
+    if wanted not in (None, version):
+        fail(
+            f'Error from server (Conflict): Operation cannot be fulfilled on {RESOURCE} "chat": the object '
+            "has been modified; please apply your changes to the latest version and try again"
+        )
+    new: dict[str, Any] = merge(stored, change)
+    new["metadata"]["resourceVersion"] = str(int(version) + 1)
+    return new
+
+
+def show_record(name: str) -> None:
+    """The ConfigMap in a file of its own, if there is one and it may be read."""
+    file = FOLDER / "record.json"
+    if not file.exists():
+        fail(f'Error from server (NotFound): configmaps "{name}" not found')
+    found = json.loads(file.read_text())
+    if found is None:
+        fail(
+            f'Error from server (Forbidden): configmaps "{name}" is forbidden: User "ann" cannot get '
+            'resource "configmaps" in API group "" in the namespace "shop"'
+        )
+    sys.stdout.write(json.dumps({"metadata": {"name": name}, **found}))
+
+
+def main() -> None:
+    with (FOLDER / "calls").open("a") as calls:
+        calls.write(json.dumps(sys.argv[1:]) + "\n")
+    if (FOLDER / "refusal").exists():
+        fail((FOLDER / "refusal").read_text())
+    words, file = parse(sys.argv[1:]), FOLDER / "object.json"
+    if words["1"] == "configmaps":
+        show_record(words["2"])
+        return
+    if words["1"] != RESOURCE or words["-o"] != "json":
+        fail(f'error: the server doesn\'t have a resource type "{words["1"]}"')
+    stored = json.loads(file.read_text())
+    if words["2"] != stored["metadata"]["name"]:
+        fail(f'Error from server (NotFound): inferenceservices.millrace.dev "{words["2"]}" not found')
+    if words["0"] == "patch":
+        stored = patch(stored, json.loads(words["-p"]))
+        file.write_text(json.dumps(stored))
+    shown = (
+        stored if "--show-managed-fields" in words else merge(stored, {"metadata": {"managedFields": None}})
+    )
+    sys.stdout.write(json.dumps(shown))
+    for meanwhile in sorted(FOLDER.glob("meanwhile-*"))[:1]:  # what somebody else writes after this call
+        file.write_text(json.dumps(merge(json.loads(file.read_text()), json.loads(meanwhile.read_text()))))
+        meanwhile.unlink()
+
+
+main()

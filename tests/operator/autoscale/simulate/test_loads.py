@@ -1,0 +1,79 @@
+"""The compared workloads: equal seeds give equal loads, and the peak needs about ten replicas."""
+
+import pickle
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from millrace_operator.autoscale.simulate.run import simulate
+from millrace_operator.autoscale.simulate.scalers import Static
+from millrace_operator.autoscale.simulate.traces import AZURE_HEAD
+from millrace_operator.autoscale.simulate.workloads import (
+    Outage,
+    Workload,
+    conversation,
+    large_day,
+    list_faults,
+    ramp,
+    small_day,
+    week,
+)
+
+DRAWN = [ramp(), small_day(), large_day(), week()]
+
+
+@pytest.mark.parametrize("workload", DRAWN, ids=lambda workload: workload.name)
+def test_a_seed_gives_the_same_requests_and_another_gives_others(workload: Workload) -> None:
+    first, again, other = (list(islice(workload.requests(seed), 100)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_workload_reaches_another_process() -> None:
+    for workload in DRAWN:
+        assert pickle.loads(pickle.dumps(workload)) == workload
+        pickle.dumps(list_faults(workload))
+
+
+def test_the_ramp_comes_at_the_guides_rates() -> None:
+    requests = list(ramp().requests(seed=1))
+    for begin, end, rate in [(0, 330, 2), (330, 690, 4), (1410, 1770, 10), (2130, 2430, 1)]:
+        found = sum(begin <= request.at < end for request in requests) / (end - begin)
+        assert found == pytest.approx(rate, rel=0.15)
+
+
+def test_a_recorded_workload_is_a_part_of_the_trace_with_ten_times_its_load(tmp_path: Path) -> None:
+    lines = [f"2023-11-16 18:00:{second:02}.5,{100 + second},10" for second in range(60)]
+    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text("\n".join([AZURE_HEAD, *lines]))
+    requests = list(conversation(tmp_path, 30.0, 60.0).requests(seed=1))
+    assert {request.prompt_tokens for request in requests} == set(range(130, 160))
+    assert sum(request.prompt_tokens == 130 for request in requests) == 10
+    assert all(0 <= request.at < 30 for request in requests)
+
+
+def test_prometheus_is_out_for_ten_minutes_around_the_peak() -> None:
+    workload = small_day()
+    is_down = list_faults(workload)["outage"].is_down
+    assert isinstance(is_down, Outage)
+    assert [is_down(workload.peak_at + at) for at in (-301, -300, 0, 299, 300)] == [
+        False, True, True, True, False,
+    ]  # fmt: skip
+    assert list_faults(workload)["loss"].lost_share == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", [small_day(), large_day()], ids=lambda workload: workload.name)
+def test_a_days_peak_needs_about_ten_replicas(workload: Workload) -> None:
+    noon = replace(workload, seconds=workload.peak_at + 3600)
+    requests = [
+        request._replace(at=request.at - noon.peak_at + 3600)
+        for request in noon.requests(seed=1)
+        if noon.peak_at - 3600 <= request.at < noon.seconds
+    ]
+
+    def attainment(replicas: int) -> float:
+        setting = replace(noon.setting(seed=1), initial_replicas=replicas)
+        return simulate(setting, Static(replicas), requests, 7200).attainment(noon.objectives)
+
+    assert attainment(6) < 0.9 < attainment(12)

@@ -1,0 +1,105 @@
+"""What a decision rests on, in the shape that the API server accepts."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.evidence import gather_evidence
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Fleet, Latency, Signals
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.resources.evidence_types import Evidence
+
+TTFT = Objective("TimeToFirstToken", 95, 2.0)
+TPOT = Objective("TimePerOutputToken", 95, 0.1)
+POLICY = Policy(1, 10, (TTFT, TPOT), max_sequences=16)
+FITTED = LatencyModel(num_samples=50, relative_error=0.021, coefficients=(0.02, 0.002, 2e-6))
+SEEN = Signals(
+    Fleet({"a": "r1"}, frozenset({"a"}), desired=1),
+    reporting=frozenset({"a"}),
+    arrivals_per_second=14.2,
+    waiting=3.0,
+    running=5.0,
+    prompt_tokens=40,
+    generation_tokens=40,
+    latencies=(Latency(TTFT, 3.4, 100),),
+    sampled_at={"a": 998.0, "gone": 1.0},
+)
+
+
+def gather(signals: Signals, model: LatencyModel = FITTED, policy: Policy = POLICY) -> dict[str, object]:
+    decision, memory = decide(policy, signals, Memory(model=model), 0.0)
+    found = gather_evidence(policy, decision, signals, memory, 1000.0)
+    objectives = [{**objective, "since": "2026-01-01T00:00:00Z"} for objective in found["objectives"]]
+    Evidence.model_validate({**found, "objectives": objectives})
+    return found
+
+
+def test_it_has_each_figure_that_is_known() -> None:
+    found = gather(SEEN)
+    assert found["observedAt"] == "1970-01-01T00:16:40Z"
+    assert found["oldestSampleAt"] == "1970-01-01T00:16:38Z"
+    assert (found["arrivalsPerSecond"], found["forecastPerSecond"]) == ("14.2", "18")
+    assert (found["running"], found["waiting"]) == (5, 3)
+    assert {"name": "forecast", "replicas": 5} in found["candidates"]  # type: ignore[operator]
+    assert found["model"] == {
+        "alphaSeconds": "0.02",
+        "betaSecondsPerToken": "0.002",
+        "gammaSecondsPerContextToken": "2e-06",
+        "relativeError": "0.021",
+        "samples": 50,
+        "fitted": True,
+    }
+    assert found["objectives"] == [
+        {
+            "metric": "TimeToFirstToken",
+            "percentile": 95,
+            "targetSeconds": "2",
+            "measuredSeconds": "3.4",
+            "samples": 100,
+            "state": "Missed",
+        },
+        {"metric": "TimePerOutputToken", "percentile": 95, "targetSeconds": "0.1", "state": "Unknown"},
+    ]
+
+
+def test_what_is_unknown_is_absent_and_never_zero() -> None:
+    found = gather(
+        Signals(Fleet(desired=3), rejected={"every signal": "Prometheus did not answer within 2 s"}),
+        LatencyModel(),
+    )
+    figures = {"arrivalsPerSecond", "forecastPerSecond", "perReplicaPerSecond", "limit", "running", "waiting"}
+    assert not figures & found.keys()
+    assert not {"model", "oldestSampleAt"} & found.keys()
+    assert found["rejected"] == [{"signal": "every signal", "reason": "Prometheus did not answer within 2 s"}]
+
+
+def test_a_percentile_of_too_few_requests_is_not_told() -> None:
+    found = gather(replace(SEEN, latencies=(Latency(TTFT, 3.4, 5),)))
+    assert found["objectives"][0]["state"] == "Unknown"  # type: ignore[index]
+    assert "measuredSeconds" not in found["objectives"][0]  # type: ignore[index]
+    assert found["objectives"][0]["samples"] == 5  # type: ignore[index]
+
+
+def test_an_objective_that_an_idle_replica_misses_is_infeasible() -> None:
+    fast = replace(POLICY, objectives=(Objective("TimePerOutputToken", 95, 0.001),))
+    assert gather(SEEN, policy=fast)["objectives"][0]["state"] == "Infeasible"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0])
+def test_a_figure_that_the_api_server_would_refuse_is_left_out(value: float) -> None:
+    """A refused status would hold back the count itself."""
+    found = gather(replace(SEEN, running=value, latencies=(Latency(TTFT, value, 100),)))
+    assert "running" not in found
+
+
+def test_long_reasons_are_cut() -> None:
+    found = gather(
+        Signals(
+            Fleet(desired=1), rejected={"x" * 300: "y" * 5000} | {f"s{i}": "no samples" for i in range(99)}
+        )
+    )
+    assert len(found["rejected"]) == 32  # type: ignore[arg-type]

@@ -1,0 +1,107 @@
+"""How often the status of a busy service is written in an hour of noisy load: real decisions, real plans."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.evidence import gather_evidence
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Fleet, Latency, Signals
+from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
+from millrace_operator.autoscale_loop.settings import ScalingSettings
+from millrace_operator.resources.types import Spec
+from tests.operator.world import World
+
+TICK_SECONDS = 2.0
+HOUR_SECONDS = 3600.0
+SERVICES = 750
+WRITES_A_SECOND = 50.0
+FITTED = LatencyModel(num_samples=500, relative_error=0.02, coefficients=(0.02, 0.002, 2e-6))
+SCALING = {
+    "mode": "Automatic",
+    "minReplicas": 1,
+    "maxReplicas": 20,
+    "objectives": [{"metric": "TimeToFirstToken", "percentile": 95, "target": "2s"}],
+}
+COST = {"acceleratorHour": "2.50"}
+
+
+class Noise:
+    """Signals as a busy service shows them: everything moves in each tick."""
+
+    def __init__(self, world: World, ttft: float) -> None:
+        self._world = world
+        self._random = random.Random(7)
+        self._ttft = ttft
+        self._arrived: list[int] = []
+        self.policy = read_policy(
+            Spec.model_validate(world.service["spec"]), ScalingSettings("http://unused")
+        )
+
+    def draw(self) -> Signals:
+        chance = self._random
+        names = frozenset(pod["metadata"]["name"] for pod in self._world.pods())
+        desired = self._world.status.get("scaling", {}).get("desiredReplicas")
+        self._arrived.append(sum(chance.random() < 0.06 for _ in range(1000)))  # 60 in a tick, by chance
+        (objective,) = self.policy.objectives
+        return Signals(
+            Fleet(dict.fromkeys(names, "r1"), names, desired=desired),
+            reporting=names,
+            arrivals_per_second=self._rate(60),
+            recent_arrivals_per_second=self._rate(20),
+            waiting=float(chance.randrange(6)),
+            running=float(chance.randrange(20, 90)),
+            prompt_tokens=chance.uniform(35, 45),
+            generation_tokens=chance.uniform(35, 45),
+            kv_usage=chance.uniform(0.2, 0.4),
+            latencies=(Latency(objective, self._ttft * chance.uniform(0.8, 1.2), 900.0),),
+        )
+
+    def _rate(self, window_seconds: int) -> float:
+        recent = self._arrived[-int(window_seconds / TICK_SECONDS) :]
+        return sum(recent) / len(recent) / TICK_SECONDS
+
+
+def lose(signals: Signals) -> Signals:
+    """Return what is left when Prometheus does not answer in time."""
+    return Signals(signals.fleet, rejected={"every signal": "Prometheus did not answer within 2 s"})
+
+
+async def count_writes(ttft: float, *, has_gaps: bool = False) -> int:
+    """Return the writes of the status in an hour, after the service has settled."""
+    world = World(scaling=SCALING, resources={"limits": {"nvidia.com/gpu": 2}}, cost=COST)
+    noise, memory = Noise(world, ttft), Memory(model=FITTED)
+    settled = writes = 0
+    while world.now < 1000 + 900 + HOUR_SECONDS:
+        signals = noise.draw()
+        if has_gaps and world.now % (2 * TICK_SECONDS):
+            signals = lose(signals)
+        decision, memory = decide(noise.policy, signals, replace(memory, model=FITTED), world.now)
+        evidence = gather_evidence(noise.policy, decision, signals, memory, world.now)
+        world.advice = render_advice(decision, signals, evidence)
+        await world.reconcile()
+        if world.run_controllers():
+            await world.settle()
+        writes = sum(verb == "status" for verb, _, _ in world.cluster.writes)
+        settled = writes if world.now <= 1900 else settled
+        world.now += TICK_SECONDS
+    return writes - settled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ttft", "most"), [(0.5, 60), (2.0, 60), (3.0, 60)], ids=["met", "between", "missed"]
+)
+async def test_an_hour_of_noise_stays_far_under_the_budget(ttft: float, most: int) -> None:
+    writes = await count_writes(ttft)
+    assert writes <= most
+    assert SERVICES * writes / HOUR_SECONDS <= WRITES_A_SECOND / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ttft", [0.5, 2.0], ids=["met", "between"])
+async def test_an_hour_with_every_other_answer_missing_does_too(ttft: float) -> None:
+    assert await count_writes(ttft, has_gaps=True) <= 60
