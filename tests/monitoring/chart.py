@@ -1,0 +1,27 @@
+"""What Helm renders of the chart, by kind and name."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "millrace"
+NAMESPACE = "millrace"
+OPERATOR_API = ("--api-versions", "monitoring.coreos.com/v1")
+"""How `helm template` is told what it asks of a cluster elsewhere."""
+
+Manifests = dict[tuple[str, str], dict[str, Any]]
+
+
+def run_helm(helm: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(helm), "template", "millrace", str(CHART), "--namespace", NAMESPACE, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def render(helm: Path, *words: str) -> Manifests:
+    done = run_helm(helm, *words)
+    assert done.returncode == 0, done.stderr
+    found = [document for document in yaml.safe_load_all(done.stdout) if document]
+    return {(document["kind"], document["metadata"]["name"]): document for document in found}

@@ -1,0 +1,192 @@
+"""Incidents as Prometheus would have stored them, and what promtool says of our rules over them.
+
+A service is written as phases: how long, how many requests a minute end in each place. Series are cumulative,
+a sample every 30 s; `MISSING` stands for a scrape that was lost.
+"""
+
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from millrace_operator.resources.types import ObjectiveMetric
+from millrace_operator.service_metrics import BOUNDS, find_bounds
+from millrace_runtime import contract
+from tests.monitoring.chart import CHART
+
+RULES = CHART / "files" / "rules.yaml"
+STEP_SECONDS = 30
+MISSING = "_"
+SERVICE = {"namespace": "shop", "service": "chat"}
+NAMES = {
+    ObjectiveMetric.TIME_TO_FIRST_TOKEN: contract.METRIC_TTFT,
+    ObjectiveMetric.TIME_PER_OUTPUT_TOKEN: contract.METRIC_TPOT,
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """So many minutes with so many requests a minute, by their latency in seconds."""
+
+    minutes: int
+    per_minute: Mapping[float, float] = field(default_factory=dict)
+    is_scraped: bool = True
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert that fires, by what tells it from others of its name."""
+
+    name: str
+    severity: str
+    window: str = ""
+
+    @property
+    def labels(self) -> str:
+        """As promtool reads them."""
+        window = f', window="{self.window}"' if self.window else ""
+        return f'{{alertname="Millrace{self.name}", severity="{self.severity}"{window}}}'
+
+
+Series = dict[str, str]
+
+
+def write_series(name: str, labels: Mapping[str, str], values: Iterable[float | str]) -> Series:
+    written = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    return {"series": f"{name}{{{written}}}", "values": " ".join(_compress(list(map(str, values))))}
+
+
+def _compress(values: Sequence[str]) -> Iterable[str]:
+    """Runs of one value in promtool's short form: a day of samples is 2880."""
+    start = 0
+    for index in range(1, len(values) + 1):
+        if index == len(values) or values[index] != values[start]:
+            count = index - start
+            if values[start] == "inf":  # promtool reads no short form of it
+                yield from ["Inf"] * count
+            else:
+                yield values[start] if count == 1 else f"{values[start]}x{count - (values[start] != MISSING)}"
+            start = index
+
+
+def write_latencies(metric: ObjectiveMetric, phases: Sequence[Phase]) -> list[Series]:
+    """The buckets of one replica."""
+    labels = {**SERVICE, "pod": "chat-1", "model_name": "chat"}
+    bounds = [*BOUNDS[metric], float("inf")]
+    return [
+        write_series(
+            f"{NAMES[metric]}_bucket",
+            {**labels, "le": "+Inf" if bound == float("inf") else repr(bound)},
+            _accumulate(phases, bound),
+        )
+        for bound in bounds
+    ]
+
+
+def _accumulate(phases: Sequence[Phase], bound: float) -> Iterable[float | str]:
+    total = 0.0
+    for phase in phases:
+        rate = sum(count for seconds, count in phase.per_minute.items() if seconds <= bound)
+        for _ in range(phase.minutes * 60 // STEP_SECONDS):
+            total += rate * STEP_SECONDS / 60
+            yield round(total, 6) if phase.is_scraped else MISSING
+
+
+def write_objective(
+    metric: ObjectiveMetric, percentile: int, target: float, steps: int, operators: int = 2
+) -> list[Series]:
+    """What each replica of the operator shows of an objective, for so many samples."""
+    found = []
+    for number in range(operators):
+        labels = {
+            **SERVICE,
+            "metric": metric.value,
+            "percentile": str(percentile),
+            "pod": f"operator-{number}",
+        }
+        under, over = find_bounds(metric, target)
+        edges = {"under": under, "over": over}
+        found.append(
+            write_constant("millrace_objective_error_budget_ratio", labels, 1 - percentile / 100, steps)
+        )
+        found += [
+            write_constant(
+                "millrace_objective_edge_seconds",
+                {**labels, "side": side, "bucket": "+Inf" if edge == float("inf") else repr(edge)},
+                edge,
+                steps,
+            )
+            for side, edge in edges.items()
+            if edge is not None
+        ]
+    return found
+
+
+def write_constant(name: str, labels: Mapping[str, str], value: float, steps: int) -> Series:
+    return write_series(name, labels, [round(value, 9)] * steps)
+
+
+def write_rest(steps: int, **changed: float | None) -> list[Series]:
+    """A leader, a gateway and a service below its maximum; `changed` metrics differ, None has no series."""
+    values: dict[str, float | None] = {
+        "leader_election_master_status": 1,
+        "millrace_desired_replicas": 1,
+        "millrace_ready_replicas": 1,
+        "millrace_max_replicas": 4,
+        "millrace_gateway_requests_in_flight": 0,
+        **changed,
+    }
+    labels = {**SERVICE, "name": "millrace-operator", "pod": "pod-0"}
+    return [write_constant(name, labels, value, steps) for name, value in values.items() if value is not None]
+
+
+def write_gateway(phases: Sequence[tuple[int, Mapping[str, float]]]) -> list[Series]:
+    """Requests a minute by outcome, in phases of minutes."""
+    outcomes = ("completed", "client_left", "upstream_error", "no_replica")
+    found = []
+    for outcome in outcomes:
+        name = contract.METRIC_GATEWAY_FINISHED
+        plain = [Phase(minutes, {0.0: rates.get(outcome, 0.0)}) for minutes, rates in phases]
+        found.append(
+            write_series(name, {**SERVICE, "pod": "gateway-0", "outcome": outcome}, _accumulate(plain, 1.0))
+        )
+    return found
+
+
+def check(
+    promtool: Path,
+    folder: Path,
+    series: Sequence[Series],
+    firing: Mapping[int, Iterable[Alert]],
+    severity: str = ".+",
+) -> None:
+    """Have promtool evaluate the rules over these series, and compare what fires at these minutes.
+
+    `severity` is a regular expression of those that are compared.
+    """
+    asked = f'count by (alertname, severity, window) (ALERTS{{alertstate="firing",severity=~"{severity}"}})'
+    test = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": f"{STEP_SECONDS}s",
+        "tests": [
+            {
+                "interval": f"{STEP_SECONDS}s",
+                "input_series": list(series),
+                "promql_expr_test": [
+                    {
+                        "expr": asked,
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [{"labels": alert.labels, "value": 1} for alert in alerts],
+                    }
+                    for minute, alerts in firing.items()
+                ],
+            }
+        ],
+    }
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump(test))
+    words = [str(promtool), "test", "rules", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,79 @@
+"""What the chart renders for monitoring: with the Prometheus operator's CRDs, without them, switched off."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.monitoring.chart import OPERATOR_API, ROOT, render, run_helm
+
+pytestmark = pytest.mark.slow
+Programs = Mapping[str, Path]
+
+MONITOR, RULE = ("PodMonitor", "millrace"), ("PrometheusRule", "millrace")
+DASHBOARD = ("ConfigMap", "millrace-dashboard")
+
+
+def test_without_the_crds_a_plain_install_has_none_of_their_kinds(programs: Programs) -> None:
+    manifests = render(programs["helm"])
+    assert not {MONITOR, RULE} & set(manifests)
+    assert DASHBOARD in manifests
+
+
+def test_with_the_crds_there_is_one_monitor_of_all_namespaces_and_the_rules(programs: Programs) -> None:
+    manifests = render(programs["helm"], *OPERATOR_API)
+    kinds = [kind for kind, _ in manifests]
+    assert (kinds.count("PodMonitor"), kinds.count("PrometheusRule")) == (1, 1)
+    assert manifests[MONITOR]["spec"]["namespaceSelector"] == {"any": True}
+    assert {end["interval"] for end in manifests[MONITOR]["spec"]["podMetricsEndpoints"]} == {"5s"}
+    assert {manifests[name]["metadata"]["namespace"] for name in (MONITOR, RULE)} == {"millrace"}
+
+
+@pytest.mark.parametrize(
+    ("part", "gone"), [("podMonitor", MONITOR), ("rules", RULE), ("dashboard", DASHBOARD)]
+)
+def test_each_can_be_left_out(programs: Programs, part: str, gone: tuple[str, str]) -> None:
+    manifests = render(programs["helm"], *OPERATOR_API, "--set", f"monitoring.{part}.enabled=false")
+    assert {MONITOR, RULE, DASHBOARD} - set(manifests) == {gone}
+
+
+def test_labels_by_which_a_prometheus_and_a_grafana_select_are_values(programs: Programs) -> None:
+    labels = ["--set", "monitoring.labels.release=kps", "--set", "monitoring.dashboard.labels.folder=ml"]
+    manifests = render(programs["helm"], *OPERATOR_API, *labels)
+    for name in (MONITOR, RULE):
+        assert manifests[name]["metadata"]["labels"]["release"] == "kps"
+    found = manifests[DASHBOARD]["metadata"]["labels"]
+    assert (found["grafana_dashboard"], found["folder"]) == ("1", "ml")
+
+
+def test_the_rules_are_those_of_the_file_but_for_two_values(programs: Programs) -> None:
+    """A Prometheus without its operator loads the file."""
+    values = ["monitoring.rules.runbooks=https://wiki/r", "monitoring.rules.failureBudget=0.02"]
+    words = [word for value in values for word in ("--set", value)]
+    rendered = render(programs["helm"], *OPERATOR_API, *words)[RULE]["spec"]
+    for group in rendered["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule:
+                url = rule["annotations"].pop("runbook_url")
+                assert url == f"https://wiki/r#{rule['alert'].lower()}"
+            elif rule["record"] == "millrace_failure_budget:ratio":
+                assert rule["expr"] == "vector(0.02)"
+                rule["expr"] = "vector(0.001)"
+    assert rendered == yaml.safe_load((ROOT / "charts/millrace/files/rules.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("monitoring.podMonitor.interval=5", "/monitoring/podMonitor/interval"),
+        ("monitoring.rules.failureBudget=1", "/monitoring/rules/failureBudget"),
+        ("monitoring.rules.failureBudget=0.0", "/monitoring/rules/failureBudget"),
+        ("monitoring.labels.release=1", "/monitoring/labels/release"),
+        ("monitoring.rule.enabled=false", "'rule' not allowed"),
+    ],
+)
+def test_a_bad_value_is_refused_by_its_name(programs: Programs, setting: str, named: str) -> None:
+    done = run_helm(programs["helm"], "--set", setting)
+    assert done.returncode != 0
+    assert named in done.stderr
