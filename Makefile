@@ -8,10 +8,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # One environment, one cluster: nothing here runs beside something else.
 .NOTPARALLEL:
-.PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime
+.PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime bench-autoscaler
 
 help:  ## list the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up:  ## a local cluster of real parts, with an example service that answers
 	@$(PYTHON) -m e2e.cluster up --only-checks $(ARGS)
@@ -70,7 +70,7 @@ lint: venv  ## style, formatting and the layers
 	$(BIN)/lint-imports
 
 types: venv  ## strict types
-	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
+	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes operator/millrace_kubectl runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
 	$(BIN)/mypy -p development -p e2e -p benchmarks
 
 format: venv  ## format and mend what can be mended
@@ -89,3 +89,6 @@ bench-path: venv  ## the whole path, timed: a table, then one JSON line
 
 bench-runtime: venv  ## our runtime beside the engines in $$PEERS: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.runtime $(ARGS)
+
+bench-autoscaler: venv  ## our autoscaler beside others' rules, simulated: a table, then one JSON line
+	@$(BIN)/python -m benchmarks.autoscaler $(ARGS)

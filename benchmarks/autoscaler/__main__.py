@@ -1,0 +1,137 @@
+"""`python -m benchmarks.autoscaler`: our autoscaler beside others' rules; a table, then one JSON line.
+
+Each peer's knob is tuned on some requests, and all are compared on others. Nothing here takes real time but
+the simulation itself.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.autoscaler.choice import JUDGED, Knob, attain, average, choose_knob, list_tuning
+from benchmarks.autoscaler.jobs import Bench, Job, Result, run_all
+from benchmarks.autoscaler.report import (
+    Outcome,
+    describe_runs,
+    flatten_sweeps,
+    list_reports,
+    render,
+    render_sweeps,
+    render_variations,
+    summarise,
+)
+from benchmarks.record import add_output, publish, read_commit, read_date
+from benchmarks.runtime.machine import describe_machine
+from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Contestant
+
+DRAWN = ("W1", "W4", "W5", "W6")
+RECORDED = {"W2": "AzureLLMInferenceTrace_conv.csv", "W3": "AzureLLMInferenceTrace_code.csv"}
+USUAL = ("W1", "W2", "W3", "W4", "W5")
+
+
+class Comparison(NamedTuple):
+    """What came out, and how knobs were chosen."""
+
+    outcome: Outcome
+    tuning: dict[Job, Result]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscaler", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where Azure's traces are, for W2 and W3")
+    parser.add_argument(
+        "--only", metavar="W1,W4", help="these workloads; W6, a week, runs only where it is named"
+    )
+    parser.add_argument("--short", action="store_true", help="ten minutes of each, and two values a knob")
+    add_output(parser)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Tune, compare, print."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.jobs < 1:
+        parser.error(f"--jobs {arguments.jobs}: write 1 or more")
+    names = pick_names(parser, arguments.only, arguments.data)
+    bench = Bench(arguments.data, arguments.short)
+    values = {policy: _thin(peer, is_short=arguments.short) for policy, peer in PEERS.items()}
+    outcome, tuning = compare(bench, names, values, arguments.jobs)
+    figures = summarise(outcome)
+    print("\n".join([*render_sweeps(tuning), "", *render(outcome), "", *render_variations(outcome), ""]))
+    print("\n".join(f"{name:32} {value}" for name, value in figures.items()))
+    origin = {"date": read_date(), "commit": read_commit(), "machine": describe_machine()}
+    publish(
+        {"benchmark": "autoscaler", **origin, "short": arguments.short, "workloads": names}
+        | figures
+        | {
+            "peers": describe_peers(outcome),
+            "runs": describe_runs(outcome),
+            "sweeps": flatten_sweeps(tuning),
+        },
+        arguments.output,
+    )
+    return 0
+
+
+def pick_names(parser: argparse.ArgumentParser, only: str | None, data: Path | None) -> list[str]:
+    """Return the workloads to run; ends with a message where they can't be."""
+    names = sorted(set(only.split(","))) if only else list(USUAL)
+    if unknown := [name for name in names if name not in (*DRAWN, *RECORDED)]:
+        parser.error(f"--only {unknown[0]}: write some of W1 to W6, with commas between them")
+    for name in [name for name in names if name in RECORDED]:
+        if data is None:
+            if only:
+                parser.error(f"{name} needs Azure's trace: write --data FOLDER with {RECORDED[name]} in it")
+            print(f"{name} is left out: it needs --data FOLDER with {RECORDED[name]} in it", file=sys.stderr)
+            names.remove(name)
+        elif not (data / RECORDED[name]).is_file():
+            parser.error(f"--data {data}: there is no {RECORDED[name]} in it")
+    if not set(names) & set(JUDGED):
+        parser.error(f"--only {only}: add one of {', '.join(JUDGED)}, on which knobs are tuned")
+    return names
+
+
+def _thin(peer: Contestant, *, is_short: bool) -> tuple[float, ...]:
+    """Return the values to try; of a short run the cautious end and the middle."""
+    return (peer.values[0], peer.values[len(peer.values) // 2]) if is_short else peer.values
+
+
+def compare(
+    bench: Bench, names: Sequence[str], values: Mapping[str, Sequence[float]], num_processes: int
+) -> Comparison:
+    """Tune each peer, then run all."""
+    tuning = run_all(bench, list_tuning(values, names), num_processes, "tuning")
+    judged = [name for name in names if name in JUDGED]
+
+    def choose(policy: str, on: Sequence[str]) -> Knob:
+        return choose_knob(
+            values[policy], lambda value: [tuning[Job(name, policy, value, "tune")] for name in on]
+        )
+
+    knobs = {policy: choose(policy, judged) for policy in values}
+    tuned = {(policy, name): choose(policy, [name]) for policy in values for name in judged}
+    results = run_all(bench, list_reports(names, knobs, tuned), num_processes, "comparing")
+    return Comparison(Outcome(tuple(names), results, knobs, tuned), tuning)
+
+
+def describe_peers(outcome: Outcome) -> dict[str, Any]:
+    """Return each peer's one knob, and what it gave on the requests that are reported."""
+    return {
+        policy: {
+            "knob": knob.value,
+            "reaches_the_bar": knob.is_good,
+            "attainment": round(attain(outcome.all_of(policy)), 4),
+            "average_replicas": round(average(outcome.all_of(policy)), 3),
+        }
+        for policy, knob in outcome.knobs.items()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""One simulation: what it is made of, what comes out, and many of them on several CPUs."""
+
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from millrace_operator.autoscale.simulate import workloads
+from millrace_operator.autoscale.simulate.policies.clairvoyant import foresee
+from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
+from millrace_operator.autoscale.simulate.prometheus import Scraping
+from millrace_operator.autoscale.simulate.run import Run
+from millrace_operator.autoscale.simulate.workloads import OUTAGE_SECONDS, TRACE_SECONDS, Workload
+
+SHORT_SECONDS = 600.0
+SEEDS = {"tune": 1, "report": 2}
+
+Part = Literal["tune", "report"]
+Fault = Literal["", "outage", "loss"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a simulation is made of."""
+
+    workload: str
+    policy: str
+    knob: float = 0.0
+    part: Part = "report"
+    """Knobs are tuned on other requests than those that are reported."""
+    cold_start: float | None = None
+    """None: what the workload's replicas have."""
+    scrape: float = 5.0
+    fault: Fault = ""
+
+
+class Result(NamedTuple):
+    """What came out."""
+
+    attainment: float
+    average_replicas: float
+    reversals: int
+    num_unanswered: int
+    num_downs_at_peak: int
+    """Steps down in the ten minutes of a fault."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where traces are, and whether workloads are cut short."""
+
+    data: Path | None
+    is_short: bool
+
+    def find_workload(self, name: str, part: Part) -> Workload:
+        """Return a workload. Of a trace the first half is for tuning, and the second is reported."""
+        half = TRACE_SECONDS / 2
+        begin, end = (0.0, half) if part == "tune" else (half, TRACE_SECONDS)
+        drawn = {
+            "W1": workloads.ramp,
+            "W4": workloads.small_day,
+            "W5": workloads.large_day,
+            "W6": workloads.week,
+        }
+        if name in drawn:
+            workload = drawn[name]()
+        else:
+            assert self.data is not None
+            workload = (workloads.conversation if name == "W2" else workloads.code)(self.data, begin, end)
+        if self.is_short:
+            seconds = min(workload.seconds, SHORT_SECONDS)
+            workload = replace(workload, seconds=seconds, peak_at=seconds / 2)
+        return workload
+
+    def run(self, job: Job) -> Result:
+        """Simulate."""
+        workload, seed = self.find_workload(job.workload, job.part), SEEDS[job.part]
+        if job.policy == CLAIRVOYANT:
+            return _measure(workload, foresee(workload, seed, job.cold_start))
+        return _measure(workload, _simulate(workload, seed, job))
+
+
+def _simulate(workload: Workload, seed: int, job: Job) -> Run:
+    setting = workload.setting(seed, _find_scraping(workload, job), job.cold_start)
+    if job.policy == OURS:
+        return workload.play(setting, build_ours(workload))
+    return PEERS[job.policy].play(workload, job.knob, setting)
+
+
+def _find_scraping(workload: Workload, job: Job) -> Scraping:
+    fault = workloads.list_faults(workload)[job.fault] if job.fault else Scraping()
+    return replace(fault, interval_seconds=job.scrape)
+
+
+def _measure(workload: Workload, run: Run) -> Result:
+    begin, end = workload.peak_at - OUTAGE_SECONDS / 2, workload.peak_at + OUTAGE_SECONDS / 2
+    return Result(
+        run.attainment(workload.objectives),
+        run.average_replicas,
+        run.count_reversals(),
+        run.num_arrived - run.num_refused - len(run.answers),
+        sum(
+            other.choice.replicas < one.choice.replicas and begin <= other.at < end
+            for one, other in pairwise(run.moments)
+        ),
+        run.seconds,
+    )
+
+
+def run_all(bench: Bench, jobs: Iterable[Job], num_processes: int, title: str) -> dict[Job, Result]:
+    """Run jobs on several CPUs, and say on standard error how far it is. Long ones come first."""
+    wanted = sorted(set(jobs), key=lambda job: (-_weigh(job), repr(job)))
+    results: dict[Job, Result] = {}
+    with ProcessPoolExecutor(num_processes) as pool:
+        futures = {pool.submit(bench.run, job): job for job in wanted}
+        for future in as_completed(futures):
+            job, result = futures[future], future.result()
+            results[job] = result
+            print(
+                f"{title} {len(results)}/{len(wanted)}: {job.workload} {job.policy} {job.knob:g}"
+                f" -> {result.attainment:.4f} in time with {result.average_replicas:.2f} replicas",
+                file=sys.stderr,
+                flush=True,
+            )
+    return results
+
+
+def _weigh(job: Job) -> float:
+    order = ("W1", "W3", "W2", "W4", "W5", "W6").index(job.workload)
+    return order + 10 * (job.policy == CLAIRVOYANT) + (job.policy == OURS)

@@ -1,0 +1,1 @@
+"""A simulated replica beside a real one: whether the simulator says what really happens."""
