@@ -15,6 +15,7 @@ from prometheus_client import Metric
 from e2e.cluster.local_cluster import LocalCluster
 from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.objects import ServiceKey
+from millrace_kubectl import command as plugin
 from millrace_operator.autoscale.decision import Reason as ScalingReason
 from millrace_operator.autoscale.explain import BINDINGS
 from millrace_operator.ingest.queue import WorkQueue
@@ -26,6 +27,7 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.replica import live_server
+from tests.operator.test_service_metrics import make_collector
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC_PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -77,7 +79,7 @@ def crd_paths() -> set[str]:
 
 def chart_values(values: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, dict) and name != "resources":
+        if isinstance(value, dict) and name not in ("resources", "labels", "resourceHours"):
             yield from chart_values(value, f"{path}{name}.")
         else:
             yield f"{path}{name}"
@@ -109,6 +111,7 @@ def operator_families() -> dict[str, Metric]:
     metrics.count_request("GET", 200)
     metrics.count_reconcile("error", 0.1)
     metrics.follow(WorkQueue(), float, "lease", bool)
+    metrics.registry.register(make_collector())
     return exposed(metrics.registry.collect())  # type: ignore[arg-type]
 
 
@@ -161,6 +164,20 @@ def test_every_flag_has_a_row_and_no_row_is_of_a_flag_that_is_gone(
     assert flags == set(rows(sections("commands.md")[f"millrace {name}"]))
 
 
+def test_every_flag_of_the_plugin_has_a_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    flags: set[str] = set()
+    for name in plugin.SUB_COMMANDS:
+        with pytest.raises(SystemExit):
+            plugin.run([name, "--help"])
+        flags |= set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    named = rows(sections("commands.md")["kubectl millrace"])
+    assert flags - {"--help"} == {name for name in named if name.startswith("--")}
+    assert set(plugin.SUB_COMMANDS) == {name.split()[0] for name in named if name[0].islower()}
+
+
 def test_every_chart_value_has_a_row_and_no_row_is_of_a_value_that_is_gone() -> None:
     values = yaml.safe_load((ROOT / "charts" / "millrace" / "values.yaml").read_text())
     assert set(rows(DOCS["chart.md"])) == set(chart_values(values))
@@ -208,7 +225,7 @@ def test_every_page_is_linked_from_the_readme_and_from_the_architecture(page: Pa
 
 def test_the_how_tos_explain_every_reason_of_the_autoscaler_and_name_no_other() -> None:
     found = re.findall(r"^\| `(\w+)`", DOCS["objectives.md"], re.MULTILINE)
-    assert {*map(str, ScalingReason), "External", "Bounds"} == set(found)
+    assert {*map(str, ScalingReason), "External", "Bounds", "Pinned"} == set(found)
 
 
 @pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.name)
