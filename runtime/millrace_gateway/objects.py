@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from millrace_runtime.contract import LABEL_SERVICE
@@ -49,6 +50,8 @@ class Replica:
     address: str
     is_ready: bool
     """Ready, with an address, and not being deleted."""
+    ready_at: float = 0.0
+    """When its readiness changed last, in seconds since 1970 by its node's clock; 0 where that is unknown."""
 
 
 def read_service(item: Object) -> Service:
@@ -71,13 +74,14 @@ def read_replica(item: Object) -> Replica | None:
     if not service:
         return None
     address = (item.get("status") or {}).get("podIP") or ""
-    ready = _find_condition(item, "Ready").get("status") == "True"
+    ready = _find_condition(item, "Ready")
     return Replica(
         uid=metadata["uid"],
         key=ServiceKey(metadata["namespace"], service),
         pod=metadata["name"],
         address=address,
-        is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
+        is_ready=bool(ready.get("status") == "True" and address and not metadata.get("deletionTimestamp")),
+        ready_at=_read_time(ready.get("lastTransitionTime") or ""),
     )
 
 
@@ -91,6 +95,14 @@ def _find_condition(item: Object, kind: str) -> Object:
     conditions = (item.get("status") or {}).get("conditions") or ()
     found: Object = next((c for c in conditions if c.get("type") == kind), {})
     return found
+
+
+def _read_time(text: str) -> float:
+    """Return RFC 3339 in seconds since 1970; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _describe(condition: Object) -> str:

@@ -79,6 +79,9 @@ TOKEN_BUCKETS: Final = (
 )  # fmt: skip
 """Upper bounds of METRIC_TPOT and METRIC_ITL, in seconds."""
 
+SLOW_START_SECONDS: Final = 20.0
+"""Within which a replica that became Ready gets its full share of the gateway's requests."""
+
 # The gateway's own metrics (labels namespace, service).
 METRIC_GATEWAY_ARRIVALS: Final = "millrace_gateway_requests_received_total"
 METRIC_GATEWAY_FINISHED: Final = "millrace_gateway_requests_finished_total"  # label outcome

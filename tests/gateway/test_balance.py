@@ -1,4 +1,5 @@
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 
 from millrace_gateway.balance import Balancer
 from millrace_gateway.objects import Replica, ServiceKey
+from millrace_runtime.contract import SLOW_START_SECONDS
 
 REPLICAS = tuple(
     Replica(f"p{i}", ServiceKey("a", "chat"), f"p{i}", f"127.9.8.{i}", is_ready=True) for i in range(3)
@@ -56,6 +58,57 @@ def test_when_all_are_suspect_each_is_asked_all_the_same() -> None:
     for replica in REPLICAS:
         balancer.suspect(replica, 0.0)
     assert {balancer.pick(REPLICAS, (), 1.0) for _ in range(3)} == set(REPLICAS)
+
+
+def test_a_clock_that_was_set_back_makes_nobody_suspect_for_long() -> None:
+    balancer = Balancer(2.0)
+    balancer.suspect(REPLICAS[0], 4000.0)
+    assert {balancer.pick(REPLICAS, (), 400.0) for _ in range(3)} == set(REPLICAS)
+
+
+def send(balancer: Balancer, held: ExitStack, replicas: list[Replica], times: list[float]) -> list[str]:
+    """Send a request at each time, which all stay in flight; return who got them."""
+    picked = []
+    for now in times:
+        replica = balancer.pick(replicas, (), now)
+        assert replica is not None
+        held.enter_context(balancer.count_request(replica))
+        picked.append(replica.uid)
+    return picked
+
+
+def test_a_new_replica_gets_a_share_that_grows_and_no_rush() -> None:
+    balancer, begin = Balancer(2.0), 1000.0
+    with ExitStack() as held:
+        send(balancer, held, list(REPLICAS[:2]), [begin] * 100)
+        new = replace(REPLICAS[2], ready_at=begin)
+        replicas = [*REPLICAS[:2], new]
+        times = [begin + 0.1 * i for i in range(50)]
+        share = send(balancer, held, replicas, times).count(new.uid)
+        assert 5 <= share <= 1 + 75 * 5 / SLOW_START_SECONDS
+        later = send(balancer, held, replicas, [begin + SLOW_START_SECONDS] * 20)
+        assert later == [new.uid] * 20
+
+
+def test_a_new_replica_of_an_idle_service_does_not_go_first_but_takes_part() -> None:
+    balancer = Balancer(2.0)
+    replicas = [*REPLICAS[:2], replace(REPLICAS[2], ready_at=1000.0)]
+    assert {balancer.pick(replicas, (), 1010.0).uid for _ in range(10)} == {"p0", "p1"}
+    with balancer.count_request(replicas[0]), balancer.count_request(replicas[1]):
+        assert balancer.pick(replicas, {"p0"}, 1015.0) == replicas[2]
+
+
+def test_replicas_that_are_all_new_take_turns() -> None:
+    balancer = Balancer(2.0)
+    replicas = [replace(replica, ready_at=1000.0) for replica in REPLICAS]
+    assert {balancer.pick(replicas, (), 1000.0) for _ in range(3)} == set(replicas)
+
+
+@pytest.mark.parametrize("ahead", [30.0, 86_400.0])
+def test_one_whose_node_has_a_clock_that_is_ahead_gets_its_requests(ahead: float) -> None:
+    balancer = Balancer(2.0)
+    replicas = [*REPLICAS[:2], replace(REPLICAS[2], ready_at=1000.0 + ahead)]
+    assert {balancer.pick(replicas, (), 1000.0) for _ in range(3)} == set(replicas)
 
 
 @given(st.lists(st.booleans()))

@@ -15,9 +15,12 @@ from millrace_operator.autoscale.simulate.engine import Answer, Engine
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.nodes import Node, Nodes
+from millrace_runtime.contract import SLOW_START_SECONDS
 
 DRAIN_SECONDS = 600.0
 """Within which what was begun has to end, as a draining replica has it (`millrace serve --drain-seconds`)."""
+LEAST_SHARE = 0.01
+"""Of a full one: what a pod begins with."""
 _count_in_flight = attrgetter("engine.num_in_flight")
 
 
@@ -39,7 +42,8 @@ class Pod:
 class Service:
     """The pods of one service behind a gateway that asks the one with the fewest requests in flight.
 
-    Those with equally few take turns, and of those with equally little to do the youngest goes first.
+    A pod that is new begins with a small share, as in `millrace_gateway/balance.py`. Those with equally few
+    take turns, and of those with equally little to do the youngest goes first.
     """
 
     def __init__(
@@ -109,10 +113,18 @@ class Service:
         if not self.ready:
             self.num_refused += 1
             return
-        fewest = min(map(_count_in_flight, self.ready))
-        idlest = [pod for pod in self.ready if pod.engine.num_in_flight == fewest]
+        loads = [self._find_load(pod) for pod in self.ready]
+        least = min(loads)
+        idlest = [pod for pod, load in zip(self.ready, loads, strict=True) if load == least]
         self._turn += 1
         idlest[self._turn % len(idlest)].engine.submit(request)
+
+    def _find_load(self, pod: Pod) -> float:
+        """Return a pod's requests in flight with one more, by the share that it is to have."""
+        assert pod.ready_at is not None
+        age = self._agenda.now - pod.ready_at
+        share = max(age / SLOW_START_SECONDS, LEAST_SHARE) if age < SLOW_START_SECONDS else 1.0
+        return (pod.engine.num_in_flight + 1) / share
 
     def remove_drained(self) -> None:
         """Let pods go that have finished what they had."""

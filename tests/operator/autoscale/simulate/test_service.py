@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from millrace_gateway.balance import find_share
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.engine import Answer
 from millrace_operator.autoscale.simulate.hardware import Hardware
@@ -245,3 +246,18 @@ def test_a_count_that_changes_in_a_rollout_is_followed() -> None:
 def test_more_replicas_than_the_cluster_holds_are_refused_at_the_start() -> None:
     with pytest.raises(ValueError, match="write fewer"):
         World(4, capacity=3)
+
+
+def test_a_new_pod_gets_the_share_that_the_gateway_gives_it() -> None:
+    """A hundred requests a pod, and one pod more; all that comes then stays."""
+    world = World(2)
+    world.submit(200, tokens=100_000)
+    world.service.scale(3)
+    world.agenda.run_until(60.5)
+    new = world.service.ready[-1]
+    shares = []
+    for second in range(1, 31):
+        world.agenda.run_until(60.0 + second)
+        world.submit(10, tokens=100_000)
+        shares.append(new.engine.num_in_flight / world.service.ready[0].engine.num_in_flight)
+    assert shares == [pytest.approx(find_share(second), abs=0.05) for second in range(1, 31)]
