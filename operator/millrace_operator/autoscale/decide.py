@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from millrace_operator.autoscale.budget import find_burn, spend
-from millrace_operator.autoscale.capacity import Replica, find_capacity, find_infeasible, list_reachable
+from millrace_operator.autoscale.capacity import (
+    Demand,
+    Replica,
+    find_capacity,
+    find_infeasible,
+    list_reachable,
+)
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
 from millrace_operator.autoscale.forecast import Arrivals
@@ -13,7 +19,7 @@ from millrace_operator.autoscale.memory import Memory, Recommendation, remember
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.pacing import Pace, pace
 from millrace_operator.autoscale.policy import Policy
-from millrace_operator.autoscale.situation import Estimate, Situation
+from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situation
 
 LONGEST_STAY = 1800.0
 """Seconds that a request is taken to stay in a replica at most."""
@@ -21,9 +27,8 @@ FUTILE = 2
 """Steps of feedback in turn that did not help, after which it asks for no more."""
 HELPED = 0.9
 """Of the burn before a step of feedback: what is left if it helped."""
-OVERRULED = 1.05
-"""Times what the present replicas carry, by the model: what it is asked for once feedback overruled it."""
 LARGEST_CORRECTION = 3.0
+CORRECTION_STEP = 1.05
 CORRECTION_SECONDS = 3600.0
 """In which two thirds of a correction are forgotten."""
 KV_USAGE_LIMIT = 0.85
@@ -65,8 +70,8 @@ def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Sit
     feasible = list_reachable(replica, policy.objectives) if replica else []
     current = max(signals.fleet.current, 1)
     capacity = find_capacity(replica, feasible, current) if replica else None
-    load, planned = (forecast.load, forecast.planned) if forecast else (None, None)
-    estimate = Estimate(load, planned, replica, capacity, infeasible, _violations(signals))
+    load, demand = forecast or (None, None)
+    estimate = Estimate(load, demand, replica, capacity, infeasible, _violations(signals))
     situation = Situation(policy, signals, memory, estimate, now)
     situation = replace(situation, memory=_note_knowledge(situation))
     return replace(situation, memory=_spend(situation))
@@ -144,11 +149,12 @@ def _candidates(situation: Situation) -> dict[str, int]:
 def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
     """Yield what the forecast load needs, and the present load with the queue worked off in time."""
     estimate, waiting = situation.estimate, situation.signals.waiting
-    if estimate.forecast is not None and (count := situation.count_for(estimate.forecast)) is not None:
+    if situation.demand and (count := situation.count_for(situation.demand)) is not None:
         yield "forecast", count
     if waiting:
         drain_seconds = max(situation.policy.drain_seconds, situation.memory.outlook.stay_seconds)
-        drain = (estimate.rate or 0.0) + waiting / drain_seconds
+        coming = estimate.demand.expected if estimate.demand else 0.0
+        drain = Demand(coming + waiting / drain_seconds).times(situation.memory.correction)
         if (count := situation.count_for(drain)) is not None:
             yield "queue", count
 
@@ -199,15 +205,27 @@ def _correct(situation: Situation, candidates: Mapping[str, int]) -> float:
     """Return how much more to ask of the model: more when feedback had to overrule it, less as time goes by.
 
     Without that the count would fall to the model's again, and the objective be missed again. Where there are
-    many more replicas than the model asks for, they are late for another reason than its promise.
+    many more replicas than the model asks for, they are late for another reason than its promise, and so they
+    are where some of those asked for do not serve.
     """
     correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
     is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
-    if estimate.capacity and estimate.forecast and is_overruled:
-        carried = situation.current * estimate.capacity.rate
-        return min(max(correction, OVERRULED * carried / estimate.forecast), LARGEST_CORRECTION)
+    is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
+    if estimate.demand and is_overruled and is_whole:
+        return max(correction, _find_correction(situation, estimate.demand))
     forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
     return 1 + (correction - 1) * forgotten
+
+
+def _find_correction(situation: Situation, demand: Demand) -> float:
+    """Return how much more to ask of the model, that it asks for more than the present replicas."""
+    correction = 1.0
+    while correction < LARGEST_CORRECTION:
+        count = situation.count_for(demand.times(correction))
+        if count is None or count > situation.current:
+            return correction
+        correction *= CORRECTION_STEP
+    return LARGEST_CORRECTION
 
 
 def _judge_feedback(
@@ -229,12 +247,15 @@ def _record(situation: Situation, desired: int, wanted: int, candidates: Mapping
     burn, futile = _judge_feedback(situation, desired, candidates)
     recommendations = memory.recommendations
     if memory.informed_since is not None:
-        window = situation.down_window_seconds
-        kept = [past for past in recommendations if now - past.at <= window]
-        recommendations = (*kept, Recommendation(now, situation.bound(wanted)))
+        window, latest = situation.down_window_seconds, Recommendation(now, situation.bound(wanted))
+        kept = [
+            past for past in recommendations if now - past.at <= window and past.replicas > latest.replicas
+        ]
+        recommendations = (*kept, latest)
     return replace(
         memory,
         recommendations=recommendations,
+        flaps=_note_flap(situation, desired),
         settled_since=_find_settled_since(situation, desired),
         correction=_correct(situation, candidates),
         feedback_burn=burn,
@@ -242,6 +263,14 @@ def _record(situation: Situation, desired: int, wanted: int, candidates: Mapping
         infeasible=estimate.infeasible,
         waiting=None if situation.signals.silent else situation.signals.waiting,
     )
+
+
+def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
+    """Return when counts were raised soon after they had fallen, with this one; each fall counts once."""
+    flaps, lowered = situation.flaps, situation.memory.lowered_at
+    if desired <= situation.current or lowered is None or situation.now - lowered > FLAP_SECONDS:
+        return flaps
+    return flaps if flaps and flaps[-1] >= lowered else (*flaps, situation.now)
 
 
 def _find_settled_since(situation: Situation, desired: int) -> float | None:

@@ -34,6 +34,7 @@ class Memory:
     """The one that the model speaks of."""
     outlook: Outlook = field(default_factory=Outlook)
     recommendations: tuple[Recommendation, ...] = ()
+    """Those that no later one reaches, the largest first: the first is the largest of the window."""
     informed_since: float | None = None
     """Since when no signal was missing. Scale-down waits until this covers its window."""
     count: int | None = None
@@ -63,6 +64,8 @@ class Memory:
     """When each pod that exists was first seen, Ready or not."""
     correction: float = 1.0
     """How much more than the load the model is asked for, since it promised too much."""
+    flaps: tuple[float, ...] = ()
+    """When the count was raised soon after it had fallen, of late."""
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
     waiting: float | None = None

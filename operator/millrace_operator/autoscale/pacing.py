@@ -38,10 +38,10 @@ def _pace_down(situation: Situation, bounded: int) -> Pace:
     obstacle = _find_obstacle(situation, floor)
     if obstacle:
         return Pace(current, (obstacle,))
-    lower = max(floor, current - max(1, current // 10))
-    if not _fits(situation, lower):
-        return Pace(current, ("deadBand",))
-    return Pace(lower, ("scaleDownRate",) if lower > floor else ())
+    limits = {"scaleDownRate": current - max(1, current // 10), "deadBand": _find_sure(situation)}
+    limit = max(limits, key=lambda name: limits[name])
+    lower = min(max(floor, limits[limit]), current)
+    return Pace(lower, (limit,) if lower > floor else ())
 
 
 def _find_obstacle(situation: Situation, floor: int) -> str | None:
@@ -62,13 +62,12 @@ def _find_obstacle(situation: Situation, floor: int) -> str | None:
     return None
 
 
-def _fits(situation: Situation, replicas: int) -> bool:
-    """Whether so many replicas surely suffice, for somewhat more than the load that is expected.
+def _find_sure(situation: Situation) -> int:
+    """Return how many replicas surely suffice, for somewhat more than the load that is expected.
 
     What is likely adds replicas, and only what is sure lets them go.
     """
-    forecast = situation.estimate.forecast
-    if forecast is None:
-        return True
-    count = situation.count_for((1 + situation.policy.dead_band) * forecast, surely=True)
-    return count is None or count <= replicas
+    demand = situation.demand
+    if demand is None:
+        return 1
+    return situation.count_for(demand.times(1 + situation.policy.dead_band), surely=True) or 1

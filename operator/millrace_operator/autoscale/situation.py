@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from millrace_operator.autoscale.budget import SPENT_SECONDS
-from millrace_operator.autoscale.capacity import Capacity, Replica, find_count, list_reachable
+from millrace_operator.autoscale.capacity import Capacity, Demand, Replica, find_count, list_reachable
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
@@ -16,6 +16,14 @@ MOST_DOUBT = 0.5
 STUCK = 2.0
 """Cold starts after which a replica that is not Ready is not taken for starting any more."""
 COLD_STARTS_OF_WINDOW = 1.5
+FLAP_SECONDS = 600.0
+"""A count that is raised so soon after it fell fell too early."""
+FLAPS_REMEMBERED = 10_800.0
+"""Seconds."""
+FLAPS_BORNE = 1
+"""Of the remembered ones."""
+RESTLESS = 3.0
+"""Times as long as usual a lower count must have been enough where there were more flaps."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,8 @@ class Estimate:
     """What the model says of the present load."""
 
     rate: float | None
-    forecast: float | None
+    demand: Demand | None
+    """What is to be planned for."""
     replica: Replica | None = None
     """What one replica does; None while it is not known."""
     capacity: Capacity | None = None
@@ -32,6 +41,11 @@ class Estimate:
     """Objectives that an idle replica misses."""
     violated: tuple[str, ...] = ()
     """Objectives missed as measured."""
+
+    @property
+    def forecast(self) -> float | None:
+        """Requests per second to plan for: as many as may come."""
+        return self.demand.planned if self.demand else None
 
     @property
     def per_replica(self) -> float | None:
@@ -83,11 +97,18 @@ class Situation:
     def down_window_seconds(self) -> float:
         """How long a lower count must have been enough before there is one.
 
-        At least what a rate looks back, and half as long again as it would take to get a replica back.
+        At least what a rate looks back, and half as long again as it would take to get a replica back. Longer
+        where the load comes and goes, as was seen by counts that fell too early.
         """
         policy, cold_start = self.policy, self.memory.cold_start_seconds or 0.0
         rate = policy.windows.rate + policy.tick_seconds
-        return max(policy.scale_down_window_seconds, rate, COLD_STARTS_OF_WINDOW * cold_start)
+        window = policy.scale_down_window_seconds * (RESTLESS if len(self.flaps) > FLAPS_BORNE else 1.0)
+        return max(window, rate, COLD_STARTS_OF_WINDOW * cold_start)
+
+    @property
+    def flaps(self) -> tuple[float, ...]:
+        """When the count was raised soon after it had fallen, as far as that is remembered."""
+        return tuple(at for at in self.memory.flaps if self.now - at < FLAPS_REMEMBERED)
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -112,7 +133,12 @@ class Situation:
         signals = self.signals
         return signals.arrival_rate == 0 and signals.running == 0 and signals.waiting == 0
 
-    def count_for(self, rate: float, *, surely: bool = False) -> int | None:
+    @property
+    def demand(self) -> Demand | None:
+        """What the model is asked for: the load to plan for, corrected by what it promised too much."""
+        return self.estimate.demand.times(self.memory.correction) if self.estimate.demand else None
+
+    def count_for(self, demand: Demand, *, surely: bool = False) -> int | None:
         """Return how many replicas keep the objectives at a load; None while that is not known.
 
         `surely`: also when steps take as much longer than the model says as it may err.
@@ -124,8 +150,7 @@ class Situation:
         if surely:
             replica = replace(replica, model=replica.model.slow(self._find_doubt(replica)))
         objectives = list_reachable(replica, reachable)
-        rate *= self.memory.correction
-        return find_count(replica, objectives, rate, BEYOND_MAXIMUM * self.policy.max_replicas)
+        return find_count(replica, objectives, demand, BEYOND_MAXIMUM * self.policy.max_replicas)
 
     def _find_doubt(self, replica: Replica) -> float:
         """Return the part by which the batch that is planned may take longer."""

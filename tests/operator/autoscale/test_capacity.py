@@ -1,8 +1,16 @@
+import math
 from dataclasses import replace
 
 import pytest
 
-from millrace_operator.autoscale.capacity import Fleet, Replica, find_capacity, find_count, find_infeasible
+from millrace_operator.autoscale.capacity import (
+    Demand,
+    Fleet,
+    Replica,
+    find_capacity,
+    find_count,
+    find_infeasible,
+)
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
 
@@ -71,10 +79,29 @@ def test_more_replicas_carry_more_each_since_chance_evens_out() -> None:
 def test_counts_the_least_replicas_among_which_a_load_fits() -> None:
     objectives = (objective(1.0),)
     for rate in (0.1, 5.0, 12.0, 50.0):
-        count = find_count(REPLICA, objectives, rate, 1000)
+        count = find_count(REPLICA, objectives, Demand(rate), 1000)
         assert Fleet(REPLICA, count, rate).find_limit(objectives) is None
         assert count == 1 or Fleet(REPLICA, count - 1, rate).find_limit(objectives) is not None
-    assert find_count(REPLICA, objectives, 1e6, 40) == 40
+    assert find_count(REPLICA, objectives, Demand(1e6), 40) == 40
+
+
+def test_each_kind_of_chance_at_its_worst_alone_is_borne_and_both_together_are_not_asked_for() -> None:
+    objectives = (objective(1.0),)
+    savings = []
+    for expected in range(5, 100):
+        demand = Demand(expected, 1.5 * math.sqrt(expected))
+        count = find_count(REPLICA, objectives, demand, 1000)
+        assert Fleet(REPLICA, count, expected).find_limit(objectives) is None
+        assert Fleet(REPLICA, count, demand.planned, chance=0.0).find_limit(objectives) is None
+        savings.append(find_count(REPLICA, objectives, Demand(demand.planned), 1000) - count)
+    assert (min(savings), max(savings)) == (0, 1)
+    assert 20 <= sum(savings) <= 75
+
+
+def test_a_larger_margin_never_asks_for_fewer() -> None:
+    objectives = (objective(1.0),)
+    counts = [find_count(REPLICA, objectives, Demand(12.0, margin / 4), 1000) for margin in range(100)]
+    assert counts == sorted(counts)
 
 
 def test_prompts_of_many_lengths_are_late_more_often_than_equal_ones() -> None:

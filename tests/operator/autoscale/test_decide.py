@@ -1,5 +1,6 @@
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective, Policy, PolicyError
+from millrace_operator.autoscale.situation import FLAPS_REMEMBERED
 from millrace_operator.autoscale.windows import fit_windows
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
@@ -132,13 +134,64 @@ def test_ten_percent_of_a_large_fleet_go_at_once() -> None:
 
 def test_a_step_down_that_would_be_tight_waits() -> None:
     """Two replicas would do for all of these loads, but for the last not for a fifth more."""
-    found = [decide(POLICY, seen(3, rate), remembered(), 0.0)[0] for rate in (1.0, 3.2, 4.3)]
+    found = [decide(POLICY, seen(3, rate), remembered(), 0.0)[0] for rate in (1.0, 3.7, 4.3)]
     assert [decision.candidates["forecast"] for decision in found] == [1, 2, 2]
     assert [(decision.desired, decision.binding) for decision in found] == [
         (2, "scaleDownRate"),
         (2, "forecast"),
         (3, "deadBand"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "desired", "binding"), [(200.0, 81, "scaleDownRate"), (210.0, 85, "deadBand")]
+)
+def test_a_large_fleet_goes_down_as_far_as_surely_suffices(rate: float, desired: int, binding: str) -> None:
+    """It kept all where a whole step down would have been tight, though most of it was not."""
+    decision, _ = decide(replace(POLICY, max_replicas=200), seen(90, rate), remembered(), 0.0)
+    assert (decision.desired, decision.binding) == (desired, binding)
+
+
+def swing(policy: Policy, rates: Sequence[float], seconds: float, memory: Memory) -> Memory:
+    """Let each rate last for so many seconds, and follow every decision at once."""
+    count, now = 3, 0.0
+    for rate in rates:
+        for _ in range(int(seconds / policy.tick_seconds)):
+            decision, memory = decide(policy, seen(count, rate), memory, now)
+            count, now = decision.desired, now + policy.tick_seconds
+    return memory
+
+
+def test_a_load_that_comes_and_goes_is_waited_for_longer() -> None:
+    """Every five minutes; a count that fell is soon raised again."""
+    policy = replace(POLICY, scale_down_window_seconds=180.0)
+    restless = swing(policy, (1.0, 8.0) * 3, 300.0, remembered(informed_since=-1000.0))
+    assert len(restless.flaps) == 2  # the third time it did not fall
+    calm = swing(policy, (1.0, 8.0), 300.0, remembered(informed_since=-1000.0))
+    assert len(calm.flaps) == 1
+    later = 6 * 300.0 + FLAPS_REMEMBERED
+    _, rested = decide(policy, seen(3, 8.0), replace(restless, lowered_at=None), later)
+    assert rested.flaps == ()
+
+
+def test_of_what_was_recommended_only_what_may_still_count_is_kept() -> None:
+    memory = remembered(informed_since=-1000.0)
+    for tick, rate in enumerate([8.0, 20.0, 9.0, 7.0, 8.0, 1.0] * 3):
+        _, memory = decide(replace(POLICY, scale_down_window_seconds=600), seen(9, rate), memory, 2.0 * tick)
+        counts = [past.replicas for past in memory.recommendations]
+        assert counts == sorted(set(counts), reverse=True)
+    assert len(memory.recommendations) <= 3
+
+
+def test_a_queue_is_worked_off_while_as_many_come_as_are_expected() -> None:
+    """It was reckoned with the load of the last half a minute, which a sudden rise is slow to show in."""
+    before = replace(CALM, load=4.0, average=4.0, stay_seconds=60.0, seen_at=-2.0)
+    signals = seen(2, 4.0, recent_arrivals_per_second=16.0, waiting=60.0)
+    decision, _ = decide(POLICY, signals, remembered(outlook=before), 0.0)
+    assert decision.estimate.rate == pytest.approx(4.5, abs=0.5)
+    assert decision.estimate.demand is not None
+    assert decision.estimate.demand.expected > 8.0
+    assert decision.candidates["queue"] > decision.candidates["forecast"]
 
 
 @pytest.mark.parametrize("missing", ["arrivals_per_second", "waiting", "running"])
@@ -482,6 +535,16 @@ def test_many_more_replicas_than_needed_say_nothing_of_the_model() -> None:
     for tick in range(120):
         _, memory = decide(policy, seen(6, 1.5, latencies=late()), memory, 2.0 * tick)
     assert memory.correction == 1.0
+
+
+def test_replicas_that_do_not_serve_say_nothing_of_the_model() -> None:
+    """Four of eight have been Pending for an hour, for want of room."""
+    full = seen(8, 8.0, latencies=late(), fleet=fleet(8, 4))
+    memory = remembered(first_seen=dict.fromkeys(full.fleet.revisions, -3600.0), spent={TTFT.name: 200.0})
+    memory = replace(memory, settled_since=-1000.0)
+    decision, after = decide(POLICY, full, memory, 0.0)
+    assert "feedback" in decision.candidates
+    assert after.correction == 1.0
 
 
 def test_while_prometheus_does_not_say_how_late_requests_are_no_count_falls() -> None:

@@ -42,7 +42,7 @@ def test_it_has_each_figure_that_is_known() -> None:
     found = gather(SEEN)
     assert found["observedAt"] == "1970-01-01T00:16:40Z"
     assert found["oldestSampleAt"] == "1970-01-01T00:16:38Z"
-    assert (found["arrivalsPerSecond"], found["forecastPerSecond"]) == ("14.2", "18")
+    assert (found["arrivalsPerSecond"], found["forecastPerSecond"]) == ("14.2", "17.2")
     assert (found["running"], found["waiting"]) == (5, 3)
     assert {"name": "forecast", "replicas": 5} in found["candidates"]  # type: ignore[operator]
     assert found["model"] == {

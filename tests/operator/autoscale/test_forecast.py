@@ -65,7 +65,7 @@ def test_one_known_window_is_enough() -> None:
 @pytest.mark.parametrize("rate", [0.5, 5.0, 50.0])
 def test_a_steady_load_is_planned_with_what_chance_may_add(rate: float) -> None:
     outlooks = list(watch(draw_arrivals(lambda _: rate, 1, 3, 3000.0), 3000.0))
-    planned = [told(outlook).planned for outlook in outlooks[-500:]]
+    planned = [told(outlook).demand.planned for outlook in outlooks[-500:]]
     assert rate < sum(planned) / len(planned) < rate + 1.2 * rate**0.5
     assert max(planned) < 1.6 * sum(planned) / len(planned)
 
@@ -73,14 +73,14 @@ def test_a_steady_load_is_planned_with_what_chance_may_add(rate: float) -> None:
 def test_a_jump_beyond_chance_counts_at_once() -> None:
     outlooks = list(watch(draw_arrivals(lambda at: 4.0 if at < 1000 else 12.0, 1, 5, 1100.0), 1080.0))
     before, after = outlooks[469], outlooks[484]  # at 998 and 1028 s
-    assert told(before).planned < 8.0
-    assert told(after).planned > 10.0
+    assert told(before).demand.planned < 8.0
+    assert told(after).demand.planned > 10.0
 
 
 def test_a_burst_of_a_service_whose_requests_come_in_bursts_changes_little() -> None:
     """Sixteen at once, every half a minute or so, of which each stays for two minutes."""
     outlooks = list(watch(draw_arrivals(lambda _: 0.5, 16, 7, 7000.0), 7000.0, stay=120.0))
-    planned = [told(outlook).planned for outlook in outlooks[-1500:]]
+    planned = [told(outlook).demand.planned for outlook in outlooks[-1500:]]
     rates = [told(outlook).load for outlook in outlooks[-1500:]]
     assert outlooks[-1].dispersion > 5
     assert max(planned) < 1.8 * max(rates)
@@ -95,7 +95,7 @@ def test_what_is_there_stays_for_as_long_as_requests_do() -> None:
     for tick in range(100, 150):
         outlook = look(outlook, TICK * tick, 0.0, stay=200.0)
     assert 4.0 < told(outlook).load < 6.0
-    assert told(outlook).planned >= told(outlook).load
+    assert told(outlook).demand.planned >= told(outlook).load
 
 
 def test_what_forecasts_were_short_of_is_kept_in_reserve() -> None:
@@ -105,7 +105,7 @@ def test_what_forecasts_were_short_of_is_kept_in_reserve() -> None:
         rate = 2.0 + 2.0 * (tick // 180 % 5)
         outlook = look(outlook, TICK * tick, rate)
         if tick % 180 == 179 and tick > 1800 and rate < 10:
-            low.append(told(outlook).planned - (rate + 2.0))
+            low.append(told(outlook).demand.planned - (rate + 2.0))
     assert min(low) > -1.0
     assert max(low) < 3.0
 
@@ -114,7 +114,7 @@ def test_a_load_that_never_surprises_needs_no_reserve() -> None:
     outlook = Outlook()
     for tick in range(20_000):
         outlook = look(outlook, TICK * tick, 8.0)
-    assert told(outlook).planned < 8.5
+    assert told(outlook).demand.planned < 8.5
 
 
 def test_a_stricter_promise_keeps_more_in_reserve() -> None:
@@ -135,7 +135,7 @@ def test_an_end_of_the_load_is_no_chance() -> None:
     outlook = Outlook()
     for tick in range(900):
         outlook = look(outlook, TICK * tick, 0.4 if tick < 600 else 0.0)
-    assert told(outlook).planned < 0.4
+    assert told(outlook).demand.planned < 0.4
 
 
 def test_a_margin_has_a_bound() -> None:
@@ -168,7 +168,7 @@ def test_a_night_without_load_forgets_no_reserve() -> None:
     for tick in range(5000):
         outlook = look(outlook, TICK * tick, 0.0)
     assert outlook.error.quantile == 2.0
-    assert told(outlook).planned == 0.0
+    assert told(outlook).demand.planned == 0.0
 
 
 def test_windows_of_equal_length_say_nothing_of_bursts() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace_operator.autoscale.simulate.policies.clairvoyant import BAR
 from millrace_operator.autoscale.simulate.run import simulate
 from millrace_operator.autoscale.simulate.scalers import Static
 from millrace_operator.autoscale.simulate.traces import AZURE_HEAD
@@ -60,6 +61,20 @@ def test_prometheus_is_out_for_ten_minutes_around_the_peak() -> None:
         False, True, True, True, False,
     ]  # fmt: skip
     assert list_faults(workload)["loss"].lost_share == 0.5
+
+
+@pytest.mark.parametrize("workload", DRAWN, ids=lambda workload: workload.name)
+def test_an_idle_replica_is_in_time_with_the_longest_request(workload: Workload) -> None:
+    """Otherwise some were late with any number of replicas, and 99 % no question of scaling."""
+    longest = max(islice(workload.requests(seed=1), 20_000), key=lambda request: request.prompt_tokens)
+    alone = [longest._replace(at=300.0 * turn) for turn in range(100)]
+    setting = replace(workload.setting(seed=1), initial_replicas=1)
+    assert simulate(setting, Static(1), alone, 30_000).attainment(workload.objectives) >= 0.99
+
+
+def test_the_objectives_are_the_bar_by_which_autoscalers_are_compared() -> None:
+    stated = {objective.percentile for workload in DRAWN for objective in workload.objectives}
+    assert stated == {round(100 * BAR)}
 
 
 @pytest.mark.slow
