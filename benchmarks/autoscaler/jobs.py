@@ -16,6 +16,8 @@ from millrace_operator.autoscale.simulate.run import Run
 from millrace_operator.autoscale.simulate.workloads import OUTAGE_SECONDS, TRACE_SECONDS, Workload
 
 SHORT_SECONDS = 600.0
+TUNED_SECONDS = 43_200.0
+"""Of a day, from its night to its peak: a knob is chosen by half of it."""
 SEEDS = {"tune": 1, "report": 2}
 
 Part = Literal["tune", "report"]
@@ -71,6 +73,8 @@ class Bench:
         else:
             assert self.data is not None
             workload = (workloads.conversation if name == "W2" else workloads.code)(self.data, begin, end)
+        if part == "tune" and workload.seconds > TUNED_SECONDS:
+            workload = replace(workload, seconds=TUNED_SECONDS)
         if self.is_short:
             seconds = min(workload.seconds, SHORT_SECONDS)
             workload = replace(workload, seconds=seconds, peak_at=seconds / 2)

@@ -23,6 +23,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 """How each workload is run."""
 DAYS = ("W4", "W5")
+BRIEF = ("W1", "W2")
+"""On these, which take seconds each, peers are run with all variations too."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def list_reports(
     jobs = [Job(name, CLAIRVOYANT) for name in names if name in JUDGED]
     for policy, value in chosen.items():
         for name in names:
-            variations = VARIATIONS.values() if name in JUDGED else [{}]
+            is_varied = name in (JUDGED if policy == OURS else BRIEF)
+            variations = VARIATIONS.values() if is_varied else [{}]
             jobs += [Job(name, policy, value, **other) for other in variations]
     return jobs + [Job(name, policy, knob.value) for (policy, name), knob in tuned.items()]
 
@@ -166,15 +169,25 @@ def _render_cell(share: float, replicas: float) -> str:
 
 def render_variations(outcome: Outcome) -> list[str]:
     """Return how each policy bears other cold starts, slow scrapes and faults: its worst workload."""
+    brief = [name for name in outcome.judged if name in BRIEF]
     lines = [f"{'':18} " + " ".join(f"{name:>13}" for name in VARIATIONS)]
-    for policy in (OURS, *PEERS):
-        cells = [
-            _render_cell(attain(varied), average(varied))
-            for other in VARIATIONS.values()
-            if (varied := [outcome.of(policy, name, **other) for name in outcome.judged])
-        ]
-        lines.append(f"{policy:18} " + " ".join(f"{cell:>13}" for cell in cells))
-    return [*lines, "Each with the share in time on the worst workload, and the replicas on average."]
+    if brief != list(outcome.judged):
+        lines.append(_render_varied(outcome, OURS, outcome.judged, f"{OURS}, all"))
+    if brief:
+        lines += [_render_varied(outcome, policy, brief, policy) for policy in (OURS, *PEERS)]
+    return [
+        *lines,
+        "Each with the share in time on the worst workload, and the replicas on average.",
+        f"Where a row does not say all, on {' and '.join(brief) or 'no other'}.",
+    ]
+
+
+def _render_varied(outcome: Outcome, policy: str, names: Sequence[str], title: str) -> str:
+    cells = []
+    for other in VARIATIONS.values():
+        varied = [outcome.of(policy, name, **other) for name in names]
+        cells.append(_render_cell(attain(varied), average(varied)))
+    return f"{title:18} " + " ".join(f"{cell:>13}" for cell in cells)
 
 
 def describe_runs(outcome: Outcome) -> list[dict[str, Any]]:

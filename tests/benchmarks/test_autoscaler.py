@@ -109,9 +109,22 @@ def test_variations_show_what_each_of_them_costs_on_the_worst_workload() -> None
     found = dict(outcome.results)
     found[Job("W4", OURS, cold_start=300.0)] = replace_result(attainment=0.9, average_replicas=6.0)
     lines = render_variations(replace(outcome, results=found))
-    ours = next(line for line in lines if line.startswith(OURS))
+    ours, brief = (line for line in lines if line.startswith(OURS))
+    assert ours.startswith(f"{OURS}, all")
     assert ours.count("90.00%  5.00") == 1
     assert ours.count("100.00%  4.00") == len(VARIATIONS) - 1
+    assert brief.count("100.00%  4.00") == len(VARIATIONS)
+
+
+def test_peers_are_not_varied_on_whole_days() -> None:
+    jobs = fill_outcome().results
+    varied = {(job.policy == OURS, job.workload) for job in jobs if job.fault}
+    assert varied == {(True, "W1"), (True, "W4"), (False, "W1")}
+
+
+def test_knobs_are_chosen_by_half_a_day_and_compared_on_a_whole_one() -> None:
+    bench = Bench(None, is_short=False)
+    assert bench.find_workload("W4", "tune").seconds == bench.find_workload("W4", "report").seconds / 2
 
 
 @pytest.mark.parametrize("policy", PEERS)

@@ -116,7 +116,9 @@ class Prometheus:
 
     def _scrape(self, pod: Pod) -> bool:
         """Scrape a pod. The series of one that is gone end with a mark, if Prometheus is up to write it."""
-        series, is_there = self._targets[pod], pod in self._service.pods
+        series, is_there = self._targets.get(pod), pod in self._service.pods
+        if series is None:
+            return False  # it was gone before its first scrape
         if not self._is_up():
             return is_there
         if not is_there or pod.ready_at is None:
