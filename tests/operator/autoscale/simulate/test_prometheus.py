@@ -57,9 +57,9 @@ def test_a_steady_load_is_seen_as_it_is(interval: float) -> None:
 def test_a_pod_that_goes_before_it_was_scraped_once_is_forgotten() -> None:
     """One that is new has nothing to finish, and an autoscaler that changes its mind ends it."""
     world = World(Scraping(60.0), rate=0.1, windows=fit_windows(60.0))
-    world.see(10)
+    world.see(0.2)
     world.service.scale(1)
-    world.see(11)
+    world.see(0.4)
     signals = world.see(200)
     assert len(signals.reporting) == 1
 
