@@ -9,7 +9,7 @@ from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.words import name_objective, show_latency, show_rate
 from millrace_operator.resources.change_record import merge_changes, read_changes
 from millrace_operator.resources.conditions import parse_time
-from millrace_operator.resources.evidence_limits import NUM_CHANGES
+from millrace_operator.resources.evidence_limits import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
 from millrace_operator.resources.numbers import parse_number
 
 RATES = {
@@ -63,6 +63,7 @@ def _list_inputs(facts: Facts) -> Iterator[str]:
         for name, field in RATES.items():
             value = facts.figure(field)
             yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' req/s'}"
+        yield from _list_cautions(facts)
         tokens = facts.figure("generatedTokensPerSecond")
         yield f"  {'tokens':<12} {'unknown' if tokens is None else show_rate(tokens) + ' generated/s'}"
         for name in ("running", "waiting"):
@@ -77,6 +78,18 @@ def _list_inputs(facts: Facts) -> Iterator[str]:
         yield f"  REJECTED {one['signal']}: {one['reason']}"
 
 
+def _list_cautions(facts: Facts) -> Iterator[str]:
+    """Say why more is planned for than what is expected, and why the count falls late."""
+    margin, correction = facts.figure("marginPerSecond"), facts.figure("correction")
+    flaps = facts.evidence.get("flaps", 0)
+    if margin:
+        yield f"  {'margin':<12} {show_rate(margin)} req/s of the forecast, as earlier ones were too low"
+    if correction:
+        yield f"  {'correction':<12} {correction:.3g} times the forecast, as the model promised too much"
+    if flaps > FLAPS_BORNE:
+        yield f"  {'flaps':<12} {flaps} in three hours: the window for going down is three times as long"
+
+
 def _list_objectives(facts: Facts) -> Iterator[str]:
     for one in facts.objectives:
         measured = parse_number(one.get("measuredSeconds"))
@@ -86,8 +99,13 @@ def _list_objectives(facts: Facts) -> Iterator[str]:
             f"OBJECTIVE {name_objective(one['metric'], one['percentile'])} {one['state']} "
             f"for {facts.age(one.get('since')) or '?'}: {told}, "
             f"target {show_latency(parse_number(one.get('targetSeconds')))}, "
-            f"{'unknown' if samples is None else samples} requests"
+            f"{'unknown' if samples is None else samples} requests{_describe_budget(one)}"
         )
+
+
+def _describe_budget(objective: Obj) -> str:
+    spent = parse_number(objective.get("spentSeconds"))
+    return f", {spent:.0f} of {SPENT_SECONDS:.0f} s of burn until a replica is added" if spent else ""
 
 
 def _describe_model(model: Obj | None) -> str:

@@ -9,10 +9,9 @@ within seconds, a small one within minutes, and one that quiet minutes make up f
 from collections.abc import Iterable, Mapping
 
 from millrace_operator.autoscale.observation import Latency
+from millrace_operator.resources.evidence_limits import SPENT_SECONDS
 
 ALLOWED_BURN = 1.0
-SPENT_SECONDS = 120.0
-"""Of a burn of one beyond the allowed one, until a replica is asked for: 8 s of all requests at P95 late."""
 
 
 def find_burn(latency: Latency) -> float:

@@ -17,6 +17,9 @@ from millrace_operator.resources.evidence_limits import (
 )
 from millrace_operator.resources.numbers import render_number
 
+CORRECTED = 1.005
+"""A smaller correction is none."""
+
 
 def gather_evidence(
     policy: Policy, decision: Decision, signals: Signals, memory: Memory, at: float
@@ -35,6 +38,9 @@ def gather_evidence(
             "oldestSampleAt": None if oldest is None else render_time(oldest),
             "arrivalsPerSecond": render_number(signals.arrival_rate),
             "forecastPerSecond": render_number(estimate.forecast),
+            "marginPerSecond": render_number(estimate.demand.margin) if estimate.demand else None,
+            "correction": render_number(memory.correction) if memory.correction > CORRECTED else None,
+            "flaps": len(memory.flaps) or None,
             "generatedTokensPerSecond": render_number(signals.generated_tokens_per_second),
             "perReplicaPerSecond": render_number(estimate.per_replica),
             "limit": estimate.capacity.limit[:NAME_LENGTH] if estimate.capacity else None,
@@ -45,7 +51,7 @@ def gather_evidence(
                 for name, count in decision.candidates.items()
             ][:NUM_CANDIDATES],
             "limits": [limit[:NAME_LENGTH] for limit in decision.limits][:NUM_CANDIDATES],
-            "objectives": _show_objectives(policy, decision, signals),
+            "objectives": _show_objectives(policy, decision, signals, memory.spent),
             "model": _show_model(memory.model),
             "rejected": _show_rejected(signals.rejected),
         }
@@ -61,16 +67,25 @@ def _whole(count: float | None) -> int | None:
     return None if render_number(count) is None or count is None else round(count)
 
 
-def _show_objectives(policy: Policy, decision: Decision, signals: Signals) -> list[dict[str, Any]]:
+def _show_objectives(
+    policy: Policy, decision: Decision, signals: Signals, spent: Mapping[str, float]
+) -> list[dict[str, Any]]:
     infeasible = decision.estimate.infeasible
     measured = {latency.objective: latency for latency in signals.latencies}
     return [
-        _show_objective(objective, measured.get(objective), is_infeasible=objective.name in infeasible)
+        _show_objective(
+            objective,
+            measured.get(objective),
+            spent.get(objective.name),
+            is_infeasible=objective.name in infeasible,
+        )
         for objective in policy.objectives
     ]
 
 
-def _show_objective(objective: Objective, latency: Latency | None, *, is_infeasible: bool) -> dict[str, Any]:
+def _show_objective(
+    objective: Objective, latency: Latency | None, spent_seconds: float | None, *, is_infeasible: bool
+) -> dict[str, Any]:
     is_known = latency is not None and latency.is_known
     state = "Unknown"
     if is_known and latency is not None:
@@ -82,6 +97,7 @@ def _show_objective(objective: Objective, latency: Latency | None, *, is_infeasi
             "targetSeconds": render_number(objective.target_seconds),
             "measuredSeconds": render_number(latency.seconds) if latency and is_known else None,
             "samples": _whole(latency.num_samples) if latency else None,
+            "spentSeconds": render_number(spent_seconds),
             "state": "Infeasible" if is_infeasible else state,
         }
     )

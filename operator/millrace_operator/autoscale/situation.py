@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from millrace_operator.autoscale.budget import SPENT_SECONDS
 from millrace_operator.autoscale.capacity import Capacity, Demand, Replica, find_count, list_reachable
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
+from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
 
 BEYOND_MAXIMUM = 4
 """Up to how many times maxReplicas is looked for what a load needs."""
@@ -20,8 +20,6 @@ FLAP_SECONDS = 600.0
 """A count that is raised so soon after it fell fell too early."""
 FLAPS_REMEMBERED = 10_800.0
 """Seconds."""
-FLAPS_BORNE = 1
-"""Of the remembered ones."""
 RESTLESS = 3.0
 """Times as long as usual a lower count must have been enough where there were more flaps."""
 

@@ -6,3 +6,9 @@ NUM_REJECTED = 32
 NAME_LENGTH = 64
 REASON_LENGTH = 256
 WORDS_LENGTH = 1024
+
+# What two of its figures are compared with, here and by who reads them.
+SPENT_SECONDS = 120.0
+"""Of a burn of one beyond the allowed one, until a replica is asked for: 8 s of all requests at P95 late."""
+FLAPS_BORNE = 1
+"""Counts that fell too early. With more a lower count has to be enough for longer."""

@@ -64,6 +64,10 @@ class ObjectiveState(Part):
         default=None, description="The percentile over the last minute; absent without enough requests."
     )
     samples: int | None = Field(default=None, ge=0, description="Requests that were measured in that time.")
+    spent_seconds: NumberText | None = Field(
+        default=None,
+        description="Spent of its error budget beyond what is allowed: at 120 a replica more is asked for.",
+    )
     state: str = Field(
         json_schema_extra={"enum": ["Met", "Missed", "Unknown", "Infeasible"]},
         description="Met, Missed, Unknown (too few requests), or Infeasible (an idle replica misses it).",
@@ -102,7 +106,20 @@ class Evidence(Part):
     )
     arrivals_per_second: NumberText | None = Field(default=None, description="Requests a second.")
     forecast_per_second: NumberText | None = Field(
-        default=None, description="Requests a second expected after a cold start."
+        default=None, description="Requests a second expected after a cold start, at most."
+    )
+    margin_per_second: NumberText | None = Field(
+        default=None, description="The part of them that is there since earlier forecasts were too low."
+    )
+    correction: NumberText | None = Field(
+        default=None,
+        description="How many times that load is planned for, since the model promised too much; above 1.",
+    )
+    flaps: int | None = Field(
+        default=None,
+        ge=0,
+        description="Counts that were raised soon after they had fallen, in three hours: with two or more "
+        "the window for scaling down is three times as long.",
     )
     generated_tokens_per_second: NumberText | None = Field(
         default=None, description="Tokens a second that are generated: arrivals by an answer's mean length."

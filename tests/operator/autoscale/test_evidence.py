@@ -43,6 +43,8 @@ def test_it_has_each_figure_that_is_known() -> None:
     assert found["observedAt"] == "1970-01-01T00:16:40Z"
     assert found["oldestSampleAt"] == "1970-01-01T00:16:38Z"
     assert (found["arrivalsPerSecond"], found["forecastPerSecond"]) == ("14.2", "17.2")
+    assert found["marginPerSecond"] == "3.01"
+    assert not {"correction", "flaps"} & found.keys()
     assert (found["running"], found["waiting"]) == (5, 3)
     assert {"name": "forecast", "replicas": 5} in found["candidates"]  # type: ignore[operator]
     assert found["model"] == {
@@ -103,3 +105,12 @@ def test_long_reasons_are_cut() -> None:
         )
     )
     assert len(found["rejected"]) == 32  # type: ignore[arg-type]
+
+
+def test_it_says_why_more_is_planned_for_and_what_keeps_the_count_up() -> None:
+    spent = {POLICY.objectives[0].name: 64.2}
+    memory = Memory(model=FITTED, correction=1.21, flaps=(-20.0, -10.0), spent=spent, settled_since=-100.0)
+    decision, after = decide(POLICY, SEEN, memory, 0.0)
+    found = gather_evidence(POLICY, decision, SEEN, after, 1000.0)
+    assert (found["correction"], found["flaps"]) == ("1.21", 2)
+    assert float(found["objectives"][0]["spentSeconds"]) > 60
