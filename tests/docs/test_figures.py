@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.autoscaler import table as autoscaler_table
 from benchmarks.runtime.report import FIGURES, read_rates, render_ratios
 from benchmarks.runtime.table import render_prose, render_table_rows
 
@@ -49,6 +50,16 @@ def test_the_docs_cost_of_a_step_is_the_committed_runs() -> None:
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
     assert f"has {run['step_microseconds_32']} µs with 32" in text
     assert f"and {run['step_microseconds_256']} µs with 256" in text
+
+
+def test_the_readmes_comparison_of_autoscalers_is_the_committed_run() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "autoscaler.json").read_text())
+    assert not run["short"]
+    assert "\n".join(autoscaler_table.render_table_rows(run)) in README
+    text = " ".join(README.split())
+    assert autoscaler_table.render_prose(run) in text
+    assert f"`replica_hours_over_best_peer` {run['replica_hours_over_best_peer']} (" in text
+    assert f"knows the future {run['replica_hours_over_clairvoyant']} (" in text
 
 
 @pytest.mark.skipif(not RUNTIME.exists(), reason="no run of the runtime's benchmark is committed")
