@@ -16,7 +16,7 @@ BINDINGS = {
     "scaleDownRate": "{wanted} would do; it goes down by one or a tenth a step",
     "scaleDownWindow": "{wanted} would do; it waits until the whole scale-down window allows it",
     "scaleDownInterval": "{wanted} would do; it waits until the last step down has settled",
-    "deadBand": "{wanted} would do, but one less leaves too little room",
+    "deadBand": "{wanted} would do, but fewer leave too little room for a fifth more",
     "signals": "{wanted} would do; no lower while signals are missing",
     "objectives": "{wanted} would do; no lower while an objective is missed",
     "rollout": "{wanted} would do; no lower while replicas of two revisions serve",

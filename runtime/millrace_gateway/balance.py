@@ -25,11 +25,11 @@ class Balancer:
     def __init__(self, suspect_seconds: float) -> None:
         self._suspect_seconds = suspect_seconds
         self._in_flight: Counter[str] = Counter()
-        self._suspected_at: dict[str, float] = {}
+        self._suspect_until: dict[str, float] = {}
         self._turn = 0
 
     def pick(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
-        """Return the least loaded replica whose uid is not in `tried`, or None. `now` is seconds since 1970.
+        """Return the least loaded replica whose uid is not in `tried`, or None.
 
         A replica that refused in the last `suspect_seconds` is picked only where there is no other. It has
         nothing in flight, so without this rule it would be picked first until its readiness probe fails.
@@ -55,15 +55,15 @@ class Balancer:
 
     def suspect(self, replica: Replica, now: float) -> None:
         """Note that the replica refused a request."""
-        self._suspected_at = {uid: at for uid, at in self._suspected_at.items() if self._is_fresh(at, now)}
-        self._suspected_at[replica.uid] = now
+        self._suspect_until = {uid: until for uid, until in self._suspect_until.items() if until > now}
+        self._suspect_until[replica.uid] = now + self._suspect_seconds
 
     def in_flight(self, replica: Replica) -> int:
         """Return how many of this gateway's requests the replica has."""
         return self._in_flight[replica.uid]
 
     def _least_loaded(self, replicas: list[Replica], now: float) -> list[Replica]:
-        trusted = [r for r in replicas if not self._is_suspect(r, now)] or replicas
+        trusted = [r for r in replicas if self._suspect_until.get(r.uid, 0.0) <= now] or replicas
         loads = [self._find_load(replica, now) for replica in trusted]
         least = min(loads)
         return [replica for replica, load in zip(trusted, loads, strict=True) if load == least]
@@ -72,18 +72,7 @@ class Balancer:
         """Return its requests in flight with one more, by the share that it is to have."""
         return (self._in_flight[replica.uid] + 1) / find_share(now - replica.ready_at)
 
-    def _is_suspect(self, replica: Replica, now: float) -> bool:
-        at = self._suspected_at.get(replica.uid)
-        return at is not None and self._is_fresh(at, now)
-
-    def _is_fresh(self, at: float, now: float) -> bool:
-        """Whether it was so lately that it counts. A clock that was set back makes nothing count for long."""
-        return 0 <= now - at < self._suspect_seconds
-
 
 def find_share(age: float) -> float:
-    """Return which part of a full share a replica gets that has been Ready for so many seconds.
-
-    One that will only become Ready, by its node's clock, gets a full one: that clock is ahead.
-    """
-    return max(age / SLOW_START_SECONDS, LEAST_SHARE) if 0 <= age < SLOW_START_SECONDS else 1.0
+    """Return which part of a full share a replica gets that has been Ready for so many seconds."""
+    return max(min(age / SLOW_START_SECONDS, 1.0), LEAST_SHARE)

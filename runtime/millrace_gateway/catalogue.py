@@ -5,8 +5,8 @@ several namespaces the one with the oldest such service holds it, so that a newc
 tenant's prompts. Services of one namespace that share a served name answer to it together.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from millrace_gateway.objects import (
     Object,
@@ -32,9 +32,14 @@ class Route:
 
 
 class Catalogue:
-    """Owner of the services and replicas as last seen. Lookups never wait and never raise."""
+    """Owner of the services and replicas as last seen. Lookups never wait and never raise.
 
-    def __init__(self) -> None:
+    `clock` gives the seconds of a steady clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._is_listed = False
         self._services: dict[ServiceKey, Service] = {}
         self._replicas: dict[str, Replica] = {}
         self._ready: dict[ServiceKey, tuple[Replica, ...]] = {}
@@ -60,7 +65,8 @@ class Catalogue:
 
     def replace_replicas(self, items: Iterable[Object]) -> None:
         """Replace all replicas with this complete list of Pods."""
-        found = [replica for replica in map(read_replica, items) if replica]
+        found = [self._note_ready(replica) for replica in map(read_replica, items) if replica]
+        self._is_listed = True
         self._replicas = {replica.uid: replica for replica in found}
         self._ready = {}
         for key in {replica.key for replica in found}:
@@ -68,11 +74,12 @@ class Catalogue:
 
     def apply_replica(self, item: Object) -> None:
         """Add or replace one replica."""
-        self.delete_replica(item)
         replica = read_replica(item)
-        if replica:
-            self._replicas[replica.uid] = replica
-            self._index(replica.key)
+        noted = self._note_ready(replica) if replica else None
+        self.delete_replica(item)
+        if noted:
+            self._replicas[noted.uid] = noted
+            self._index(noted.key)
 
     def delete_replica(self, item: Object) -> None:
         """Remove one replica, if it is there."""
@@ -128,6 +135,13 @@ class Catalogue:
     def list_namespace(self, namespace: str) -> list[str]:
         """Return `<namespace>/<name>` of each service of a namespace."""
         return sorted(str(key) for key in self._services if key.namespace == namespace)
+
+    def _note_ready(self, replica: Replica) -> Replica:
+        """Return the replica with the time at which it became Ready. Those of the first list were before."""
+        former = self._replicas.get(replica.uid)
+        if former and former.is_ready:
+            return replace(replica, ready_at=former.ready_at)
+        return replace(replica, ready_at=self._clock()) if self._is_listed else replica
 
     def _index(self, key: ServiceKey) -> None:
         ready = tuple(r for r in self._replicas.values() if r.key == key and r.is_ready)

@@ -1,8 +1,8 @@
 """What the gateway reads of InferenceService and Pod objects. Pure; unknown fields are ignored."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from millrace_runtime.contract import LABEL_SERVICE
@@ -50,8 +50,8 @@ class Replica:
     address: str
     is_ready: bool
     """Ready, with an address, and not being deleted."""
-    ready_at: float = 0.0
-    """When its readiness changed last, in seconds since 1970 by its node's clock; 0 where that is unknown."""
+    ready_at: float = -math.inf
+    """When it was seen to become Ready, by the gateway's steady clock; -inf if it was there before."""
 
 
 def read_service(item: Object) -> Service:
@@ -74,14 +74,13 @@ def read_replica(item: Object) -> Replica | None:
     if not service:
         return None
     address = (item.get("status") or {}).get("podIP") or ""
-    ready = _find_condition(item, "Ready")
+    ready = _find_condition(item, "Ready").get("status") == "True"
     return Replica(
         uid=metadata["uid"],
         key=ServiceKey(metadata["namespace"], service),
         pod=metadata["name"],
         address=address,
-        is_ready=bool(ready.get("status") == "True" and address and not metadata.get("deletionTimestamp")),
-        ready_at=_read_time(ready.get("lastTransitionTime") or ""),
+        is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
     )
 
 
@@ -95,14 +94,6 @@ def _find_condition(item: Object, kind: str) -> Object:
     conditions = (item.get("status") or {}).get("conditions") or ()
     found: Object = next((c for c in conditions if c.get("type") == kind), {})
     return found
-
-
-def _read_time(text: str) -> float:
-    """Return RFC 3339 in seconds since 1970; 0 where it is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _describe(condition: Object) -> str:

@@ -144,7 +144,7 @@ class Proxy:
                     return await self._answer(request, upstream)
             except ReplicaRefusedError:
                 tried.add(replica.uid)
-                self._balancer.suspect(replica, time.time())
+                self._balancer.suspect(replica, time.monotonic())
             except StaleConnectionError as error:
                 if not can_repeat:
                     raise describe_failure(replica) from error
@@ -164,7 +164,7 @@ class Proxy:
         return Served(answer, Outcome.COMPLETED if is_good else Outcome.UPSTREAM_ERROR)
 
     def _pick(self, route: Route, tried: set[str]) -> Replica | None:
-        return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.time())
+        return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.monotonic())
 
     def _close_when_draining(self, response: Response) -> Response:
         if self._lifecycle.phase is Phase.DRAINING:

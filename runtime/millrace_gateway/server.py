@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -30,7 +31,7 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.catalogue = Catalogue()
+        self.catalogue = Catalogue(time.monotonic)
         self.metrics = Metrics()
         self.lifecycle = Lifecycle(awaited=(SERVICES.path, REPLICAS.path))
         self.balancer = Balancer(settings.suspect_seconds)

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 from hypothesis import given
@@ -9,7 +10,7 @@ from tests.gateway.conftest import make_pod, make_service
 
 
 def make_catalogue(*services: dict[str, Any]) -> Catalogue:
-    catalogue = Catalogue()
+    catalogue = Catalogue(lambda: 0.0)
     catalogue.replace_services(services)
     return catalogue
 
@@ -120,7 +121,7 @@ POD_EVENTS = st.tuples(st.booleans(), NAMES, NAMES, st.integers(0, 3), st.boolea
 def test_any_order_of_events_leads_where_a_fresh_list_does(
     services: list[tuple[bool, str, str, str, int]], pods: list[tuple[bool, str, str, int, bool]]
 ) -> None:
-    catalogue, known, running = Catalogue(), {}, {}
+    catalogue, known, running = Catalogue(lambda: 0.0), {}, {}
     for is_there, namespace, name, served, day in services:
         item = make_service(namespace, name, served=served, created=f"2026-01-0{day}T00:00:00Z")
         known.pop((namespace, name), None)
@@ -144,3 +145,30 @@ def test_any_order_of_events_leads_where_a_fresh_list_does(
             assert len({service.key.namespace for service in route.services}) == 1
     for key in fresh.keys:
         assert keys_of(catalogue.find_model(str(key))) == [str(key)]
+
+
+def test_a_replica_is_as_new_as_when_it_was_seen_to_become_ready() -> None:
+    """By the gateway's clock: nodes have others. What the gateway finds at its start is not new."""
+    now = [100.0]
+    catalogue = Catalogue(lambda: now[0])
+    catalogue.replace_services([make_service("a", "chat")])
+    route = catalogue.find_model("chat")
+    assert route is not None
+
+    def ready_at() -> dict[str, float]:
+        return {replica.uid: replica.ready_at for replica in catalogue.ready_replicas(route)}
+
+    old, starting = make_pod("a", "chat", "old"), make_pod("a", "chat", "new", ready=False)
+    catalogue.replace_replicas([old, starting])
+    assert ready_at() == {"old": -math.inf}
+    now[0] = 110.0
+    catalogue.apply_replica(make_pod("a", "chat", "new"))
+    now[0] = 120.0
+    catalogue.apply_replica(make_pod("a", "chat", "new", address="127.9.8.251"))
+    catalogue.apply_replica(old)
+    catalogue.replace_replicas([old, make_pod("a", "chat", "new"), make_pod("a", "chat", "missed")])
+    assert ready_at() == {"old": -math.inf, "new": 110.0, "missed": 120.0}
+    now[0] = 130.0
+    catalogue.apply_replica(starting)
+    catalogue.apply_replica(make_pod("a", "chat", "new"))
+    assert ready_at()["new"] == 130.0

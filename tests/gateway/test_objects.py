@@ -33,12 +33,3 @@ def test_a_pod_of_no_service_is_no_replica() -> None:
     pod = make_pod("a", "chat", "p1")
     pod["metadata"]["labels"] = None
     assert read_replica(pod) is None
-
-
-def test_a_replica_tells_since_when_it_has_been_ready_as_far_as_that_can_be_read() -> None:
-    pod = make_pod("a", "chat", "p1")
-    assert read_replica(pod).ready_at == 0.0
-    condition = pod["status"]["conditions"][0]
-    for text, seconds in {"1970-01-01T00:16:40Z": 1000.0, "yesterday": 0.0, None: 0.0}.items():
-        condition["lastTransitionTime"] = text
-        assert read_replica(pod).ready_at == seconds

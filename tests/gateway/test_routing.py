@@ -14,7 +14,7 @@ DOMAIN = "cluster.local"
 
 @pytest.fixture
 def catalogue() -> Catalogue:
-    found = Catalogue()
+    found = Catalogue(lambda: 0.0)
     found.replace_services([make_service("team", "chat", served="llama"), make_service("team", "sql")])
     return found
 
@@ -53,7 +53,7 @@ def test_a_served_name_sends_the_body_as_it_came(catalogue: Catalogue) -> None:
     )
 )
 def test_a_full_name_becomes_the_served_one_and_nothing_else_changes(fields: dict[str, object]) -> None:
-    catalogue = Catalogue()
+    catalogue = Catalogue(lambda: 0.0)
     catalogue.replace_services([make_service("team", "chat", served="llama")])
     sent = route_model(catalogue, json.dumps(fields | {"model": "team/chat"}).encode()).body
     assert json.loads(sent) == fields | {"model": "llama"}
@@ -77,11 +77,11 @@ def test_an_unknown_model_is_told_what_there_is(catalogue: Catalogue) -> None:
         route_model(catalogue, b'{"model": "team/gpt"}')
     assert "In namespace team there are: team/chat, team/sql." in str(full.value)
     with pytest.raises(ModelNotFoundError, match="There are no models"):
-        route_model(Catalogue(), b'{"model": "gpt"}')
+        route_model(Catalogue(lambda: 0.0), b'{"model": "gpt"}')
 
 
 def test_the_list_and_the_name_are_bounded() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalogue(lambda: 0.0)
     catalogue.replace_services([make_service("a", f"m{i:03}") for i in range(50)])
     with pytest.raises(ModelNotFoundError) as refusal:
         route_model(catalogue, json.dumps({"model": "x" * 5000}).encode())

@@ -83,6 +83,12 @@ class Replica:
         return 1 / (self.generation_tokens * max(self.model.predict(1, self.context_tokens), 1e-9))
 
     @property
+    def highest_rate(self) -> float:
+        """Requests per second beyond which there is more work than time, or the mean batch has no room."""
+        filling = self.room / max(self.generation_tokens * self.model.alpha, 1e-9)
+        return min(NEARLY_ALL / self.work_seconds, max(filling, self.lone_rate))
+
+    @property
     def room(self) -> float:
         """Sequences that a replica can hold: infinity where nothing is known to limit them."""
         return min(self._limits().values(), default=math.inf)
@@ -116,7 +122,8 @@ class Replica:
         return rate * self.generation_tokens * self.model.alpha / idle
 
 
-class Demand(NamedTuple):
+@dataclass(frozen=True)
+class Demand:
     """A load as it is expected, and by how much more may come, in requests a second."""
 
     expected: float
@@ -284,7 +291,7 @@ def _find_least(least: int, most: int, fits: Callable[[int], bool]) -> int:
 
 def find_capacity(replica: Replica, objectives: Collection[Objective], replicas: int) -> Capacity:
     """Return what one of so many replicas carries at most, and what would be the first to give."""
-    low, high = 0.0, NEARLY_ALL / replica.work_seconds
+    low, high = 0.0, replica.highest_rate
     limit = LIMIT_SATURATION
     if (found := Fleet(replica, replicas, high * replicas).find_limit(objectives)) is not None:
         limit = found
@@ -295,7 +302,7 @@ def find_capacity(replica: Replica, objectives: Collection[Objective], replicas:
             else:
                 high, limit = middle, found
         high = low
-    return Capacity(max(high, min(replica.lone_rate, NEARLY_ALL / replica.work_seconds)), limit)
+    return Capacity(max(high, min(replica.lone_rate, replica.highest_rate)), limit)
 
 
 BISECTIONS = 12

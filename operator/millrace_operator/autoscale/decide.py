@@ -57,7 +57,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
         estimate=situation.estimate,
         limits=paced.limits,
     )
-    return decision, _record(situation, paced.replicas, wanted, candidates)
+    return decision, _record(situation, paced, wanted, candidates)
 
 
 def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Situation:
@@ -206,26 +206,30 @@ def _correct(situation: Situation, candidates: Mapping[str, int]) -> float:
 
     Without that the count would fall to the model's again, and the objective be missed again. Where there are
     many more replicas than the model asks for, they are late for another reason than its promise, and so they
-    are where some of those asked for do not serve.
+    are where some of those asked for do not serve, or no more may be asked for.
     """
     correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
     is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
     is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
-    if estimate.demand and is_overruled and is_whole:
-        return max(correction, _find_correction(situation, estimate.demand))
+    needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
+    if needed and is_whole:
+        return max(correction, needed)
     forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
     return 1 + (correction - 1) * forgotten
 
 
-def _find_correction(situation: Situation, demand: Demand) -> float:
-    """Return how much more to ask of the model, that it asks for more than the present replicas."""
+def _find_correction(situation: Situation, demand: Demand) -> float | None:
+    """Return how much more to ask of the model, that it asks for more than the present replicas.
+
+    None where no such load explains why they are late: it is not the load then.
+    """
     correction = 1.0
     while correction < LARGEST_CORRECTION:
         count = situation.count_for(demand.times(correction))
         if count is None or count > situation.current:
             return correction
         correction *= CORRECTION_STEP
-    return LARGEST_CORRECTION
+    return None
 
 
 def _judge_feedback(
@@ -242,8 +246,8 @@ def _judge_feedback(
     return burn, memory.futile + 1 if before is not None and burn > HELPED * before else 0
 
 
-def _record(situation: Situation, desired: int, wanted: int, candidates: Mapping[str, int]) -> Memory:
-    memory, now, estimate = situation.memory, situation.now, situation.estimate
+def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
+    memory, now, estimate, desired = situation.memory, situation.now, situation.estimate, paced.replicas
     burn, futile = _judge_feedback(situation, desired, candidates)
     recommendations = memory.recommendations
     if memory.informed_since is not None:
@@ -255,6 +259,7 @@ def _record(situation: Situation, desired: int, wanted: int, candidates: Mapping
     return replace(
         memory,
         recommendations=recommendations,
+        asked=None if "maxReplicas" in paced.limits else desired,
         flaps=_note_flap(situation, desired),
         settled_since=_find_settled_since(situation, desired),
         correction=_correct(situation, candidates),
@@ -267,10 +272,10 @@ def _record(situation: Situation, desired: int, wanted: int, candidates: Mapping
 
 def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
     """Return when counts were raised soon after they had fallen, with this one; each fall counts once."""
-    flaps, lowered = situation.flaps, situation.memory.lowered_at
-    if desired <= situation.current or lowered is None or situation.now - lowered > FLAP_SECONDS:
+    flaps, fell = situation.flaps, situation.memory.fell_at
+    if desired <= situation.current or fell is None or situation.now - fell > FLAP_SECONDS:
         return flaps
-    return flaps if flaps and flaps[-1] >= lowered else (*flaps, situation.now)
+    return flaps if flaps and flaps[-1] >= fell else (*flaps, situation.now)
 
 
 def _find_settled_since(situation: Situation, desired: int) -> float | None:

@@ -41,6 +41,10 @@ class Memory:
     """How many replicas there were to be when this was looked at last."""
     lowered_at: float | None = None
     """When that was first seen to be fewer."""
+    asked: int | None = None
+    """The count that the last decision asked for; None where a person's bound decided."""
+    fell_at: float | None = None
+    """When the count was first seen to be fewer as that decision asked: nobody else lowered it."""
     settled_since: float | None = None
     """Since when the count is what it is, and every replica of it has served."""
     first_ready: dict[str, float] = field(default_factory=dict)
@@ -86,11 +90,13 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     first_ready = _note_ready(memory.first_ready, fleet, now)
     memory = _follow_revision(memory, fleet)
     warm = [] if fleet.is_mixed else _find_warm(signals, first_ready, policy, now)
+    has_fallen = fleet.current < (memory.count or 0)
     new = 1 - math.exp(-policy.tick_seconds * (signals.arrival_rate or 0.0) / REQUESTS_AVERAGED)
     return replace(
         memory,
         count=fleet.current,
-        lowered_at=now if fleet.current < (memory.count or 0) else memory.lowered_at,
+        lowered_at=now if has_fallen else memory.lowered_at,
+        fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
         first_ready=first_ready,
         first_seen={pod: memory.first_seen.get(pod, now) for pod in fleet.revisions},
         cadence=memory.cadence.observe(signals.sampled_at),

@@ -70,4 +70,6 @@ def _find_sure(situation: Situation) -> int:
     demand = situation.demand
     if demand is None:
         return 1
-    return situation.count_for(demand.times(1 + situation.policy.dead_band), surely=True) or 1
+    more = demand.times(1 + situation.policy.dead_band)
+    # In doubt an objective may look out of reach, and is asked for no more: the doubt must lower nothing.
+    return max(situation.count_for(more, surely=True) or 1, situation.count_for(more) or 1)

@@ -98,6 +98,19 @@ def test_each_kind_of_chance_at_its_worst_alone_is_borne_and_both_together_are_n
     assert 20 <= sum(savings) <= 75
 
 
+def test_a_load_and_its_margin_grow_alike() -> None:
+    assert Demand(4.0, 1.0).times(1.5) == Demand(6.0, 1.5)
+
+
+@pytest.mark.parametrize(("beta", "slots"), [(1e-4, 16), (1e-5, 32), (1e-6, 16), (1e-7, 64), (0.0, 256)])
+def test_a_capacity_is_exact_where_a_step_is_nearly_all_fixed_cost(beta: float, slots: int) -> None:
+    """Work then allows thousands of times what the batch has room for."""
+    replica = replace(REPLICA, model=LatencyModel(coefficients=(0.02, beta, 0.0)), max_sequences=slots)
+    found = find_capacity(replica, (objective(60.0),), 3).rate
+    assert Fleet(replica, 3, 3 * 0.999 * found).find_limit((objective(60.0),)) is None
+    assert Fleet(replica, 3, 3 * 1.001 * found).find_limit((objective(60.0),)) is not None
+
+
 def test_a_larger_margin_never_asks_for_fewer() -> None:
     objectives = (objective(1.0),)
     counts = [find_count(REPLICA, objectives, Demand(12.0, margin / 4), 1000) for margin in range(100)]

@@ -174,6 +174,44 @@ def test_a_load_that_comes_and_goes_is_waited_for_longer() -> None:
     assert rested.flaps == ()
 
 
+def raise_after(fell_at: float, now: float, flaps: tuple[float, ...] = ()) -> tuple[float, ...]:
+    memory = remembered(fell_at=fell_at, lowered_at=fell_at, flaps=flaps)
+    decision, after = decide(POLICY, seen(2, 20.0), memory, now)
+    assert decision.desired > 2
+    return after.flaps
+
+
+def test_a_fall_was_too_early_if_the_count_is_raised_within_ten_minutes_and_only_once() -> None:
+    assert raise_after(1000.0, 1600.0) == (1600.0,)
+    assert raise_after(1000.0, 1601.0) == ()
+    assert raise_after(1000.0, 1300.0, flaps=(1200.0,)) == (1200.0,)
+    assert raise_after(1250.0, 1300.0, flaps=(1200.0,)) == (1200.0, 1300.0)
+
+
+def test_what_a_person_lowers_and_raises_again_is_no_restless_load() -> None:
+    """`maxReplicas` goes from 10 to 3 and back, twice, under a steady load; and a pin asks for 2."""
+    memory, count, now = remembered(), 6, 0.0
+    for most, pinned in [(10, None), (3, None), (10, None), (3, None), (10, None), (10, 2), (10, None)]:
+        for _ in range(20):
+            count = pinned or count
+            decision, memory = decide(replace(POLICY, max_replicas=most), seen(count, 20.0), memory, now)
+            count, now = decision.desired, now + 2.0
+    assert memory.flaps == ()
+
+
+def test_two_falls_that_were_too_early_make_the_window_three_times_as_long() -> None:
+    policy = replace(POLICY, scale_down_window_seconds=100.0)
+    fallen = {}
+    for flaps in ((), (-20.0,), (-20.0, -10.0)):
+        memory, now = remembered(informed_since=-1000.0, flaps=flaps), 0.0
+        _, memory = decide(policy, seen(3, 8.0), memory, now)
+        while (decision := decide(policy, seen(3, 1.0), memory, now))[0].desired == 3:
+            memory, now = decision[1], now + 2.0
+        fallen[len(flaps)] = now
+    assert fallen[0] == fallen[1]
+    assert fallen[2] == pytest.approx(fallen[0] + 200.0, abs=4.0)
+
+
 def test_of_what_was_recommended_only_what_may_still_count_is_kept() -> None:
     memory = remembered(informed_since=-1000.0)
     for tick, rate in enumerate([8.0, 20.0, 9.0, 7.0, 8.0, 1.0] * 3):
@@ -535,6 +573,46 @@ def test_many_more_replicas_than_needed_say_nothing_of_the_model() -> None:
     for tick in range(120):
         _, memory = decide(policy, seen(6, 1.5, latencies=late()), memory, 2.0 * tick)
     assert memory.correction == 1.0
+
+
+def test_where_no_load_explains_why_requests_are_late_the_model_is_not_corrected() -> None:
+    """One request a second, and two replicas: however many times that, the model asks for one."""
+    memory = remembered(settled_since=-1000.0, spent={TTFT.name: 200.0}, correction=1.2)
+    decision, after = decide(POLICY, seen(2, 0.1, latencies=late()), memory, 0.0)
+    assert decision.candidates["feedback"] == 3
+    assert 1.19 < after.correction < 1.2
+
+
+def test_at_the_maximum_the_model_is_not_corrected() -> None:
+    memory = remembered(settled_since=-1000.0, spent={TTFT.name: 200.0})
+    for most, is_corrected in ((4, True), (3, False)):
+        policy = replace(POLICY, max_replicas=most)
+        _, after = decide(policy, seen(3, 7.0, latencies=late()), memory, 0.0)
+        assert (after.correction > 1.0) is is_corrected
+
+
+def test_a_queue_is_worked_off_by_a_corrected_model_too() -> None:
+    queues = [
+        decide(POLICY, seen(2, 8.0, waiting=60.0), remembered(correction=correction), 0.0)[0]
+        for correction in (1.0, 2.0)
+    ]
+    assert queues[1].candidates["queue"] > queues[0].candidates["queue"]
+
+
+def test_doubt_that_puts_an_objective_out_of_reach_lets_no_replica_go() -> None:
+    """Were steps half as slow again, no replica would be in time, and nothing would be asked for."""
+    tight = replace(POLICY, objectives=(Objective("TimeToFirstToken", 95, 0.3),), max_replicas=100)
+    memory, count = remembered(), 30
+    for tick in range(200):
+        decision, memory = decide(tight, seen(count, 20.0), memory, 2.0 * tick)
+        count = decision.desired
+    needed, _ = decide(replace(tight, dead_band=0.0), seen(1, 24.0), remembered(), 0.0)
+    assert count >= needed.candidates["forecast"]
+
+
+def test_a_count_that_surely_does_not_suffice_is_not_raised_by_the_dead_band() -> None:
+    decision, _ = decide(replace(POLICY, dead_band=5.0), seen(3, 2.0), remembered(), 0.0)
+    assert (decision.desired, decision.binding) == (3, "deadBand")
 
 
 def test_replicas_that_do_not_serve_say_nothing_of_the_model() -> None:

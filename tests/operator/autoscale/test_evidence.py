@@ -7,6 +7,7 @@ import pytest
 
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.evidence import gather_evidence
+from millrace_operator.autoscale.explain import explain
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Fleet, Latency, Signals
@@ -114,3 +115,9 @@ def test_it_says_why_more_is_planned_for_and_what_keeps_the_count_up() -> None:
     found = gather_evidence(POLICY, decision, SEEN, after, 1000.0)
     assert (found["correction"], found["flaps"]) == ("1.21", 2)
     assert float(found["objectives"][0]["spentSeconds"]) > 60
+
+
+def test_what_is_shown_to_the_pod_has_the_forecast_by_name() -> None:
+    decision, memory = decide(POLICY, SEEN, Memory(model=FITTED), 0.0)
+    shown = explain(decision, SEEN, memory)["estimate"]
+    assert shown["forecast"] == shown["demand"]["expected"] + shown["demand"]["margin"] > shown["rate"] > 0
