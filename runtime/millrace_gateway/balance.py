@@ -4,8 +4,8 @@ Counts are this gateway's own; with several gateways each balances its own share
 
 A replica that is new has nothing in flight, and would get all requests until it has as many as the others.
 Their prompts would wait for each other, and its first steps are its slowest. So its share grows from nothing
-to a full one within SLOW_START_SECONDS. In the simulated ramp of `benchmarks.autoscaler` (W1) all requests
-that were late to their first token, one in a hundred, were late in such a rush.
+to a full one within SLOW_START_SECONDS. On the simulated ramp W1 of `benchmarks.autoscaler` one request in a
+hundred was late to its first token, nearly all of them in such a rush (a few seeds, measured once by hand).
 """
 
 from collections import Counter

@@ -18,7 +18,8 @@ from millrace_operator.autoscale.windows import Windows
 
 ERROR_STEP = 0.05
 FIRST_ERROR = 0.8
-"""Before any forecast came due. On W1's ramp 0.3 left too little for its steps; 1.0 cost 2 to 5 % more."""
+"""Before any forecast came due. On W1's ramp 0.3 left too little for its steps, and 1.0 cost a few percent
+more (some seeds, measured once by hand)."""
 LARGEST_ERROR = 4.0
 LEAST_RATE = 0.01
 PRECISION = 0.15
