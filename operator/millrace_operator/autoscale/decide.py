@@ -7,7 +7,6 @@ from dataclasses import replace
 from millrace_operator.autoscale.budget import find_burn, spend
 from millrace_operator.autoscale.capacity import (
     Demand,
-    Replica,
     find_capacity,
     find_infeasible,
     list_reachable,
@@ -19,6 +18,7 @@ from millrace_operator.autoscale.memory import Memory, Recommendation, remember
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.pacing import Pace, pace
 from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.replica import Replica
 from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situation
 
 LONGEST_STAY = 1800.0

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from millrace_operator.autoscale.capacity import Capacity, Demand, Replica, find_count, list_reachable
+from millrace_operator.autoscale.capacity import Capacity, Demand, find_count, list_reachable
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.replica import Replica
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
 
 BEYOND_MAXIMUM = 4

@@ -5,14 +5,14 @@ import pytest
 
 from millrace_operator.autoscale.capacity import (
     Demand,
-    Fleet,
-    Replica,
     find_capacity,
     find_count,
     find_infeasible,
 )
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
+from millrace_operator.autoscale.pool import Pool
+from millrace_operator.autoscale.replica import Replica
 
 MODEL = LatencyModel(coefficients=(0.02, 0.002, 2e-6))
 REPLICA = Replica(MODEL, prompt_tokens=40, generation_tokens=40, context_tokens=60, max_sequences=16)
@@ -24,7 +24,7 @@ def objective(target: float, metric: LatencyMetric = "TimeToFirstToken", percent
 
 
 def predict(target: Objective, rate: float, replicas: int = 1, replica: Replica = ENDLESS) -> float:
-    return Fleet(replica, replicas, rate * replicas).latency_seconds(target)
+    return Pool(replica, replicas, rate * replicas).latency_seconds(target)
 
 
 def carry(*objectives: Objective, replica: Replica = ENDLESS, replicas: int = 1) -> float:
@@ -80,8 +80,8 @@ def test_counts_the_least_replicas_among_which_a_load_fits() -> None:
     objectives = (objective(1.0),)
     for rate in (0.1, 5.0, 12.0, 50.0):
         count = find_count(REPLICA, objectives, Demand(rate), 1000)
-        assert Fleet(REPLICA, count, rate).find_limit(objectives) is None
-        assert count == 1 or Fleet(REPLICA, count - 1, rate).find_limit(objectives) is not None
+        assert Pool(REPLICA, count, rate).find_limit(objectives) is None
+        assert count == 1 or Pool(REPLICA, count - 1, rate).find_limit(objectives) is not None
     assert find_count(REPLICA, objectives, Demand(1e6), 40) == 40
 
 
@@ -91,8 +91,8 @@ def test_each_kind_of_chance_at_its_worst_alone_is_borne_and_both_together_are_n
     for expected in range(5, 100):
         demand = Demand(expected, 1.5 * math.sqrt(expected))
         count = find_count(REPLICA, objectives, demand, 1000)
-        assert Fleet(REPLICA, count, expected).find_limit(objectives) is None
-        assert Fleet(REPLICA, count, demand.planned, chance=0.0).find_limit(objectives) is None
+        assert Pool(REPLICA, count, expected).find_limit(objectives) is None
+        assert Pool(REPLICA, count, demand.planned, chance=0.0).find_limit(objectives) is None
         savings.append(find_count(REPLICA, objectives, Demand(demand.planned), 1000) - count)
     assert (min(savings), max(savings)) == (0, 1)
     assert 20 <= sum(savings) <= 75
@@ -107,8 +107,8 @@ def test_a_capacity_is_exact_where_a_step_is_nearly_all_fixed_cost(beta: float, 
     """Work then allows thousands of times what the batch has room for."""
     replica = replace(REPLICA, model=LatencyModel(coefficients=(0.02, beta, 0.0)), max_sequences=slots)
     found = find_capacity(replica, (objective(60.0),), 3).rate
-    assert Fleet(replica, 3, 3 * 0.999 * found).find_limit((objective(60.0),)) is None
-    assert Fleet(replica, 3, 3 * 1.001 * found).find_limit((objective(60.0),)) is not None
+    assert Pool(replica, 3, 3 * 0.999 * found).find_limit((objective(60.0),)) is None
+    assert Pool(replica, 3, 3 * 1.001 * found).find_limit((objective(60.0),)) is not None
 
 
 def test_a_larger_margin_never_asks_for_fewer() -> None:

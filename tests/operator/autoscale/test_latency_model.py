@@ -3,9 +3,10 @@ import random
 
 import pytest
 
-from millrace_operator.autoscale.capacity import Replica, find_capacity
+from millrace_operator.autoscale.capacity import find_capacity
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.observation import StepMoments
+from millrace_operator.autoscale.replica import Replica
 
 ALPHA, BETA, GAMMA = 0.02, 0.002, 2e-6
 

@@ -6,12 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from millrace_operator.autoscale.capacity import Replica, find_capacity
+from millrace_operator.autoscale.capacity import find_capacity
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.replica import Replica
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths
 from millrace_operator.autoscale.simulate.prometheus import Scraping
