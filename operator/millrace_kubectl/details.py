@@ -47,6 +47,7 @@ def list_details(facts: Facts) -> Iterator[str]:
         yield from _list_objectives(facts)
         if facts.mode != "External":
             yield _describe_model(facts.evidence.get("model"))
+            yield _describe_predictions(facts)
         yield from _list_candidates(facts)
     else:
         yield "NO FIGURES in status.scaling.evidence yet"
@@ -120,6 +121,14 @@ def _describe_model(model: Obj | None) -> str:
         f"MODEL a step takes {alpha} + {beta} a token + {gamma} a context token; {told}, "
         f"{model.get('samples', '?')} samples, {used}"
     )
+
+
+def _describe_predictions(facts: Facts) -> str:
+    error = facts.figure("attainmentError")
+    if error is None:
+        return "PREDICTIONS not compared yet with enough requests of settled replicas, so none is told"
+    used = "told" if facts.evidence.get("attainment") else "too much to be told"
+    return f"PREDICTIONS of the part in time were {100 * error:.2g} points off in the last hour: {used}"
 
 
 def _show_cost(text: str | None) -> str:

@@ -13,6 +13,8 @@ from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
 
 OLD_SECONDS = 900.0
 """Figures are written anew every ten minutes: older ones have no operator."""
+FIRST_SCRAPE_SECONDS = 90.0
+"""Pods are scraped every 60 s where nobody chose otherwise, and a new one is found only after a while."""
 UPTAKE_SECONDS = 60.0
 """An operator that leads takes up a pin within seconds."""
 
@@ -143,6 +145,12 @@ class Facts:
         """Whether the count is held because signals are missing."""
         found = self.condition("ScalingActive")
         return (found.get("status"), found.get("reason")) == ("False", "SignalsMissing")
+
+    @property
+    def is_just_blind(self) -> bool:
+        """Whether signals are missing for no longer than a first scrape may take: no reason for alarm."""
+        at = parse_time(self.condition("ScalingActive").get("lastTransitionTime"))
+        return self.is_blind and at is not None and self.now - at < FIRST_SCRAPE_SECONDS
 
     def figure(self, name: str) -> float | None:
         """Return a figure of the evidence, None where it is unknown."""

@@ -11,6 +11,7 @@ from millrace_kubectl.words import (
     REMEDIES,
     WAIT_FOR_LOAD,
     WAIT_FOR_REPLICAS,
+    WAIT_FOR_SCRAPE,
 )
 
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
@@ -39,7 +40,7 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         shortage = find_shortage(facts)
         yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
     if facts.is_blind:
-        yield NOT_SIGNALLED
+        yield WAIT_FOR_SCRAPE if facts.is_just_blind else NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):
         yield NOT_REACHED
     yield from _find_count_remedies(facts)
@@ -64,8 +65,9 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
     if facts.reason == "Learning":
         yield WAIT_FOR_LOAD
     is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
+    is_urgent = is_missing or (facts.is_blind and not facts.is_just_blind)
     states = facts.evidence.get("replicas") or {}
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
         yield from [WAIT_FOR_REPLICAS] if not states or states["starting"] else []
-    elif (is_missing or facts.is_blind) and desired is not None and desired < facts.most:
+    elif is_urgent and desired is not None and desired < facts.most:
         yield f"kubectl millrace pin {facts.name} {desired + 1} --for 1h"

@@ -7,15 +7,15 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.remedies import find_remedies, find_shortage
+from millrace_kubectl.state import describe_state
 from millrace_kubectl.words import (
     BINDINGS,
     LIMITS,
     METRICS,
     NOTHING,
-    name_objective,
     shorten,
-    show_latency,
     show_rate,
+    show_share,
 )
 from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.numbers import parse_number
@@ -32,14 +32,15 @@ class Summary:
 
 
 def summarise(facts: Facts) -> Summary:
-    """Return the summary: at most six lines."""
-    state, remedies = _describe_state(facts), tuple(find_remedies(facts))
+    """Return the summary: at most seven lines."""
+    state, remedies = describe_state(facts), tuple(find_remedies(facts))
     state = f"OLD, was {state}" if facts.is_old else state
     lines = [
         _head(facts, state),
         _describe_counts(facts),
         _describe_trouble(facts),
         _label("WHY", _describe_cause(facts)),
+        _label("NEXT", _describe_next(facts)),
         _label("CHANGED", describe_change(facts, facts.scaling.get("changes", [])[-1:])),
         _label("DO", " | ".join(remedies or (NOTHING,))),
     ]
@@ -59,48 +60,6 @@ def _head(facts: Facts, state: str) -> str:
         notes.append("the operator has not seen the last edit")
     beside = f"({'; '.join(notes)})" if notes else ""
     return f"{facts.name} {state:<54} {beside}".rstrip()
-
-
-def _describe_state(facts: Facts) -> str:
-    if not facts.status:
-        return "NOT SEEN by an operator yet"
-    if facts.ready == 0 and facts.desired == 0:
-        return "AT ZERO: nobody answers, as spec.replicas is 0"
-    if facts.ready == 0:
-        return f"DOWN: {_lower(shorten(facts.condition('Ready').get('message', 'no replica answers'), 60))}"
-    for state in ("Missed", "Infeasible", "Unknown", "Met"):
-        found = facts.objectives_in(state)
-        if found:
-            return f"{STATES[state]} {', '.join(_describe_objective(facts, one) for one in found)}"
-    if not facts.spec.get("objectives"):
-        return "SERVING, without objectives"
-    return (
-        "SERVING; nobody measures the objectives"
-        if facts.mode == "External"
-        else "SERVING; objectives UNKNOWN"
-    )
-
-
-STATES = {"Missed": "MISSING", "Infeasible": "CAN'T MEET", "Unknown": "UNKNOWN", "Met": "MEETING"}
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-def _describe_objective(facts: Facts, objective: Obj) -> str:
-    name = name_objective(objective["metric"], objective["percentile"])
-    target = show_latency(parse_number(objective.get("targetSeconds")))
-    measured = parse_number(objective.get("measuredSeconds"))
-    age = facts.age(objective.get("since"))
-    lasting = "" if age is None else f" for {age}"
-    if objective["state"] == "Infeasible":
-        return f"{name} {target}: an idle replica takes longer"
-    if measured is None:
-        samples = objective.get("samples")
-        return f"{name}: {'no' if not samples else f'only {samples}'} requests measured"
-    sign = ">" if objective["state"] == "Missed" else "<="
-    return f"{name} {show_latency(measured)} {sign} {target}{lasting}"
 
 
 def _describe_counts(facts: Facts) -> str | None:
@@ -237,6 +196,22 @@ def _describe_limit(limit: str) -> str:
     if metric in METRICS:
         return f"{METRICS[metric]} {percentile.lower()}-bound"
     return LIMITS.get(limit, f"{limit}-bound")
+
+
+def _describe_next(facts: Facts) -> str | None:
+    """Return what would be in time with other counts; None while the operator is not sure of that."""
+    found = facts.evidence.get("attainment", [])
+    if not found or facts.mode == "External":
+        return None
+    told = ", ".join(f"{_show_in_time(one)} at {one['replicas']}" for one in found)
+    promised = max((objective["percentile"] for objective in facts.objectives), default=None)
+    return f"in time: {told}" + ("" if promised is None else f" ({promised}% promised)")
+
+
+def _show_in_time(one: Obj) -> str:
+    """Return a part of the requests; none where the queue would only grow."""
+    share = parse_number(one.get("inTime"))
+    return "?" if share is None else show_share(share) if share > 0 else "none"
 
 
 def describe_change(facts: Facts, changes: list[Obj]) -> str | None:

@@ -46,6 +46,7 @@ NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
 NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
 NOTHING = "nothing"
 WAIT_FOR_LOAD = "wait for some seconds of load"
+WAIT_FOR_SCRAPE = "wait for the first scrape of its pods"
 WAIT_FOR_REPLICAS = "wait for the replicas that are not ready"
 
 
@@ -78,3 +79,11 @@ def show_latency(seconds: float | None) -> str:
 def show_rate(rate: float | None) -> str:
     """Return requests a second: 14.2; a question mark where they are unknown."""
     return "?" if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
+
+
+def show_share(share: float) -> str:
+    """Return a part of the requests as people write it: 97%, 99.4%; the last 0.1 % is not told apart."""
+    percent = 100 * share
+    if percent >= 99.9:
+        return "over 99.9%"
+    return f"{percent:.3g}%" if percent >= 99 else f"{percent:.0f}%"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from millrace_operator.autoscale.attainment import predict
 from millrace_operator.autoscale.budget import find_burn, spend
 from millrace_operator.autoscale.capacity import (
     Demand,
@@ -74,7 +75,8 @@ def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Sit
     estimate = Estimate(load, demand, replica, capacity, infeasible, _violations(signals))
     situation = Situation(policy, signals, memory, estimate, now)
     situation = replace(situation, memory=_note_knowledge(situation))
-    return replace(situation, memory=_spend(situation))
+    situation = replace(situation, memory=_spend(situation))
+    return replace(situation, memory=_calibrate(situation))
 
 
 def _spend(situation: Situation) -> Memory:
@@ -83,6 +85,21 @@ def _spend(situation: Situation) -> Memory:
     if situation.is_settled:
         spent = spend(memory.spent, situation.signals.latencies, situation.policy.tick_seconds)
     return replace(memory, spent=spent)
+
+
+def _calibrate(situation: Situation) -> Memory:
+    """Return the memory with what was predicted for the present replicas compared with what is measured."""
+    memory, estimate, policy = situation.memory, situation.estimate, situation.policy
+    window = policy.windows.latency
+    is_due = (
+        situation.is_settled and situation.is_informed and memory.calibration.is_due(situation.now, window)
+    )
+    if not is_due or estimate.replica is None or estimate.rate is None:
+        return memory
+    load = memory.correction * estimate.rate
+    predicted = predict(estimate.replica, policy.objectives, load, situation.current)
+    judged = memory.calibration.judge(situation.now, predicted, situation.signals.latencies, window)
+    return replace(memory, calibration=judged)
 
 
 def _look_ahead(

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from millrace_operator.autoscale.attainment import predict
+from millrace_operator.autoscale.budget import find_burn
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import Memory
@@ -52,6 +54,8 @@ def gather_evidence(
             ][:NUM_CANDIDATES],
             "limits": [limit[:NAME_LENGTH] for limit in decision.limits][:NUM_CANDIDATES],
             "objectives": _show_objectives(policy, decision, signals, memory.spent),
+            "attainment": _show_attainment(policy, decision, memory),
+            "attainmentError": render_number(memory.calibration.error),
             "model": _show_model(memory.model),
             "rejected": _show_rejected(signals.rejected),
         }
@@ -97,10 +101,21 @@ def _show_objective(
             "targetSeconds": render_number(objective.target_seconds),
             "measuredSeconds": render_number(latency.seconds) if latency and is_known else None,
             "samples": _whole(latency.num_samples) if latency else None,
+            "burnRate": render_number(find_burn(latency)) if latency and latency.has_samples else None,
             "spentSeconds": render_number(spent_seconds),
             "state": "Infeasible" if is_infeasible else state,
         }
     )
+
+
+def _show_attainment(policy: Policy, decision: Decision, memory: Memory) -> list[dict[str, Any]] | None:
+    """Return the part in time with one replica less, as many, and one more; None while that is not sure."""
+    replica, rate = decision.estimate.replica, decision.estimate.rate
+    if not memory.calibration.is_true or replica is None or rate is None or not policy.objectives:
+        return None
+    counts = [count for count in range(decision.desired - 1, decision.desired + 2) if count > 0]
+    predicted = {n: predict(replica, policy.objectives, memory.correction * rate, n) for n in counts}
+    return [{"replicas": n, "inTime": f"{min(shares.values()):.3f}"} for n, shares in predicted.items()]
 
 
 def _show_model(model: LatencyModel) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from millrace_operator.autoscale.attainment import Calibration
 from millrace_operator.autoscale.forecast import Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
 from millrace_operator.autoscale.observation import Fleet, Signals, StepMoments
@@ -76,6 +77,8 @@ class Memory:
     """The queue at the last decision, of all replicas."""
     spent: dict[str, float] = field(default_factory=dict)
     """Of each objective's error budget beyond what is allowed, in seconds; since the count changed."""
+    calibration: Calibration = field(default_factory=Calibration)
+    """By how much predictions of the part in time were off."""
 
     @property
     def cold_start_seconds(self) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
-from millrace_operator.autoscale.policy import DEFAULT_PERCENTILE, Objective
+from millrace_operator.autoscale.policy import DEFAULT_PERCENTILE, LatencyMetric, Objective
 from millrace_operator.autoscale.replica import LIMIT_SATURATION, Replica, deviations
 
 
@@ -41,30 +41,32 @@ class Pool:
         idle = max(1 - self.share * self.replica.work_seconds, 1e-6)
         return self.chance * math.sqrt(self.mean_sequences / idle / self.replicas)
 
-    def sequences(self, percentile: int) -> float:
-        """Return the percentile of a replica's batch."""
-        return self.mean_sequences + deviations(percentile) * self.deviation
+    def sequences(self, share: float) -> float:
+        """Return what a replica's batch is at most in this part of the time."""
+        return self.mean_sequences + deviations(share) * self.deviation
 
-    def step_seconds(self, percentile: int) -> float:
-        """Return the percentile of a step's time, with the prompts that come meanwhile."""
+    def step_seconds(self, share: float) -> float:
+        """Return what this part of the steps takes at most, with the prompts that come meanwhile."""
         replica = self.replica
-        batch = max(self.sequences(percentile), 1.0)
+        batch = max(self.sequences(share), 1.0)
         alone = replica.model.predict(batch, batch * replica.context_tokens)
         return alone / max(1 - self.share * replica.prefill_seconds, 1e-6)
 
     def latency_seconds(self, objective: Objective) -> float:
         """Return the objective's percentile under saturation."""
-        percentile, replica = objective.percentile, self.replica
-        step = self.step_seconds(percentile)
-        if objective.metric == "TimePerOutputToken":
+        return self.find_latency(objective.metric, objective.percentile / 100)
+
+    def find_latency(self, metric: LatencyMetric, share: float) -> float:
+        """Return within how many seconds this part of the requests is served, under saturation."""
+        replica, step = self.replica, self.step_seconds(share)
+        if metric == "TimePerOutputToken":
             # Prompts come by chance: over m tokens they add a mean, which is in `step`, and λ·m·T·E[S²].
             variance = self.share * step * replica.prefill_square / replica.short_generation_tokens
-            return step + deviations(percentile) * math.sqrt(variance)
+            return step + deviations(share) * math.sqrt(variance)
         # The rest of the running step and the own one, the own prompt, and those before in an M/G/1 queue.
         idle = max(1 - self.share * replica.prefill_seconds, 1e-6)
         behind = self.share * replica.prefill_square / (2 * idle)
-        own = replica.longest_prefill_seconds(percentile)
-        return 1.5 * step + own - math.log(1 - percentile / 100) * behind
+        return 1.5 * step + replica.longest_prefill_seconds(share) - math.log(1 - share) * behind
 
     def find_limit(self, objectives: Collection[Objective]) -> str | None:
         """Name what this load is too much for; None where it fits."""
@@ -73,6 +75,6 @@ class Pool:
         if self.share <= self.replica.lone_rate:
             return None
         highest = max((objective.percentile for objective in objectives), default=DEFAULT_PERCENTILE)
-        if self.sequences(highest) > self.replica.room:
+        if self.sequences(highest / 100) > self.replica.room:
             return self.replica.room_limit
         return next((o.name for o in objectives if self.latency_seconds(o) > o.target_seconds), None)

@@ -51,10 +51,10 @@ class Replica:
         """Mean of the square of a prompt's work. Lengths are taken for lognormal."""
         return self.prefill_seconds**2 * math.exp(self.prompt_spread**2)
 
-    def longest_prefill_seconds(self, percentile: int) -> float:
-        """Return the percentile of a prompt's work."""
+    def longest_prefill_seconds(self, share: float) -> float:
+        """Return the work that this part of the prompts takes at most."""
         spread = self.prompt_spread
-        return self.prefill_seconds * math.exp(spread * deviations(percentile) - spread * spread / 2)
+        return self.prefill_seconds * math.exp(spread * deviations(share) - spread * spread / 2)
 
     @property
     def short_generation_tokens(self) -> float:
@@ -108,6 +108,6 @@ class Replica:
 
 
 @lru_cache
-def deviations(percentile: int) -> float:
-    """Return how many standard deviations a percentile lies above the mean."""
-    return max(NormalDist().inv_cdf(percentile / 100), 0.0)
+def deviations(share: float) -> float:
+    """Return how many standard deviations above the mean a part of what is normal ends; 0 under the mean."""
+    return max(NormalDist().inv_cdf(share), 0.0) if share > 0 else 0.0

@@ -64,6 +64,10 @@ class ObjectiveState(Part):
         default=None, description="The percentile over the last minute; absent without enough requests."
     )
     samples: int | None = Field(default=None, ge=0, description="Requests that were measured in that time.")
+    burn_rate: NumberText | None = Field(
+        default=None,
+        description="How many times as many requests were late, in that time, as the objective allows.",
+    )
     spent_seconds: NumberText | None = Field(
         default=None,
         description="Spent of its error budget beyond what is allowed: at 120 a replica more is asked for.",
@@ -73,6 +77,15 @@ class ObjectiveState(Part):
         description="Met, Missed, Unknown (too few requests), or Infeasible (an idle replica misses it).",
     )
     since: str = Field(json_schema_extra=DATE_TIME, description="Since when this state was seen.")
+
+
+class PredictedAttainment(Part):
+    """What would be in time at the present load."""
+
+    replicas: int = Field(ge=1, description="With so many replicas.")
+    in_time: NumberText = Field(
+        description="The part of the requests, of the objective that fares worst; 0: the queue would grow."
+    )
 
 
 class ModelFit(Part):
@@ -150,6 +163,17 @@ class Evidence(Part):
         max_length=8,
         json_schema_extra=ATOMIC,
         description="Each objective, and the latency measured.",
+    )
+    attainment: list[PredictedAttainment] = Field(
+        default_factory=list,
+        max_length=3,
+        json_schema_extra=ATOMIC,
+        description="The part of the requests that would be in time with one replica less, as many and one "
+        "more. Absent while such predictions are not known to be within 2 points of what is measured.",
+    )
+    attainment_error: NumberText | None = Field(
+        default=None,
+        description="By how much predictions for the present replicas were off, of the last hour's requests.",
     )
     model: ModelFit | None = Field(default=None, description="The model of a replica's step.")
     rejected: list[RejectedSignal] = Field(

@@ -121,7 +121,7 @@ def test_prompts_of_many_lengths_are_late_more_often_than_equal_ones() -> None:
     wanted = objective(1.0, percentile=99)
     equal = replace(ENDLESS, prompt_spread=0.0, generation_spread=0.0)
     assert predict(wanted, 3.0, replica=equal) < 0.7 * predict(wanted, 3.0)
-    assert equal.longest_prefill_seconds(99) == pytest.approx(equal.prefill_seconds)
+    assert equal.longest_prefill_seconds(0.99) == pytest.approx(equal.prefill_seconds)
 
 
 def test_slower_steps_carry_less() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from millrace_operator.autoscale.attainment import Calibration
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.evidence import gather_evidence
 from millrace_operator.autoscale.explain import explain
@@ -31,8 +32,16 @@ SEEN = Signals(
 )
 
 
-def gather(signals: Signals, model: LatencyModel = FITTED, policy: Policy = POLICY) -> dict[str, object]:
-    decision, memory = decide(policy, signals, Memory(model=model), 0.0)
+NOT_COMPARED = Calibration()
+
+
+def gather(
+    signals: Signals,
+    model: LatencyModel = FITTED,
+    policy: Policy = POLICY,
+    calibration: Calibration = NOT_COMPARED,
+) -> dict[str, object]:
+    decision, memory = decide(policy, signals, Memory(model=model, calibration=calibration), 0.0)
     found = gather_evidence(policy, decision, signals, memory, 1000.0)
     objectives = [{**objective, "since": "2026-01-01T00:00:00Z"} for objective in found["objectives"]]
     Evidence.model_validate({**found, "objectives": objectives})
@@ -63,10 +72,28 @@ def test_it_has_each_figure_that_is_known() -> None:
             "targetSeconds": "2",
             "measuredSeconds": "3.4",
             "samples": 100,
+            "burnRate": "2",
             "state": "Missed",
         },
         {"metric": "TimePerOutputToken", "percentile": 95, "targetSeconds": "0.1", "state": "Unknown"},
     ]
+
+
+def test_the_part_in_time_is_told_for_the_neighbours_of_a_count_while_it_is_known_to_be_true() -> None:
+    known = Calibration({TTFT.name: 0.01}, 1000.0, 3600.0)
+    assert "attainment" not in gather(SEEN)
+    assert "attainmentError" not in gather(SEEN)
+    told = gather(SEEN, calibration=known)
+    assert told["attainmentError"] == "0.01"
+    attainment = told["attainment"]
+    assert isinstance(attainment, list)
+    assert [one["replicas"] for one in attainment] == [4, 5, 6]
+    shares = [float(one["inTime"]) for one in attainment]
+    assert shares == sorted(shares)
+    assert 0.9 < shares[-1] <= 0.999
+    off = gather(SEEN, calibration=replace(known, biases={TTFT.name: -0.03}))
+    assert off["attainmentError"] == "0.03"
+    assert "attainment" not in off
 
 
 def test_what_is_unknown_is_absent_and_never_zero() -> None:

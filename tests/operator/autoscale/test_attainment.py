@@ -1,0 +1,139 @@
+"""What is told of counts that are not there must come true, or not be told."""
+
+from dataclasses import replace
+
+import pytest
+
+from millrace_operator.autoscale.attainment import Calibration, find_attainment, predict
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.observation import Bracket, Latency, Signals
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.pool import Pool
+from millrace_operator.autoscale.replica import Replica
+from millrace_operator.autoscale.simulate import workloads
+from millrace_operator.autoscale.simulate.run import Choice, Run, is_within
+from millrace_operator.autoscale.simulate.scalers import Ours
+from millrace_operator.autoscale.simulate.workloads import Workload
+
+TTFT = Objective("TimeToFirstToken", 95, 0.4)
+TPOT = Objective("TimePerOutputToken", 95, 0.05)
+REPLICA = Replica(LatencyModel(coefficients=(0.02, 0.002, 2e-6)), 40, 40, 60)
+WINDOW = 60.0
+
+
+def seen(objective: Objective, share: float, requests: float) -> Latency:
+    return Latency(objective, 1.0, requests, Bracket(1.0, 1.0, share, share))
+
+
+@pytest.mark.parametrize("objective", [TTFT, TPOT])
+def test_the_part_in_time_is_where_the_latency_crosses_the_target(objective: Objective) -> None:
+    pool = Pool(REPLICA, 3, 12.0)
+    target = pool.find_latency(objective.metric, 0.935)
+    assert find_attainment(pool, replace(objective, target_seconds=target)) == 0.93
+
+
+def test_more_replicas_serve_more_in_time_and_too_few_serve_none() -> None:
+    shares = [min(predict(REPLICA, (TTFT, TPOT), 20.0, count).values()) for count in range(1, 20)]
+    assert shares[0] == 0.0
+    assert shares == sorted(shares)
+    assert shares[-1] >= 0.97
+
+
+def test_what_finds_no_room_in_a_batch_is_not_in_time() -> None:
+    pool = Pool(replace(REPLICA, max_sequences=12), 3, 12.0)
+    assert pool.mean_sequences < 12 < pool.sequences(0.9)
+    assert find_attainment(pool, replace(TTFT, target_seconds=60.0)) < 0.9
+
+
+def judge(calibration: Calibration, predicted: float, came: float, requests: float) -> Calibration:
+    at = calibration.seconds
+    return calibration.judge(at, {TTFT.name: predicted}, (seen(TTFT, came, requests),), WINDOW)
+
+
+def test_it_is_known_only_after_ten_minutes_and_300_requests() -> None:
+    few, many = Calibration(), Calibration()
+    for _ in range(9):
+        few, many = judge(few, 0.97, 0.96, 20), judge(many, 0.97, 0.96, 100)
+    assert many.error is None
+    few, many = judge(few, 0.97, 0.96, 20), judge(many, 0.97, 0.96, 100)
+    assert few.error is None
+    assert many.error == pytest.approx(0.01)
+    assert many.is_true
+
+
+def test_predictions_that_are_off_are_not_told_until_they_have_been_true_again_for_long() -> None:
+    calibration = Calibration()
+    for _ in range(30):
+        calibration = judge(calibration, 0.99, 0.90, 100)
+    assert calibration.error == pytest.approx(0.09)
+    passed = 0
+    while not calibration.is_true:
+        assert (passed := passed + 1) < 200
+        calibration = judge(calibration, 0.99, 0.99, 100)
+    assert passed > 10
+
+
+def test_inside_of_a_bucket_nothing_is_off() -> None:
+    wide = Latency(TTFT, 1.0, 1000.0, Bracket(1.0, 2.0, 0.90, 0.99))
+    judged = Calibration().judge(0.0, {TTFT.name: 0.93}, (wide,), WINDOW)
+    assert judged.biases == {TTFT.name: 0.0}
+    assert not judged.is_due(59.0, WINDOW)
+    assert judged.is_due(60.0, WINDOW)
+
+
+def test_a_window_without_requests_says_nothing() -> None:
+    assert Calibration().judge(0.0, {TTFT.name: 0.9}, (seen(TTFT, 1.0, 0.0),), WINDOW) == Calibration()
+
+
+class Telling(Ours):
+    """Ours, with what it would tell of the present count."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self.told: list[tuple[float, float]] = []
+        """When, and the part in time."""
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        choice = super().choose(signals, now)
+        assert self.decision is not None
+        replica, rate = self.decision.estimate.replica, self.decision.estimate.rate
+        if self.memory.calibration.is_true and replica and rate is not None:
+            found = predict(replica, self.policy.objectives, rate, len(signals.fleet.ready) or 1)
+            self.told.append((now, min(found.values())))
+        return choice
+
+
+def two_hours(day: Workload) -> Workload:
+    return replace(day, seconds=7200.0)
+
+
+SMALL, LARGE = two_hours(workloads.small_day()), two_hours(workloads.large_day())
+CASES = [*((SMALL, count) for count in (5, 6, 8, None)), *((LARGE, count) for count in (4, 6, None))]
+"""With fixed counts, of which some are too few, and as we scale it."""
+SILENT = (LARGE, 4)
+"""There predictions are off, so nothing is told."""
+
+
+def compare(scaler: Telling, run: Run, objectives: tuple[Objective, ...]) -> tuple[float, float]:
+    """The means of what was told and of what came, over the requests that came while something was told."""
+    seconds, shares = scaler.tick_seconds, dict(scaler.told)
+    told, came = [], []
+    for answer in run.answers:
+        share = shares.get(answer.request.at // seconds * seconds)
+        if share is not None:
+            told.append(share)
+            came.append(all(is_within(answer, objective) for objective in objectives))
+    return sum(told) / len(told), sum(came) / len(came)
+
+
+@pytest.mark.parametrize(("workload", "count"), CASES)
+def test_what_is_told_comes_true_within_two_points(workload: Workload, count: int | None) -> None:
+    bounds = (workload.min_replicas, workload.max_replicas) if count is None else (count, count)
+    scaler = Telling(Policy(*bounds, workload.objectives))
+    setting = replace(workload.setting(7), initial_replicas=count or workload.initial_replicas)
+    run = workload.play(setting, scaler)
+    if (workload, count) == SILENT:
+        assert not scaler.told
+        return
+    told, came = compare(scaler, run, workload.objectives)
+    assert told == pytest.approx(came, abs=0.02)
