@@ -97,7 +97,8 @@ def _calibrate(situation: Situation) -> Memory:
     if not is_due or estimate.replica is None or estimate.rate is None:
         return memory
     load = memory.correction * estimate.rate
-    predicted = predict(estimate.replica, policy.objectives, load, situation.current)
+    serving = len(situation.signals.fleet.ready)
+    predicted = predict(estimate.replica, policy.objectives, load, max(serving, 1))
     judged = memory.calibration.judge(situation.now, predicted, situation.signals.latencies, window)
     return replace(memory, calibration=judged)
 
@@ -211,6 +212,8 @@ def _find_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:
 
 
 def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:
+    if "capacity" in paced.limits:
+        return Reason.AT_CAPACITY
     if "maxReplicas" in paced.limits:
         return Reason.AT_MAXIMUM
     if situation.bound(wanted) < situation.current:
@@ -276,7 +279,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
     return replace(
         memory,
         recommendations=recommendations,
-        asked=None if "maxReplicas" in paced.limits else desired,
+        asked=None if {"maxReplicas", "capacity"} & {*paced.limits} else desired,
         flaps=_note_flap(situation, desired),
         settled_since=_find_settled_since(situation, desired),
         correction=_correct(situation, candidates),

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     SCALING_DOWN = "ScalingDown"
     STABILISING = "Stabilising"
     AT_MAXIMUM = "AtMaximum"
+    AT_CAPACITY = "AtCapacity"
     AT_MINIMUM = "AtMinimum"
     SLO_INFEASIBLE = "SLOInfeasible"
     STEADY = "Steady"

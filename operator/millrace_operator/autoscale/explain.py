@@ -1,5 +1,6 @@
 """Words and figures for a decision: one line for status, a mapping for /decisions."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,8 +13,10 @@ from millrace_operator.autoscale.situation import Situation
 LOAD_SIGNALS = (EVERYTHING, "age", "running", "waiting", "arrivals", "recent_arrivals")
 """What a line of status names when it is unknown. Others have no samples whenever nobody asks anything."""
 PODS_NAMED = 3
+WORDS_QUOTED = 200
 BINDINGS = {
     "maxReplicas": "limited by maxReplicas",
+    "capacity": "limited to what the cluster has room for, and one more that shows the need",
     "minReplicas": "kept up by minReplicas",
     "scaleUpRate": "limited to max(2x, +4) a step",
     "scaleDownRate": "limited to one replica or 10 % a step",
@@ -45,6 +48,8 @@ def explain_terms(
     if estimate.infeasible:
         named = ", ".join(estimate.infeasible)
         parts.append(f"{named} cannot be met by an idle replica, so it is not scaled on: raise its target")
+    if unplaced := signals.fleet.unschedulable:
+        parts.append(f"no node has room for {_name_pods(frozenset(unplaced))}{_quote(unplaced)}")
     if situation.silent:
         parts.append(f"no samples of {_name_pods(situation.silent)}")
     if load and not situation.is_informed:
@@ -74,6 +79,13 @@ def _name_load(situation: Situation) -> list[str]:
     if situation.num_starting > 0:
         parts.append(f"{situation.num_starting} not ready yet")
     return parts
+
+
+def _quote(unplaced: Mapping[str, str]) -> str:
+    """Return what the scheduler says of one of the pods."""
+    words = unplaced[min(unplaced)]
+    short = words if len(words) <= WORDS_QUOTED else f"{words[: WORDS_QUOTED - 1]}…"
+    return f": {short}" if short else ""
 
 
 def _name_pods(pods: frozenset[str]) -> str:

@@ -104,6 +104,8 @@ class Fleet:
     """The pods that are Ready."""
     cold_starts: dict[str, float] = field(default_factory=dict)
     """Seconds from a pod's creation until it was Ready, by pod."""
+    unschedulable: dict[str, str] = field(default_factory=dict)
+    """What the scheduler says of each pod that no node has room for."""
     desired: int | None = None
     """How many there are to be, as status says; None before the first decision."""
 

@@ -13,7 +13,13 @@ class Pace(NamedTuple):
 
 
 def pace(situation: Situation, wanted: int) -> Pace:
-    """Follow the wanted count as far as bounds and speed allow."""
+    """Follow the wanted count as far as bounds, speed and the cluster's room allow."""
+    paced, room = _pace(situation, wanted), situation.room
+    most = paced.replicas if room is None else max(room, situation.policy.min_replicas)
+    return Pace(most, (*paced.limits, "capacity")) if paced.replicas > most else paced
+
+
+def _pace(situation: Situation, wanted: int) -> Pace:
     bounded, current = situation.bound(wanted), situation.current
     limits = ("maxReplicas",) if bounded < wanted else ()
     if current > situation.policy.max_replicas:

@@ -80,6 +80,17 @@ class Situation:
         return sum(since.get(pod, self.now) < oldest for pod in fleet.revisions.keys() - fleet.ready)
 
     @property
+    def room(self) -> int | None:
+        """How many replicas the cluster has room for, with one that asks for more; None where there is more.
+
+        Until a node should have come, all that is wanted is asked for: as many nodes may come at once.
+        """
+        fleet = self.signals.fleet
+        if not self.memory.homeless & fleet.unschedulable.keys():
+            return None
+        return max(len(fleet.revisions), self.current) - len(fleet.unschedulable) + 1
+
+    @property
     def silent(self) -> frozenset[str]:
         """Replicas that don't report, and have been Ready for long enough to have been scraped."""
         since, oldest = self.memory.first_ready, self.now - self.policy.windows.max_age

@@ -212,6 +212,7 @@ def read_fleet(service: Obj | None, pods: Iterable[Obj]) -> Fleet:
     return Fleet(
         revisions={pod.name: pod.revision for pod in staying},
         ready=frozenset(pod.name for pod in staying if pod.is_ready),
+        unschedulable={pod.name: pod.unschedulable for pod in staying if pod.unschedulable is not None},
         cold_starts={pod.name: pod.start_seconds for pod in staying if pod.start_seconds is not None},
         desired=_read_desired(service),
     )

@@ -39,6 +39,13 @@ class Pod:
     cause: Cause | None
 
     @property
+    def unschedulable(self) -> str | None:
+        """What the scheduler says; None where the pod has a node, or nobody has looked yet."""
+        if self.cause is None or self.cause.reason is not Reason.UNSCHEDULABLE:
+            return None
+        return self.cause.message.partition(": ")[2]
+
+    @property
     def is_serving(self) -> bool:
         """Whether it is Ready, or has been and still runs. Such a replica is kept while a new one starts."""
         return not self.is_terminating and (self.is_ready or (self.has_started and self.cause is None))

@@ -28,7 +28,7 @@ FITTED = LatencyModel(num_samples=50.0, relative_error=0.02, coefficients=(0.02,
 
 def fleet(replicas: int, ready: int | None = None, cold_starts: dict[str, float] | None = None) -> Fleet:
     pods = [f"pod-{i}" for i in range(replicas)]
-    return Fleet(dict.fromkeys(pods, "one"), frozenset(pods[:ready]), cold_starts or {}, replicas)
+    return Fleet(dict.fromkeys(pods, "one"), frozenset(pods[:ready]), cold_starts or {}, desired=replicas)
 
 
 def seen(replicas: int, rate: float | None, **other: object) -> Signals:

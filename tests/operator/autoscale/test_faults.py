@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 
+from millrace_operator.autoscale.memory import NODE_SECONDS
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import CONVERSATION, draw_requests
@@ -159,10 +160,11 @@ def test_a_rollout_in_a_burst_cuts_nobody_off_and_costs_no_replica(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_full_cluster_is_asked_for_what_the_load_needs_until_there_is_room(seed: int) -> None:
+def test_a_full_cluster_is_asked_for_what_the_load_needs_and_later_for_one_replica_more(seed: int) -> None:
     """Four pods run, others stay Pending. Afterwards the count returns, and Pending pods go first."""
     day = live(replace(SETTING, capacity=4), seed, PEAK_ENDS + 600)
-    assert min(day.desired(PEAK + RECOVERY, PEAK_ENDS)) >= NEEDED
+    assert min(day.desired(PEAK + RECOVERY, PEAK + NODE_SECONDS)) >= NEEDED
+    assert set(day.desired(PEAK + NODE_SECONDS + RECOVERY, PEAK_ENDS)) == {5}
     assert day.desired(PEAK_ENDS + 300, PEAK_ENDS + 600)[-1] <= 4
     assert day.missed(PEAK_ENDS + 300, PEAK_ENDS + 600) <= ALLOWED
     day.assert_nobody_lost()

@@ -81,7 +81,8 @@ class Prometheus:
             reading = Reading(now, windows, {KEY: found} if self._targets else {})
         starts = {pod.name: pod.ready_at - pod.created_at for pod in pods if pod.ready_at is not None}
         revisions = {pod.name: pod.revision for pod in pods}
-        fleet = Fleet(revisions, frozenset(starts), starts, self._service.desired)
+        unschedulable = {pod.name: "the cluster is full" for pod in pods if pod.node is None}
+        fleet = Fleet(revisions, frozenset(starts), starts, unschedulable, desired=self._service.desired)
         return read_signals(reading, KEY, fleet, objectives)
 
     def _find_targets(self) -> None:
