@@ -1,16 +1,17 @@
 """`python -m benchmarks.simulation`: a simulated replica beside a real one; a table, then one JSON line.
 
-Starts `millrace serve` with the shipped model, or another one. From its step histograms, under some fixed
-batches, it fits the simulator's `Hardware`. Then it sends Poisson loads over HTTP, and simulates one replica
-that gets requests at the very times at which these left. It compares P95 of the time to first token and of
-the time per output token.
+Starts `millrace serve` with a model of 135 million random weights, or another one. From its step histograms,
+under some fixed batches, it fits the simulator's `Hardware`. Then it sends Poisson loads over HTTP, and
+simulates one replica that gets requests at the very times at which these left. It compares P95 of the time to
+first token and of the time per output token.
 
 It assumes:
 
 - The machine does nothing else. Clients run on the same cores, and their work slows steps down.
-- Steps follow each other at once. With the shipped model they take a millisecond, and what HTTP needs for
-  each token is as much. `--fit periods` counts the time from step to step instead, as clients see it under
-  the fixed batches. The last line but one of the text says how much longer that is.
+- Steps follow each other at once. With the small model that is shipped they take a millisecond, and what HTTP
+  needs for each token is as much, so its replica is full before its steps are. `--fit periods` counts the
+  time from step to step instead, as clients see it under the fixed batches. The last line but one of the text
+  says how much longer that is.
 - What a request costs beside steps (HTTP, tokenising, the first token's way back) is the same for each. It is
   measured with requests alone, and added to the simulated time to first token.
 - All requests of a load have the same lengths, and the replica is warm. There is no gateway.
@@ -30,13 +31,13 @@ from typing import NamedTuple
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.machine import describe_machine
+from benchmarks.runtime.models import SMALL, write_model
 from benchmarks.runtime.process import ended_by_signals
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.workload import Case, Figure
 from benchmarks.simulation.fit import Point, Shape, Tail, find_misfit, find_saturation, fit_hardware, simulate
 from benchmarks.simulation.replica import MAX_BATCHED_TOKENS, MAX_SEQUENCES, Replica, read_tail, start_replica
 from millrace_operator.autoscale.simulate.hardware import Hardware
-from stories_training.train import FOLDER
 
 LOADS = (0.3, 0.6, 0.85)
 """Of what the fitted replica can carry at most."""
@@ -131,9 +132,14 @@ def measure_front(replica: Replica, hardware: Hardware) -> float:
     return max(statistics.median(waits) - hardware.step_seconds(ALONE.num_prompt_tokens, 0), 0.0)
 
 
-def measure(model: Path, fit: str, loads: Sequence[float], seconds: float) -> dict[str, object]:
+def find_model(model: Path | None, folder: str) -> Path:
+    """Return the model to serve: one that is written into the folder where none is named."""
+    return model or write_model(Path(folder) / "model", SMALL)
+
+
+def measure(model: Path | None, fit: str, loads: Sequence[float], seconds: float) -> dict[str, object]:
     """Fit, send, simulate and print. Raises EngineError."""
-    with tempfile.TemporaryDirectory() as logs, start_replica(model, Path(logs)) as replica:
+    with tempfile.TemporaryDirectory() as name, start_replica(find_model(model, name), Path(name)) as replica:
         points = measure_points(replica)
         wanted = [point._replace(seconds=point.period_seconds) for point in points]
         fitted = wanted if fit == "periods" else points
@@ -190,7 +196,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--seconds", type=read_seconds, default=120.0, help="of a load (default: 120)")
     parser.add_argument("--loads", type=read_loads, default=LOADS, help="shares (default: 0.3,0.6,0.85)")
-    parser.add_argument("--model", type=read_model, default=FOLDER, help="its folder (default: the shipped)")
+    parser.add_argument("--model", type=read_model, help="its folder (default: one that is written)")
     parser.add_argument("--fit", choices=("steps", "periods"), default="steps", help="(default: steps)")
     add_output(parser)
     arguments = parser.parse_args(argv)
