@@ -15,7 +15,7 @@ from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
 from millrace_runtime.replica.engine_channel import EngineChannel
-from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineLoop
+from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineLoop, StepClock
 from millrace_runtime.replica.engine_process import try_step
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
@@ -206,3 +206,41 @@ def test_who_waits_and_runs_is_told_before_and_during_a_long_step() -> None:
     assert states == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 0)]
     assert [message.timing is None for message in turn.sent] == [True] * 5 + [False]
     assert turn.sent[4].outputs[0].finish_reason == "error"  # refused at once, too
+
+
+def test_a_step_lasts_from_the_one_before_while_there_is_work() -> None:
+    """What lies between two steps is part of the second: nobody computes meanwhile. Rest is part of none."""
+    now = [0.0]
+    clock = StepClock(lambda: now[0])
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+
+    pass_by(5.0)
+    clock.begin()
+    pass_by(0.1)
+    clock.begin()  # the next one, while the first runs
+    assert clock.end(is_more_to_do=True) == pytest.approx(0.1)
+    pass_by(0.3)
+    assert clock.end(is_more_to_do=True) == pytest.approx(0.3)
+    pass_by(0.05)  # stopped, and then the next step
+    clock.begin()
+    pass_by(0.1)
+    assert clock.end(is_more_to_do=False) == pytest.approx(0.15)
+    pass_by(60.0)
+    clock.begin()
+    pass_by(0.1)
+    assert clock.end(is_more_to_do=False) == pytest.approx(0.1)
+
+
+def test_the_steps_of_a_busy_engine_take_all_of_its_time(peer: Peer) -> None:
+    began = time.perf_counter()
+    peer.send(request(0, [1, 2, 3, 4], max_tokens=64))
+    seconds = []
+    for message in peer.receive():
+        if message.timing is not None:
+            seconds.append(message.timing.seconds)
+        if any(output.finish_reason for output in message.outputs):
+            break
+    assert 0 < sum(seconds) <= time.perf_counter() - began
+    assert sum(seconds) != pytest.approx(0.001 * len(seconds))  # what the simulated device says of itself
