@@ -124,10 +124,11 @@ def _describe_model(model: Obj | None) -> str:
 
 
 def _describe_predictions(facts: Facts) -> str:
-    error = facts.figure("attainmentError")
+    attainment = facts.evidence.get("attainment") or {}
+    error = parse_number(attainment.get("error"))
     if error is None:
-        return "PREDICTIONS not compared yet with enough requests of settled replicas, so none is told"
-    used = "told" if facts.evidence.get("attainment") else "too much to be told"
+        return "PREDICTIONS not compared with enough requests of settled replicas of late, so none is told"
+    used = "told" if attainment.get("counts") else "too much to be told"
     return f"PREDICTIONS of the part in time were {100 * error:.2g} points off in the last hour: {used}"
 
 

@@ -148,9 +148,11 @@ class Facts:
 
     @property
     def is_just_blind(self) -> bool:
-        """Whether signals are missing for no longer than a first scrape may take: no reason for alarm."""
+        """Whether nobody has scraped its pods yet, for no longer than that may take: no reason for alarm."""
         at = parse_time(self.condition("ScalingActive").get("lastTransitionTime"))
-        return self.is_blind and at is not None and self.now - at < FIRST_SCRAPE_SECONDS
+        is_unknown = all(one.get("reason") == "no samples" for one in self.evidence.get("rejected", []))
+        is_new = "model" not in self.evidence and is_unknown
+        return self.is_blind and is_new and at is not None and self.now - at < FIRST_SCRAPE_SECONDS
 
     def figure(self, name: str) -> float | None:
         """Return a figure of the evidence, None where it is unknown."""

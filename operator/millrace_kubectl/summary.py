@@ -199,17 +199,18 @@ def _describe_limit(limit: str) -> str:
 
 
 def _describe_next(facts: Facts) -> str | None:
-    """Return what would be in time with other counts; None while the operator is not sure of that."""
-    found = facts.evidence.get("attainment", [])
-    if not found or facts.mode == "External":
+    """Return what would be in time with the counts next to the present one; None where nobody is sure."""
+    attainment = facts.evidence.get("attainment") or {}
+    metric, percentile = attainment.get("metric"), attainment.get("percentile")
+    if metric is None or percentile is None or facts.desired is None or facts.mode == "External":
         return None
-    told = ", ".join(f"{_show_in_time(one)} at {one['replicas']}" for one in found)
-    promised = max((objective["percentile"] for objective in facts.objectives), default=None)
-    return f"in time: {told}" + ("" if promised is None else f" ({promised}% promised)")
+    near = [one for one in attainment.get("counts", []) if abs(one["replicas"] - facts.desired) <= 1]
+    told = ", ".join(f"{_show_in_time(one)} at {one['replicas']}" for one in near)
+    return f"{METRICS.get(metric, metric)} in time: {told} ({percentile}% promised)" if told else None
 
 
 def _show_in_time(one: Obj) -> str:
-    """Return a part of the requests; none where the queue would only grow."""
+    """Return a part of the requests."""
     share = parse_number(one.get("inTime"))
     return "?" if share is None else show_share(share) if share > 0 else "none"
 

@@ -11,7 +11,7 @@ BINDINGS = {
     "learning": "",
     "current": "nothing asks for a change",
     "maxReplicas": "{wanted} wanted, and maxReplicas is {most}",
-    "capacity": "{wanted} wanted, and no node has room for more; one stays Pending to show it",
+    "capacity": "{wanted} wanted, and no node has room for so many",
     "minReplicas": "{wanted} would do, and minReplicas is {least}",
     "scaleUpRate": "{wanted} wanted, at most double or +4 a step",
     "scaleDownRate": "{wanted} would do; it goes down by one or a tenth a step",

@@ -19,11 +19,15 @@ def start() -> subprocess.Popen[bytes]:
 def test_a_process_that_went_with_its_parent_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel ends a container's other processes with its first one, after they were listed.
     gone, alive = start(), start()
-    listed = sorted(pod_process_ids(POD))
-    assert listed == sorted([gone.pid, alive.pid])
-    gone.kill()
-    gone.wait()
-    monkeypatch.setattr("e2e.host_processes.pod_process_ids", lambda _: [gone.pid, alive.pid])
+    try:
+        assert {*pod_process_ids(POD)} == {gone.pid, alive.pid}
+        gone.kill()
+        gone.wait()
+        monkeypatch.setattr("e2e.host_processes.pod_process_ids", lambda _: [gone.pid, alive.pid])
 
-    assert kill_pod_processes(POD) == 1
-    assert alive.wait(10) == -9
+        assert kill_pod_processes(POD) == 1
+        assert alive.wait(10) == -9
+    finally:
+        for process in (gone, alive):
+            process.kill()
+            process.wait()

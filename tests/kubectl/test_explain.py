@@ -128,7 +128,7 @@ NEEDED |= {
 NEEDED |= {"unschedulable", "alphaSeconds", "betaSecondsPerToken", "gammaSecondsPerContextToken", "fitted"}
 
 
-LISTS = ("candidates", "attainment")
+LISTS = ("candidates", "counts")
 """Of which the API server asks for every field."""
 
 

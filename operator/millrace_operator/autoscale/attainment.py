@@ -7,7 +7,7 @@ were is compared with what came.
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millrace_operator.autoscale.observation import Bracket, Latency
@@ -38,59 +38,65 @@ def find_attainment(pool: Pool, objective: Objective) -> float:
 
 def predict(
     replica: Replica, objectives: Collection[Objective], rate: float, replicas: int
-) -> dict[str, float]:
-    """Return by objective's name the part of a load, in requests a second, that is served in time."""
+) -> dict[Objective, float]:
+    """Return the part of a load, in requests a second, that is served in time, by each objective."""
     pool = Pool(replica, replicas, rate)
-    return {objective.name: find_attainment(pool, objective) for objective in objectives}
+    return {objective: find_attainment(pool, objective) for objective in objectives}
+
+
+@dataclass(frozen=True)
+class Record:
+    """By how much predictions of one objective were off, on average over the requests of the last hour."""
+
+    bias: float = 0.0
+    """What was predicted less what came."""
+    requests: float = 0.0
+    """How many the average is worth."""
+    seconds: float = 0.0
+    """Compared so far."""
+    judged_at: float = -math.inf
+
+    def add(self, now: float, bias: float, requests: float, seconds: float) -> "Record":
+        """Return the record with one more window."""
+        kept = self.requests * math.exp(-seconds / REMEMBERED_SECONDS)
+        new = requests / (kept + requests)
+        return Record(self.bias + new * (bias - self.bias), kept + requests, self.seconds + seconds, now)
+
+    def is_known(self, now: float) -> bool:
+        """Whether enough was compared, and not too long ago."""
+        is_enough = self.seconds >= LEAST_SECONDS and self.requests >= LEAST_REQUESTS
+        return is_enough and now - self.judged_at <= REMEMBERED_SECONDS
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """By how much predictions were off, averaged over the requests of the last hour."""
+    """What became of predictions for the replicas there were, by objective."""
 
-    biases: Mapping[str, float] = field(default_factory=dict)
-    """What was predicted less what came, by the objective's name."""
-    requests: float = 0.0
-    """How many these averages are worth."""
-    seconds: float = 0.0
-    """Compared so far."""
+    records: Mapping[Objective, Record] = field(default_factory=dict)
     judged_at: float | None = None
 
-    @property
-    def error(self) -> float | None:
-        """Return by how much the worst was off; None while too little was compared."""
-        if self.seconds < LEAST_SECONDS or self.requests < LEAST_REQUESTS:
+    def find_error(self, objectives: Collection[Objective], now: float) -> float | None:
+        """Return by how much those of the worst objective were off; None where one is not known."""
+        records = [self.records.get(objective, Record()) for objective in objectives]
+        if not all(record.is_known(now) for record in records):
             return None
-        return max((abs(bias) for bias in self.biases.values()), default=None)
-
-    @property
-    def is_true(self) -> bool:
-        """Whether predictions may be told."""
-        return self.error is not None and self.error <= LARGEST_ERROR
+        return max((abs(record.bias) for record in records), default=None)
 
     def is_due(self, now: float, window: float) -> bool:
         """Whether what is measured has nothing in common any more with what was compared last."""
         return self.judged_at is None or now - self.judged_at >= window
 
     def judge(
-        self, now: float, predicted: Mapping[str, float], latencies: Collection[Latency], window: float
+        self, now: float, predicted: Mapping[Objective, float], latencies: Iterable[Latency], window: float
     ) -> "Calibration":
         """Compare what was predicted for each objective with what its window shows."""
-        seen = {
-            latency.objective.name: _find_bias(predicted[latency.objective.name], latency.bracket)
-            for latency in latencies
-            if latency.bracket and latency.num_samples > 0 and latency.objective.name in predicted
-        }
-        if not seen:
-            return self
-        count = max(latency.num_samples for latency in latencies)
-        kept = self.requests * math.exp(-window / REMEMBERED_SECONDS)
-        new = count / (kept + count)
-        biases = {
-            name: (1 - new) * self.biases.get(name, 0.0) + new * seen.get(name, 0.0)
-            for name in self.biases.keys() | seen.keys()
-        }
-        return Calibration(biases, kept + count, self.seconds + window, now)
+        records = {objective: self.records.get(objective, Record()) for objective in predicted}
+        for latency in latencies:
+            objective, bracket = latency.objective, latency.bracket
+            if objective in predicted and bracket and latency.num_samples > 0:
+                bias = _find_bias(predicted[objective], bracket)
+                records[objective] = records[objective].add(now, bias, latency.num_samples, window)
+        return Calibration(records, now)
 
 
 def _find_bias(predicted: float, bracket: Bracket) -> float:

@@ -57,6 +57,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
         is_held=paced.replicas == situation.current and reason in (Reason.SIGNALS_MISSING, Reason.LEARNING),
         estimate=situation.estimate,
         limits=paced.limits,
+        prediction_error=situation.memory.calibration.find_error(situation.feasible, now),
     )
     return decision, _record(situation, paced, wanted, candidates)
 

@@ -36,3 +36,5 @@ class Decision:
     estimate: Estimate
     limits: tuple[str, ...] = ()
     """What paced or bounded the largest candidate."""
+    prediction_error: float | None = None
+    """By how much predictions of the part in time were off of late; None while that is not known."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_operator.autoscale.attainment import predict
+from millrace_operator.autoscale.attainment import LARGEST_ERROR, predict
 from millrace_operator.autoscale.budget import find_burn
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.latency_model import LatencyModel
@@ -54,8 +54,7 @@ def gather_evidence(
             ][:NUM_CANDIDATES],
             "limits": [limit[:NAME_LENGTH] for limit in decision.limits][:NUM_CANDIDATES],
             "objectives": _show_objectives(policy, decision, signals, memory.spent),
-            "attainment": _show_attainment(policy, decision, memory),
-            "attainmentError": render_number(memory.calibration.error),
+            "attainment": _show_attainment(policy, decision, signals, memory),
             "model": _show_model(memory.model),
             "rejected": _show_rejected(signals.rejected),
         }
@@ -108,14 +107,31 @@ def _show_objective(
     )
 
 
-def _show_attainment(policy: Policy, decision: Decision, memory: Memory) -> list[dict[str, Any]] | None:
-    """Return the part in time with one replica less, as many, and one more; None while that is not sure."""
-    replica, rate = decision.estimate.replica, decision.estimate.rate
-    if not memory.calibration.is_true or replica is None or rate is None or not policy.objectives:
+def _show_attainment(
+    policy: Policy, decision: Decision, signals: Signals, memory: Memory
+) -> dict[str, Any] | None:
+    """Return how far predictions were off; where that is little, what some counts would do.
+
+    They are of the objective that is nearest to being missed, and of the counts next to the one that there is
+    and to the one that is decided.
+    """
+    estimate, error = decision.estimate, decision.prediction_error
+    objectives = [one for one in policy.objectives if one.name not in estimate.infeasible]
+    if error is None:
         return None
-    counts = [count for count in range(decision.desired - 1, decision.desired + 2) if count > 0]
-    predicted = {n: predict(replica, policy.objectives, memory.correction * rate, n) for n in counts}
-    return [{"replicas": n, "inTime": f"{min(shares.values()):.3f}"} for n, shares in predicted.items()]
+    if error > LARGEST_ERROR or estimate.replica is None or estimate.rate is None or not objectives:
+        return {"error": render_number(error)}
+    load, about = memory.correction * estimate.rate, (signals.fleet.current, decision.desired)
+    counts = sorted({max(count + more, 1) for count in about for more in (-1, 0, 1)})
+    predicted = {count: predict(estimate.replica, objectives, load, count) for count in counts}
+    found = predicted[max(decision.desired, 1)]
+    nearest = min(objectives, key=lambda one: found[one] - one.percentile / 100)
+    return {
+        "error": render_number(error),
+        "metric": nearest.metric,
+        "percentile": nearest.percentile,
+        "counts": [{"replicas": count, "inTime": f"{predicted[count][nearest]:.3f}"} for count in counts],
+    }
 
 
 def _show_model(model: LatencyModel) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
-from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.observation import Signals, Unplaced
 from millrace_operator.autoscale.reading import EVERYTHING
 from millrace_operator.autoscale.situation import Situation
 
@@ -16,7 +16,7 @@ PODS_NAMED = 3
 WORDS_QUOTED = 200
 BINDINGS = {
     "maxReplicas": "limited by maxReplicas",
-    "capacity": "limited to what the cluster has room for, and one more that shows the need",
+    "capacity": "no node has room for so many",
     "minReplicas": "kept up by minReplicas",
     "scaleUpRate": "limited to max(2x, +4) a step",
     "scaleDownRate": "limited to one replica or 10 % a step",
@@ -48,7 +48,7 @@ def explain_terms(
     if estimate.infeasible:
         named = ", ".join(estimate.infeasible)
         parts.append(f"{named} cannot be met by an idle replica, so it is not scaled on: raise its target")
-    if unplaced := signals.fleet.unschedulable:
+    if unplaced := signals.fleet.unplaced:
         parts.append(f"no node has room for {_name_pods(frozenset(unplaced))}{_quote(unplaced)}")
     if situation.silent:
         parts.append(f"no samples of {_name_pods(situation.silent)}")
@@ -81,9 +81,9 @@ def _name_load(situation: Situation) -> list[str]:
     return parts
 
 
-def _quote(unplaced: Mapping[str, str]) -> str:
+def _quote(unplaced: Mapping[str, Unplaced]) -> str:
     """Return what the scheduler says of one of the pods."""
-    words = unplaced[min(unplaced)]
+    words = unplaced[min(unplaced)].words
     short = words if len(words) <= WORDS_QUOTED else f"{words[: WORDS_QUOTED - 1]}…"
     return f": {short}" if short else ""
 

@@ -1,7 +1,7 @@
 """What one decision hands to the next. Frozen. A restart brings back what `prior` kept, and then holds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from millrace_operator.autoscale.attainment import Calibration
@@ -14,8 +14,6 @@ from millrace_operator.autoscale.windows import Cadence
 REQUESTS_AVERAGED = 200.0
 """Over which lengths are averaged. Those of a minute say little where few requests come."""
 COLD_STARTS_KEPT = 20
-NODE_SECONDS = 900.0
-"""In which a node comes, if one comes at all: the Cluster Autoscaler's `--max-node-provision-time`."""
 LONGEST_COLD_START = 3600.0
 """Seconds. A pod that took longer was Ready before, and we have not seen it."""
 
@@ -69,10 +67,10 @@ class Memory:
     """How many of its last steps changed nothing of that."""
     first_seen: dict[str, float] = field(default_factory=dict)
     """When each pod that exists was first seen, Ready or not."""
-    unschedulable_since: dict[str, float] = field(default_factory=dict)
-    """When each pod that no node has room for was first seen to be so."""
-    homeless: frozenset[str] = frozenset()
-    """The pods that had no node for longer than one takes to come, while they exist."""
+    unplaced: frozenset[str] = frozenset()
+    """The pods without a node at the last look."""
+    full_since: float | None = None
+    """Since when there were such pods, and none of them got one. None while there are none."""
     correction: float = 1.0
     """How much more than the load the model is asked for, since it promised too much."""
     flaps: tuple[float, ...] = ()
@@ -99,7 +97,6 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     first_ready = _note_ready(memory.first_ready, fleet, now)
     memory = _follow_revision(memory, fleet)
     warm = [] if fleet.is_mixed else _find_warm(signals, first_ready, policy, now)
-    unschedulable_since = {pod: memory.unschedulable_since.get(pod, now) for pod in fleet.unschedulable}
     has_fallen = fleet.current < (memory.count or 0)
     new = 1 - math.exp(-policy.tick_seconds * (signals.arrival_rate or 0.0) / REQUESTS_AVERAGED)
     return replace(
@@ -109,8 +106,8 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
         first_ready=first_ready,
         first_seen={pod: memory.first_seen.get(pod, now) for pod in fleet.revisions},
-        unschedulable_since=unschedulable_since,
-        homeless=_note_homeless(memory, fleet, unschedulable_since, now),
+        unplaced=frozenset(fleet.unplaced),
+        full_since=_find_full_since(memory, fleet, now),
         cadence=memory.cadence.observe(signals.sampled_at),
         model=_learn(memory, warm, policy, now),
         learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
@@ -129,20 +126,23 @@ def _note_ready(known: dict[str, float], fleet: Fleet, now: float) -> dict[str, 
     return kept | {pod: now for pod in fleet.ready if pod not in kept}
 
 
-def _note_homeless(memory: Memory, fleet: Fleet, since: Mapping[str, float], now: float) -> frozenset[str]:
-    late = {pod for pod, at in since.items() if now - at >= NODE_SECONDS}
-    return frozenset(late | (memory.homeless & fleet.revisions.keys()))
+def _find_full_since(memory: Memory, fleet: Fleet, now: float) -> float | None:
+    """Return since when the cluster has room for none of the pods that wait for some."""
+    if not fleet.unplaced:
+        return None
+    if memory.unplaced & fleet.revisions.keys() - fleet.unplaced.keys():
+        return now  # one got a node, and others may
+    if memory.full_since is None:
+        return now - max(pod.seconds for pod in fleet.unplaced.values())
+    return memory.full_since
 
 
 def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
-    """Add what each pod took that is Ready for the first time: one that is Ready anew is no cold start.
-
-    Nor is the wait for room in a full cluster: no new replica would take so long where there is room.
-    """
+    """Add what each pod took that is Ready for the first time: one that is Ready anew is no cold start."""
     new = [
         seconds
         for pod, seconds in fleet.cold_starts.items()
-        if pod not in memory.first_ready and pod not in memory.homeless and seconds <= LONGEST_COLD_START
+        if pod not in memory.first_ready and seconds <= LONGEST_COLD_START
     ]
     return (*memory.cold_starts, *new)[-COLD_STARTS_KEPT:]
 
@@ -154,7 +154,8 @@ def _follow_revision(memory: Memory, fleet: Fleet) -> Memory:
         return memory
     [revision] = serving
     model = memory.model if memory.revision is None else memory.model.distrust()
-    return replace(memory, revision=revision, model=model)
+    calibration = memory.calibration if memory.revision is None else Calibration()
+    return replace(memory, revision=revision, model=model, calibration=calibration)
 
 
 def _average(known: float | None, seen: float | None, new: float) -> float | None:

@@ -95,6 +95,16 @@ class Latency:
 
 
 @dataclass(frozen=True)
+class Unplaced:
+    """A pod without a node."""
+
+    seconds: float
+    """Since its creation."""
+    words: str
+    """The scheduler's."""
+
+
+@dataclass(frozen=True)
 class Fleet:
     """What the API server says of a service's replicas, which pods that are going are not."""
 
@@ -104,8 +114,8 @@ class Fleet:
     """The pods that are Ready."""
     cold_starts: dict[str, float] = field(default_factory=dict)
     """Seconds from a pod's creation until it was Ready, by pod."""
-    unschedulable: dict[str, str] = field(default_factory=dict)
-    """What the scheduler says of each pod that no node has room for."""
+    unplaced: dict[str, "Unplaced"] = field(default_factory=dict)
+    """The pods that no node has taken, though the scheduler has looked."""
     desired: int | None = None
     """How many there are to be, as status says; None before the first decision."""
 

@@ -15,8 +15,10 @@ class Pace(NamedTuple):
 def pace(situation: Situation, wanted: int) -> Pace:
     """Follow the wanted count as far as bounds, speed and the cluster's room allow."""
     paced, room = _pace(situation, wanted), situation.room
-    most = paced.replicas if room is None else max(room, situation.policy.min_replicas)
-    return Pace(most, (*paced.limits, "capacity")) if paced.replicas > most else paced
+    if room is None or situation.bound(wanted) <= room:
+        return paced
+    most = situation.bound(room)
+    return Pace(most, (*paced.limits, "capacity")) if most < paced.replicas else paced
 
 
 def _pace(situation: Situation, wanted: int) -> Pace:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from millrace_operator.autoscale.capacity import Capacity, Demand, find_count, list_reachable
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
-from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
 
+NODE_SECONDS = 900.0
+"""In which a node comes, if one comes at all: the Cluster Autoscaler's `--max-node-provision-time`."""
 BEYOND_MAXIMUM = 4
 """Up to how many times maxReplicas is looked for what a load needs."""
 ERRORS_OF_MODEL = 2.0
@@ -81,14 +83,16 @@ class Situation:
 
     @property
     def room(self) -> int | None:
-        """How many replicas the cluster has room for, with one that asks for more; None where there is more.
+        """How many replicas the cluster has room for, and one that asks for more; None where there is more.
 
-        Until a node should have come, all that is wanted is asked for: as many nodes may come at once.
+        Until a node should have come, all that is wanted is asked for: as many nodes may come at once. Where
+        it is not known what is wanted there is no bound either, as nothing would raise the count again.
         """
-        fleet = self.signals.fleet
-        if not self.memory.homeless & fleet.unschedulable.keys():
+        fleet, full_since = self.signals.fleet, self.memory.full_since
+        is_full = full_since is not None and self.now - full_since >= NODE_SECONDS
+        if not is_full or not self.is_informed or self.estimate.replica is None:
             return None
-        return max(len(fleet.revisions), self.current) - len(fleet.unschedulable) + 1
+        return len(fleet.revisions) - len(fleet.unplaced) + 1
 
     @property
     def silent(self) -> frozenset[str]:
@@ -124,6 +128,11 @@ class Situation:
     def missed(self) -> tuple[str, ...]:
         """Objectives missed as measured, but for those that more replicas could not meet."""
         return tuple(name for name in self.estimate.violated if name not in self.estimate.infeasible)
+
+    @property
+    def feasible(self) -> list[Objective]:
+        """The objectives that more replicas can meet."""
+        return [one for one in self.policy.objectives if one.name not in self.estimate.infeasible]
 
     @property
     def is_settled(self) -> bool:

@@ -14,12 +14,13 @@ from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.evidence import gather_evidence
 from millrace_operator.autoscale.memory import Memory
-from millrace_operator.autoscale.observation import Fleet, Signals
+from millrace_operator.autoscale.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.prior import note_present
 from millrace_operator.autoscale.queries import Scope, build_questions
 from millrace_operator.autoscale.reading import PodKey, Reading, list_sightings, read_signals
 from millrace_operator.autoscale.sightings import NEVER_SEEN, Sightings
+from millrace_operator.autoscale.situation import NODE_SECONDS
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
 from millrace_operator.autoscale_loop.access import Access
 from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
@@ -27,8 +28,9 @@ from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.autoscale_loop.signals import Prometheus, fetch_reading
 from millrace_operator.cluster.kinds import Obj, ServiceKey
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.pods import Pod, read_pod
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.types import ScalingMode, Spec
 
 LOG = logging.getLogger(__name__)
@@ -130,7 +132,7 @@ class ScalingLoop:
             LOG.exception("%s: nothing is recalled", key)
             memory = Memory()
         if memory is not None:
-            fleet = read_fleet(self._cache.service(key), self._cache.pods(key))
+            fleet = read_fleet(self._cache.service(key), self._cache.pods(key), self._clock())
             present = fleet.ready | fleet.cold_starts.keys()
             self._memories[key] = note_present(memory, present, time.monotonic())
 
@@ -193,7 +195,7 @@ class ScalingLoop:
             self._on_change(key)
 
     def _observe(self, key: ServiceKey, policy: Policy, reading: Reading) -> Signals:
-        fleet = read_fleet(self._cache.service(key), self._cache.pods(key))
+        fleet = read_fleet(self._cache.service(key), self._cache.pods(key), reading.at)
         before = self._sightings.get(key, NEVER_SEEN)
         self._sightings[key] = before.observe(list_sightings(reading, key), fleet.revisions)
         return read_signals(reading, key, fleet, policy.objectives, before)
@@ -206,16 +208,30 @@ def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[Servic
     return list(groups.values())
 
 
-def read_fleet(service: Obj | None, pods: Iterable[Obj]) -> Fleet:
-    """Return what the API server says of a service's replicas, those that are going left out."""
+def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
+    """Return what the API server says of a service's replicas, those that are going left out.
+
+    `now` is in seconds since 1970.
+    """
     staying = [pod for pod in map(read_pod, pods) if not pod.is_terminating]
     return Fleet(
         revisions={pod.name: pod.revision for pod in staying},
         ready=frozenset(pod.name for pod in staying if pod.is_ready),
-        unschedulable={pod.name: pod.unschedulable for pod in staying if pod.unschedulable is not None},
-        cold_starts={pod.name: pod.start_seconds for pod in staying if pod.start_seconds is not None},
+        cold_starts={pod.name: seconds for pod in staying if (seconds := _find_cold_start(pod)) is not None},
+        unplaced={
+            pod.name: Unplaced(now - (parse_time(pod.created) or now), pod.unplaced)
+            for pod in staying
+            if pod.unplaced is not None
+        },
         desired=_read_desired(service),
     )
+
+
+def _find_cold_start(pod: Pod) -> float | None:
+    """Return what a start took. So long a wait for a node is one for room: others need not wait so."""
+    if pod.start_seconds is None or (pod.placed_seconds or 0.0) < NODE_SECONDS:
+        return pod.start_seconds
+    return pod.start_seconds - (pod.placed_seconds or 0.0)
 
 
 def _read_desired(service: Obj | None) -> int | None:

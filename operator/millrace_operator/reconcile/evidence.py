@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.scale import Change, Count
 from millrace_operator.reconcile.snapshot import Advice
-from millrace_operator.resources.conditions import parse_time, render_time
+from millrace_operator.resources.conditions import Reason, parse_time, render_time
 from millrace_operator.resources.evidence_limits import WORDS_LENGTH
 from millrace_operator.resources.types import ScalingMode
 
@@ -39,11 +39,11 @@ class Scaling(NamedTuple):
 
 def count_replicas(observed: Observed) -> Json:
     """Return how many replicas are in which state."""
-    homeless = [pod.unschedulable for pod in observed.pods if pod.unschedulable is not None]
-    failing = [pod for pod in observed.pods if pod.cause and pod.unschedulable is None]
+    homeless = [pod for pod in observed.pods if pod.cause and pod.cause.reason is Reason.UNSCHEDULABLE]
+    failing = [pod for pod in observed.pods if pod.cause and pod not in homeless]
     starting = [pod for pod in observed.pods if not pod.is_ready and not pod.cause]
     since = min((pod.created for pod in starting if _is_time(pod.created)), default=None)
-    words = homeless[0] if homeless else ""
+    words = homeless[0].unplaced or "" if homeless else ""
     return {
         "ready": observed.num_ready,
         "starting": len(starting),

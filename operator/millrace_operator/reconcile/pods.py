@@ -36,14 +36,11 @@ class Pod:
     is_marked: bool
     start_seconds: float | None
     """From its creation until it was Ready; None where it is not, or its container began anew."""
+    unplaced: str | None
+    """What the scheduler says of a pod without a node; None where it has one, or nobody has looked yet."""
+    placed_seconds: float | None
+    """From its creation until it had a node; None while it has none."""
     cause: Cause | None
-
-    @property
-    def unschedulable(self) -> str | None:
-        """What the scheduler says; None where the pod has a node, or nobody has looked yet."""
-        if self.cause is None or self.cause.reason is not Reason.UNSCHEDULABLE:
-            return None
-        return self.cause.message.partition(": ")[2]
 
     @property
     def is_serving(self) -> bool:
@@ -66,16 +63,29 @@ def read_pod(obj: Obj) -> Pod:
         has_started=bool(container.get("started")) and "running" in container.get("state", {}),
         is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
         is_marked=DELETION_COST in metadata.get("annotations", {}),
+        unplaced=_read_refusal(status),
+        placed_seconds=_measure(metadata.get("creationTimestamp"), _find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else _diagnose(metadata["name"], status, container),
     )
 
 
 def _measure_start(created: str | None, ready: dict[str, Any], container: dict[str, Any]) -> float | None:
-    since = ready.get("lastTransitionTime")
-    if created is None or since is None or ready.get("status") != "True" or container.get("restartCount"):
+    return None if container.get("restartCount") else _measure(created, ready)
+
+
+def _measure(created: str | None, condition: dict[str, Any]) -> float | None:
+    """Return how long it took from a pod's creation until a condition was True; None where it is not."""
+    since = condition.get("lastTransitionTime")
+    if created is None or since is None or condition.get("status") != "True":
         return None
     return (datetime.fromisoformat(since) - datetime.fromisoformat(created)).total_seconds()
+
+
+def _read_refusal(status: dict[str, Any]) -> str | None:
+    """Return the scheduler's words, whatever reason it has: a pod without a node takes no requests."""
+    scheduled = _find_condition(status, "PodScheduled")
+    return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
 
 
 def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> Cause | None:

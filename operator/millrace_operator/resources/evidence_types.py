@@ -79,12 +79,29 @@ class ObjectiveState(Part):
     since: str = Field(json_schema_extra=DATE_TIME, description="Since when this state was seen.")
 
 
-class PredictedAttainment(Part):
-    """What would be in time at the present load."""
+class CountInTime(Part):
+    """What would be in time with a count."""
 
-    replicas: int = Field(ge=1, description="With so many replicas.")
-    in_time: NumberText = Field(
-        description="The part of the requests, of the objective that fares worst; 0: the queue would grow."
+    replicas: int = Field(ge=1, description="The count.")
+    in_time: NumberText = Field(description="The part of the requests; 0: none, or the queue would grow.")
+
+
+class Attainment(Part):
+    """What would be in time at the present load with other counts, and how true such predictions were."""
+
+    error: NumberText = Field(
+        description="By how much predictions for the replicas there were differed from what was measured, "
+        "on average over the last hour's requests, as a part of all."
+    )
+    metric: ObjectiveMetric | None = Field(
+        default=None, description="Of the objective that is nearest to being missed; absent above 0.02."
+    )
+    percentile: int | None = Field(default=None, ge=0, le=100, description="What it promises.")
+    counts: list[CountInTime] = Field(
+        default_factory=list,
+        max_length=6,
+        json_schema_extra=ATOMIC,
+        description="The counts next to the present one and to the one decided.",
     )
 
 
@@ -164,16 +181,9 @@ class Evidence(Part):
         json_schema_extra=ATOMIC,
         description="Each objective, and the latency measured.",
     )
-    attainment: list[PredictedAttainment] = Field(
-        default_factory=list,
-        max_length=3,
-        json_schema_extra=ATOMIC,
-        description="The part of the requests that would be in time with one replica less, as many and one "
-        "more. Absent while such predictions are not known to be within 2 points of what is measured.",
-    )
-    attainment_error: NumberText | None = Field(
+    attainment: Attainment | None = Field(
         default=None,
-        description="By how much predictions for the present replicas were off, of the last hour's requests.",
+        description="What other counts would do. Absent before enough requests were compared.",
     )
     model: ModelFit | None = Field(default=None, description="The model of a replica's step.")
     rejected: list[RejectedSignal] = Field(

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from millrace_operator.autoscale.attainment import Calibration, find_attainment, predict
+from millrace_operator.autoscale.attainment import (
+    LARGEST_ERROR,
+    Calibration,
+    Record,
+    find_attainment,
+    predict,
+)
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.observation import Bracket, Latency, Signals
 from millrace_operator.autoscale.policy import Objective, Policy
@@ -45,44 +51,83 @@ def test_what_finds_no_room_in_a_batch_is_not_in_time() -> None:
     assert find_attainment(pool, replace(TTFT, target_seconds=60.0)) < 0.9
 
 
-def judge(calibration: Calibration, predicted: float, came: float, requests: float) -> Calibration:
-    at = calibration.seconds
-    return calibration.judge(at, {TTFT.name: predicted}, (seen(TTFT, came, requests),), WINDOW)
+def judge(
+    calibration: Calibration, predicted: float, came: float, requests: float, objective: Objective = TTFT
+) -> Calibration:
+    at = 0.0 if calibration.judged_at is None else calibration.judged_at + WINDOW
+    return calibration.judge(at, {objective: predicted}, (seen(objective, came, requests),), WINDOW)
+
+
+def error(calibration: Calibration, *objectives: Objective, after: float = 0.0) -> float | None:
+    return calibration.find_error(objectives or (TTFT,), (calibration.judged_at or 0.0) + after)
 
 
 def test_it_is_known_only_after_ten_minutes_and_300_requests() -> None:
     few, many = Calibration(), Calibration()
     for _ in range(9):
         few, many = judge(few, 0.97, 0.96, 20), judge(many, 0.97, 0.96, 100)
-    assert many.error is None
+    assert error(many) is None
     few, many = judge(few, 0.97, 0.96, 20), judge(many, 0.97, 0.96, 100)
-    assert few.error is None
-    assert many.error == pytest.approx(0.01)
-    assert many.is_true
+    assert error(few) is None
+    assert error(many) == pytest.approx(0.01)
 
 
 def test_predictions_that_are_off_are_not_told_until_they_have_been_true_again_for_long() -> None:
     calibration = Calibration()
     for _ in range(30):
         calibration = judge(calibration, 0.99, 0.90, 100)
-    assert calibration.error == pytest.approx(0.09)
+    assert error(calibration) == pytest.approx(0.09)
     passed = 0
-    while not calibration.is_true:
-        assert (passed := passed + 1) < 200
+    while (found := error(calibration)) is None or found > LARGEST_ERROR:
+        assert (passed := passed + 1) < 100
         calibration = judge(calibration, 0.99, 0.99, 100)
     assert passed > 10
 
 
+def test_what_was_compared_more_than_an_hour_ago_is_known_no_more() -> None:
+    calibration = Calibration()
+    for _ in range(30):
+        calibration = judge(calibration, 0.97, 0.96, 100)
+    assert error(calibration, after=3600.0) is not None
+    assert error(calibration, after=3601.0) is None
+
+
+def test_each_objective_has_a_record_of_its_own() -> None:
+    """Another one, or the same with another target, is not vouched for by those that were compared."""
+    calibration, looser = Calibration(), replace(TTFT, target_seconds=2.0)
+    for _ in range(30):
+        calibration = judge(calibration, 0.97, 0.96, 100)
+    predicted = {TTFT: 0.97, TPOT: 0.99}
+    latencies = (seen(TTFT, 0.96, 100), seen(TPOT, 0.49, 100))
+    now = (calibration.judged_at or 0.0) + WINDOW
+    calibration = calibration.judge(now, predicted, latencies, WINDOW)
+    assert error(calibration) == pytest.approx(0.01)
+    assert error(calibration, TTFT, TPOT) is None
+    assert error(calibration, looser) is None
+
+
+def test_an_objective_that_is_not_measured_keeps_its_error_and_a_removed_one_is_forgotten() -> None:
+    calibration = Calibration()
+    for _ in range(30):
+        calibration = judge(calibration, 0.99, 0.80, 100, TPOT)
+    for tick in range(30):
+        now = (calibration.judged_at or 0.0) + WINDOW * (tick > 0)
+        calibration = calibration.judge(now, {TTFT: 0.97, TPOT: 0.99}, (seen(TTFT, 0.97, 100),), WINDOW)
+    assert error(calibration, TTFT, TPOT) == pytest.approx(0.19)
+    assert TPOT not in judge(calibration, 0.97, 0.97, 100).records
+
+
 def test_inside_of_a_bucket_nothing_is_off() -> None:
     wide = Latency(TTFT, 1.0, 1000.0, Bracket(1.0, 2.0, 0.90, 0.99))
-    judged = Calibration().judge(0.0, {TTFT.name: 0.93}, (wide,), WINDOW)
-    assert judged.biases == {TTFT.name: 0.0}
+    judged = Calibration().judge(0.0, {TTFT: 0.93}, (wide,), WINDOW)
+    assert judged.records[TTFT].bias == 0.0
     assert not judged.is_due(59.0, WINDOW)
     assert judged.is_due(60.0, WINDOW)
 
 
 def test_a_window_without_requests_says_nothing() -> None:
-    assert Calibration().judge(0.0, {TTFT.name: 0.9}, (seen(TTFT, 1.0, 0.0),), WINDOW) == Calibration()
+    judged = Calibration().judge(0.0, {TTFT: 0.9}, (seen(TTFT, 1.0, 0.0),), WINDOW)
+    assert judged.records == {TTFT: Record()}
 
 
 class Telling(Ours):
@@ -97,7 +142,8 @@ class Telling(Ours):
         choice = super().choose(signals, now)
         assert self.decision is not None
         replica, rate = self.decision.estimate.replica, self.decision.estimate.rate
-        if self.memory.calibration.is_true and replica and rate is not None:
+        off = self.decision.prediction_error
+        if off is not None and off <= LARGEST_ERROR and replica and rate is not None:
             found = predict(replica, self.policy.objectives, rate, len(signals.fleet.ready) or 1)
             self.told.append((now, min(found.values())))
         return choice

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from millrace_operator.autoscale.attainment import Calibration
+from millrace_operator.autoscale.attainment import Calibration, Record
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.evidence import gather_evidence
 from millrace_operator.autoscale.explain import explain
@@ -32,16 +33,13 @@ SEEN = Signals(
 )
 
 
-NOT_COMPARED = Calibration()
-
-
 def gather(
     signals: Signals,
     model: LatencyModel = FITTED,
     policy: Policy = POLICY,
-    calibration: Calibration = NOT_COMPARED,
+    **remembered: Any,
 ) -> dict[str, object]:
-    decision, memory = decide(policy, signals, Memory(model=model, calibration=calibration), 0.0)
+    decision, memory = decide(policy, signals, Memory(model=model, **remembered), 0.0)
     found = gather_evidence(policy, decision, signals, memory, 1000.0)
     objectives = [{**objective, "since": "2026-01-01T00:00:00Z"} for objective in found["objectives"]]
     Evidence.model_validate({**found, "objectives": objectives})
@@ -79,21 +77,45 @@ def test_it_has_each_figure_that_is_known() -> None:
     ]
 
 
+def compared(bias: float, *objectives: Objective) -> Calibration:
+    """So far off, as far as was seen until now."""
+    return Calibration({one: Record(bias, 1000.0, 3600.0, 0.0) for one in objectives or (TTFT, TPOT)}, 0.0)
+
+
 def test_the_part_in_time_is_told_for_the_neighbours_of_a_count_while_it_is_known_to_be_true() -> None:
-    known = Calibration({TTFT.name: 0.01}, 1000.0, 3600.0)
     assert "attainment" not in gather(SEEN)
-    assert "attainmentError" not in gather(SEEN)
-    told = gather(SEEN, calibration=known)
-    assert told["attainmentError"] == "0.01"
-    attainment = told["attainment"]
-    assert isinstance(attainment, list)
-    assert [one["replicas"] for one in attainment] == [4, 5, 6]
-    shares = [float(one["inTime"]) for one in attainment]
+    told = gather(SEEN, calibration=compared(0.01))["attainment"]
+    assert isinstance(told, dict)
+    assert told["error"] == "0.01"
+    assert (told["metric"], told["percentile"]) == ("TimeToFirstToken", 95)
+    assert [one["replicas"] for one in told["counts"]] == [1, 2, 4, 5, 6]
+    shares = [float(one["inTime"]) for one in told["counts"]]
     assert shares == sorted(shares)
+    assert shares[0] == 0.0
     assert 0.9 < shares[-1] <= 0.999
-    off = gather(SEEN, calibration=replace(known, biases={TTFT.name: -0.03}))
-    assert off["attainmentError"] == "0.03"
-    assert "attainment" not in off
+    assert gather(SEEN, calibration=compared(-0.03))["attainment"] == {"error": "0.03"}
+    assert "attainment" not in gather(SEEN, calibration=compared(0.01, TTFT))
+    assert "attainment" not in gather(SEEN, policy=replace(POLICY, objectives=()), calibration=compared(0.0))
+
+
+def test_what_is_told_is_of_the_objective_that_is_nearest_to_being_missed_and_can_be_met() -> None:
+    strict = replace(POLICY, objectives=(TTFT, replace(TPOT, percentile=99)))
+    told = gather(SEEN, policy=strict, calibration=compared(0.0, *strict.objectives))["attainment"]
+    assert isinstance(told, dict)
+    hopeless = replace(POLICY, objectives=(TTFT, replace(TPOT, target_seconds=0.001)))
+    told = gather(SEEN, policy=hopeless, calibration=compared(0.0, TTFT))["attainment"]
+    assert isinstance(told, dict)
+    assert told["metric"] == "TimeToFirstToken"
+    assert float(told["counts"][-1]["inTime"]) > 0.9
+
+
+def test_a_corrected_model_is_corrected_in_what_it_tells_too() -> None:
+    plain = gather(SEEN, calibration=compared(0.0))["attainment"]
+    slower = gather(SEEN, calibration=compared(0.0), correction=1.5)["attainment"]
+    assert isinstance(plain, dict)
+    assert isinstance(slower, dict)
+    at_five = [next(o["inTime"] for o in one["counts"] if o["replicas"] == 5) for one in (plain, slower)]
+    assert float(at_five[1]) < float(at_five[0])
 
 
 def test_what_is_unknown_is_absent_and_never_zero() -> None:

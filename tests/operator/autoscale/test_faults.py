@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import pytest
 
-from millrace_operator.autoscale.memory import NODE_SECONDS
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import CONVERSATION, draw_requests
 from millrace_operator.autoscale.simulate.prometheus import GATEWAY, Scraping
 from millrace_operator.autoscale.simulate.run import Run, Setting, is_within, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
+from millrace_operator.autoscale.situation import NODE_SECONDS
 
 OBJECTIVES = (Objective("TimeToFirstToken", 95, 3.0), Objective("TimePerOutputToken", 95, 0.1))
 POLICY = Policy(2, 12, OBJECTIVES)

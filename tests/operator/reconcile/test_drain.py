@@ -3,7 +3,7 @@ from millrace_operator.reconcile.pods import Pod
 
 
 def pod(name: str, *, ready: bool = True, marked: bool = False, created: str = "2026-01-01T00:00:00Z") -> Pod:
-    return Pod(name, f"uid-{name}", "r", created, ready, ready, False, marked, None, None)
+    return Pod(name, f"uid-{name}", "r", created, ready, ready, False, marked, None, None, None, None)
 
 
 def test_growing_needs_no_marks() -> None:

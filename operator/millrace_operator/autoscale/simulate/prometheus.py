@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from millrace_operator.autoscale.observation import Fleet, Signals
+from millrace_operator.autoscale.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import name_buckets
 from millrace_operator.autoscale.reading import Reading, Sample, read_signals
@@ -27,6 +27,7 @@ LEAST_KEPT_SECONDS = 120.0
 SCRAPES_KEPT = 8
 """Of a target, at least: more than any window holds."""
 KEY = ServiceKey("simulated", "service")
+FULL = "the cluster is full"
 GATEWAY = "gateway"
 _STEP_MEANS = ("step_seconds", "step_sequences", "step_tokens", "step_context")
 
@@ -81,8 +82,8 @@ class Prometheus:
             reading = Reading(now, windows, {KEY: found} if self._targets else {})
         starts = {pod.name: pod.ready_at - pod.created_at for pod in pods if pod.ready_at is not None}
         revisions = {pod.name: pod.revision for pod in pods}
-        unschedulable = {pod.name: "the cluster is full" for pod in pods if pod.node is None}
-        fleet = Fleet(revisions, frozenset(starts), starts, unschedulable, desired=self._service.desired)
+        unplaced = {pod.name: Unplaced(now - pod.created_at, FULL) for pod in pods if pod.node is None}
+        fleet = Fleet(revisions, frozenset(starts), starts, unplaced, desired=self._service.desired)
         return read_signals(reading, KEY, fleet, objectives)
 
     def _find_targets(self) -> None:
