@@ -31,7 +31,12 @@ from e2e.cluster.errors import PartFailedError, PrecheckFailedError
 from e2e.cluster.kubeconfig import render_kubeconfig, write_private
 from e2e.cluster.processes import ProcessTable, last_line
 from e2e.cluster.progress import Say
-from e2e.cluster.prometheus import is_prometheus_ready, prometheus_command, render_prometheus
+from e2e.cluster.prometheus import (
+    SCRAPE_SECONDS,
+    is_prometheus_ready,
+    prometheus_command,
+    render_prometheus,
+)
 from e2e.cluster.settings import (
     DEFAULT_NODES,
     KUBELET_ADDRESS,
@@ -54,13 +59,18 @@ class LocalCluster:
         state: Path,
         *,
         nodes: Sequence[str] = DEFAULT_NODES,
+        scrape_seconds: int = SCRAPE_SECONDS,
         ports: Ports | None = None,
         detached: bool = False,
         say: Say = print,
     ) -> None:
-        """`nodes` are the words of the process nodes' `--node`; none: a control plane alone."""
+        """`nodes` are the words of the process nodes' `--node`; none: a control plane alone.
+
+        `scrape_seconds` is the time between two scrapes of Prometheus.
+        """
         self.layout = Layout(state.absolute())
         self.nodes = tuple(nodes)
+        self.scrape_seconds = scrape_seconds
         self.processes = ProcessTable(self.layout.records, self.layout.logs)
         self.ports = self._choose_ports(ports)
         self._detached = detached
@@ -196,7 +206,7 @@ class LocalCluster:
             text = render_kubeconfig(self.api_url, layout.keys, user)
             write_private(layout.state / f"{user}.kubeconfig", text)
         write_private(layout.kubeconfig, render_kubeconfig(self.api_url, layout.keys, "admin"))
-        layout.prometheus_config.write_text(render_prometheus(layout.kubeconfig))
+        layout.prometheus_config.write_text(render_prometheus(layout.kubeconfig, self.scrape_seconds))
 
     def _check_folder(self) -> None:
         """Refuse a folder where somebody else has files of the names that `stop` removes."""

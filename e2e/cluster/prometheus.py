@@ -10,9 +10,10 @@ from e2e.cluster.loopback import answers
 from e2e.cluster.settings import Layout, Ports
 
 SCRAPE_SECONDS = 2
+"""Between two scrapes, where nobody asks for another interval: short, so that tests don't wait."""
 
 
-def render_prometheus(kubeconfig: Path, scrape_seconds: int = SCRAPE_SECONDS) -> str:
+def render_prometheus(kubeconfig: Path, scrape_seconds: int) -> str:
     """Render a configuration that scrapes every pod of ours: `http` or `metrics`, whatever it has."""
     config = {
         "global": {"scrape_interval": f"{scrape_seconds}s", "scrape_timeout": f"{scrape_seconds}s"},
