@@ -51,6 +51,13 @@ class Stream:
         return None if self.first_token is None else self.first_token - self.sent
 
     @property
+    def time_per_output_token(self) -> float | None:
+        """Mean seconds between two tokens. None where there were no two, or no end."""
+        if self.first_token is None or self.ended is None or self.num_tokens is None or self.num_tokens < 2:
+            return None
+        return (self.ended - self.first_token) / (self.num_tokens - 1)
+
+    @property
     def is_refused(self) -> bool:
         """The server said no before it began: 429, 503 or another error status."""
         return self.status is not None and self.status != 200

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,3 +96,10 @@ def test_a_load_that_would_end_early_is_refused() -> None:
     check_size([Phase(10.0, 5.0)])
     with pytest.raises(ValueError, match="66000 requests are more than 60000: make the load shorter"):
         check_size([Phase(60.0, 100.0), Phase(600.0, 100.0)])
+
+
+def test_the_time_of_a_token_is_the_mean_after_the_first() -> None:
+    whole = Stream(0, 11, sent=0.0, status=200, first_token=1.0, ended=2.0, num_tokens=11)
+    assert whole.time_per_output_token == 0.1
+    for lacking in ({"first_token": None}, {"ended": None}, {"num_tokens": None}, {"num_tokens": 1}):
+        assert replace(whole, **lacking).time_per_output_token is None
