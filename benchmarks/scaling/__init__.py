@@ -1,0 +1,1 @@
+"""Our autoscaler beside the real HorizontalPodAutoscaler: one ramp of load, on the local cluster."""
