@@ -40,6 +40,7 @@ def render_api_service(port: int) -> Object:
     """Return what makes the API server ask the adapter for external metrics.
 
     The cluster's certificate does not name this Service. Both ends are on this machine, so it is not checked.
+    Nor does the adapter ask who the API server is: anybody here may read the same from Prometheus.
     """
     spec = {
         "group": GROUP,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from benchmarks.scaling.outcome import Outcome, choose_best
@@ -83,7 +84,12 @@ def _describe_round(one: Round) -> dict[str, Any]:
 
 
 def _describe_outcome(one: Outcome) -> dict[str, Any]:
+    """Where more than 5 % had no first token, P95 is no number, and JSON has no infinity."""
     figures = asdict(one)
     shares = {name: round(value, 4) for name, value in figures.items() if name.endswith("_share")}
-    seconds = {name: round(value, 2) for name, value in figures.items() if name.endswith("_seconds")}
+    seconds = {
+        name: round(value, 2) if isfinite(value) else None
+        for name, value in figures.items()
+        if name.endswith("_seconds")
+    }
     return figures | shares | seconds

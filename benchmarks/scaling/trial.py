@@ -19,6 +19,10 @@ from e2e.traffic import Load, Phase, Stream
 LOOK_SECONDS = 0.5
 SCRAPED_SECONDS = 90.0
 GONE_SECONDS = 120.0
+WARM_UP_SECONDS = 20.0
+"""A replica computes slowly at first; no HPA is to take that for load."""
+FIRST_DECISIONS_SECONDS = 10.0
+"""Until a count that was decided at once shows in pods."""
 SETTLE_SECONDS = 150.0
 """Longer than the scale-down windows here."""
 
@@ -52,7 +56,9 @@ def lead_in(service: Service, contestant: Contestant, ramp: Ramp) -> None:
     """
     load = new_load(service)
     with sending(load, ramp.lead, ramp.seed):
+        time.sleep(WARM_UP_SECONDS)
         contestant.begin(service)
+        time.sleep(FIRST_DECISIONS_SECONDS)
         with suppress(AssertionError):
             service.wait_for("settled", lambda: len(list_pods(service)) == 1, SETTLE_SECONDS)
         load.end()

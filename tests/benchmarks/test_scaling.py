@@ -193,6 +193,12 @@ def test_the_api_server_is_led_to_the_adapter_on_loopback() -> None:
     assert found == {**render_adapter_service()["metadata"], "port": 4443}
 
 
+def test_what_was_infinitely_late_is_no_number_in_json() -> None:
+    lost = replace(OURS, ttft_p95_seconds=float("inf"))
+    figures = json.dumps(describe([replace(ROUND, ours=lost)]), allow_nan=False)
+    assert json.loads(figures)["scrapes_30s"]["trials"][0]["ttft_p95_seconds"] is None
+
+
 def test_ours_is_ready_once_its_model_is_fitted() -> None:
     assert has_learned({"scaling": {"evidence": {"model": {"fitted": True}}}})
     for scaling in ({}, {"evidence": {}}, {"evidence": {"model": {"fitted": False}}}):
