@@ -34,8 +34,13 @@ class Round:
         return choose_best(self.peers)
 
     @property
-    def ratio(self) -> float:
-        """Our replica-seconds over those of the best HPA."""
+    def ratio(self) -> float | None:
+        """Our replica-seconds over those of the best HPA.
+
+        None where ours misses an objective: to be cheaper is then no merit.
+        """
+        if not self.ours.keeps_objectives:
+            return None
         return self.ours.replica_seconds / self.best_peer.replica_seconds
 
 
@@ -55,11 +60,11 @@ def render_row(scrape_seconds: int, one: Outcome) -> str:
 
 
 def _render_comparison(one: Round) -> str:
-    best = one.best_peer
+    best, ratio = one.best_peer, "none" if one.ratio is None else f"{one.ratio:.2f}"
     return (
         f"scrapes every {one.scrape_seconds} s: ours {one.ours.replica_seconds:.0f} replica-seconds, "
         f"objectives {_tell_kept(one.ours)}; the best of the HPAs, {best.name}, {best.replica_seconds:.0f}, "
-        f"objectives {_tell_kept(best)}; ratio {one.ratio:.2f}"
+        f"objectives {_tell_kept(best)}; ratio {ratio}"
     )
 
 
@@ -78,7 +83,7 @@ def _describe_round(one: Round) -> dict[str, Any]:
         "keeps_objectives": one.ours.keeps_objectives,
         "best_hpa": one.best_peer.name,
         "best_hpa_keeps_objectives": one.best_peer.keeps_objectives,
-        "replica_seconds_over_best_hpa": round(one.ratio, 3),
+        "replica_seconds_over_best_hpa": None if one.ratio is None else round(one.ratio, 3),
         "trials": [_describe_outcome(outcome) for outcome in one.outcomes],
     }
 

@@ -193,6 +193,12 @@ def test_the_api_server_is_led_to_the_adapter_on_loopback() -> None:
     assert found == {**render_adapter_service()["metadata"], "port": 4443}
 
 
+def test_who_misses_an_objective_is_not_called_cheaper() -> None:
+    missed = replace(ROUND, ours=replace(OURS, keeps_objectives=False))
+    assert render([missed])[-1].endswith("ratio none")
+    assert describe([missed])["scrapes_30s"]["replica_seconds_over_best_hpa"] is None
+
+
 def test_what_was_infinitely_late_is_no_number_in_json() -> None:
     lost = replace(OURS, ttft_p95_seconds=float("inf"))
     figures = json.dumps(describe([replace(ROUND, ours=lost)]), allow_nan=False)
