@@ -113,3 +113,20 @@ def test_a_published_runs_ratios_follow_from_its_rounds() -> None:
 def test_the_readme_claims_no_comparison_that_is_not_committed() -> None:
     claimed = re.findall(r"`\w+_over_(?:best|memory_limit|python_peers)`", README)
     assert RUNTIME.exists() or not claimed
+
+
+def test_the_comparison_with_the_real_hpa_is_the_committed_run() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())["scrapes_5s"]
+    ours, best = (
+        next(one for one in run["trials"] if one["name"] == name) for name in ("ours", run["best_hpa"])
+    )
+    readme, page = (" ".join(text.split()) for text in (README, (ROOT / "docs/development.md").read_text()))
+    for told in (
+        f"{100 * ours['ttft_share']:.1f} %",
+        f"{ours['replica_seconds']:.0f} replica-seconds",
+        f"{100 * best['ttft_share']:.0f} % with {best['replica_seconds']:,.0f}",
+    ):
+        assert told in readme, told
+        assert told in page, told
+    assert not run["keeps_objectives"]
+    assert run["best_hpa_keeps_objectives"]
