@@ -132,9 +132,8 @@ class ScalingLoop:
             LOG.exception("%s: nothing is recalled", key)
             memory = Memory()
         if memory is not None:
-            fleet = read_fleet(self._cache.service(key), self._cache.pods(key), self._clock())
-            present = fleet.ready | fleet.cold_starts.keys()
-            self._memories[key] = note_present(memory, present, time.monotonic())
+            started = _list_started(self._cache.pods(key))
+            self._memories[key] = note_present(memory, started, time.monotonic())
 
     async def _consider_group(self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus) -> None:
         """Ask for services of the same windows, and decide for each. Raises nothing."""
@@ -206,6 +205,12 @@ def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[Servic
     for key, policy in policies.items():
         groups.setdefault(policy.windows, {})[key] = policy
     return list(groups.values())
+
+
+def _list_started(pods: Iterable[Obj]) -> set[str]:
+    """Return the pods that are Ready, or whose start is known."""
+    staying = [pod for pod in map(read_pod, pods) if not pod.is_terminating]
+    return {pod.name for pod in staying if pod.is_ready or pod.start_seconds is not None}
 
 
 def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
