@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from millrace_operator.autoscale.attainment import predict
-from millrace_operator.autoscale.budget import find_burn, spend
+from millrace_operator.autoscale.budget import spend
 from millrace_operator.autoscale.capacity import (
     Demand,
     find_capacity,
@@ -14,6 +14,7 @@ from millrace_operator.autoscale.capacity import (
 )
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
+from millrace_operator.autoscale.feedback import ask_feedback, correct, judge_feedback
 from millrace_operator.autoscale.forecast import Arrivals
 from millrace_operator.autoscale.memory import Memory, Recommendation, remember
 from millrace_operator.autoscale.observation import Signals
@@ -24,14 +25,6 @@ from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situat
 
 LONGEST_STAY = 1800.0
 """Seconds that a request is taken to stay in a replica at most."""
-FUTILE = 2
-"""Steps of feedback in turn that did not help, after which it asks for no more."""
-HELPED = 0.9
-"""Of the burn before a step of feedback: what is left if it helped."""
-LARGEST_CORRECTION = 3.0
-CORRECTION_STEP = 1.05
-CORRECTION_SECONDS = 3600.0
-"""In which two thirds of a correction are forgotten."""
 KV_USAGE_LIMIT = 0.85
 """Of the KV cache in use on average, while there is no model that could say more."""
 
@@ -46,6 +39,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
     largest = max(candidates, key=lambda name: candidates[name], default="current")
     wanted = candidates.get(largest, situation.current)
     paced = pace(situation, wanted)
+    feasible = situation.estimate.list_feasible(policy.objectives)
     reason = _find_reason(situation, paced, wanted)
     binding = paced.limits[-1] if paced.limits else largest
     decision = Decision(
@@ -57,7 +51,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
         is_held=paced.replicas == situation.current and reason in (Reason.SIGNALS_MISSING, Reason.LEARNING),
         estimate=situation.estimate,
         limits=paced.limits,
-        prediction_error=situation.memory.calibration.find_error(situation.feasible, now),
+        prediction_error=situation.memory.calibration.find_error(feasible, now),
     )
     return decision, _record(situation, paced, wanted, candidates)
 
@@ -159,7 +153,7 @@ def _candidates(situation: Situation) -> dict[str, int]:
         found = {"learning": situation.current}
         if signals.kv_usage is not None:
             found["kvCache"] = math.ceil(signals.kv_usage * len(signals.fleet.ready) / KV_USAGE_LIMIT)
-    feedback = _feedback(situation)
+    feedback = ask_feedback(situation)
     if feedback is not None:
         found["feedback"] = feedback
     return found
@@ -176,28 +170,6 @@ def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
         drain = Demand(coming + waiting / drain_seconds).times(situation.memory.correction)
         if (count := situation.count_for(drain)) is not None:
             yield "queue", count
-
-
-def _feedback(situation: Situation) -> int | None:
-    """Up when busy replicas miss an objective, whatever the model says; without a model also for a queue.
-
-    Only once every replica asked for serves: those still starting may be the cure.
-    """
-    if situation.num_starting or not situation.signals.running:
-        return None
-    if situation.estimate.replica:
-        is_asked = bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
-        return situation.current + 1 if is_asked else None
-    is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
-    return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
-
-
-def _is_queue_growing(situation: Situation) -> bool:
-    """Whether more wait than before, and more than one a replica. Unknown is no."""
-    waiting, before = situation.signals.waiting, situation.memory.waiting
-    if waiting is None or before is None or situation.signals.silent:
-        return False
-    return waiting > max(before, len(situation.signals.fleet.ready))
 
 
 def _find_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:
@@ -222,54 +194,9 @@ def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reas
     return Reason.AT_MINIMUM if paced.replicas == situation.policy.min_replicas else Reason.STEADY
 
 
-def _correct(situation: Situation, candidates: Mapping[str, int]) -> float:
-    """Return how much more to ask of the model: more when feedback had to overrule it, less as time goes by.
-
-    Without that the count would fall to the model's again, and the objective be missed again. Where there are
-    many more replicas than the model asks for, they are late for another reason than its promise, and so they
-    are where some of those asked for do not serve, or no more may be asked for.
-    """
-    correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
-    is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
-    is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
-    needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
-    if needed and is_whole:
-        return max(correction, needed)
-    forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
-    return 1 + (correction - 1) * forgotten
-
-
-def _find_correction(situation: Situation, demand: Demand) -> float | None:
-    """Return how much more to ask of the model, that it asks for more than the present replicas.
-
-    None where no such load explains why they are late: it is not the load then.
-    """
-    correction = 1.0
-    while correction < LARGEST_CORRECTION:
-        count = situation.count_for(demand.times(correction))
-        if count is None or count > situation.current:
-            return correction
-        correction *= CORRECTION_STEP
-    return None
-
-
-def _judge_feedback(
-    situation: Situation, desired: int, candidates: Mapping[str, int]
-) -> tuple[float | None, int]:
-    """Return how fast budgets were spent when feedback last added a replica, and its futile steps."""
-    memory = situation.memory
-    if situation.is_settled and not situation.missed:
-        return None, 0
-    if "feedback" not in candidates or desired <= situation.current or not situation.estimate.replica:
-        return memory.feedback_burn, memory.futile
-    burn = max((find_burn(latency) for latency in situation.signals.latencies), default=0.0)
-    before = memory.feedback_burn
-    return burn, memory.futile + 1 if before is not None and burn > HELPED * before else 0
-
-
 def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
     memory, now, estimate, desired = situation.memory, situation.now, situation.estimate, paced.replicas
-    burn, futile = _judge_feedback(situation, desired, candidates)
+    burn, futile = judge_feedback(situation, desired, candidates)
     recommendations = memory.recommendations
     if memory.informed_since is not None:
         window, latest = situation.down_window_seconds, Recommendation(now, situation.bound(wanted))
@@ -283,7 +210,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
         asked=None if {"maxReplicas", "capacity"} & {*paced.limits} else desired,
         flaps=_note_flap(situation, desired),
         settled_since=_find_settled_since(situation, desired),
-        correction=_correct(situation, candidates),
+        correction=correct(situation, candidates),
         feedback_burn=burn,
         futile=futile,
         infeasible=estimate.infeasible,

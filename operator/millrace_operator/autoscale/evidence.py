@@ -116,7 +116,7 @@ def _show_attainment(
     and to the one that is decided.
     """
     estimate, error = decision.estimate, decision.prediction_error
-    objectives = [one for one in policy.objectives if one.name not in estimate.infeasible]
+    objectives = estimate.list_feasible(policy.objectives)
     if error is None:
         return None
     if error > LARGEST_ERROR or estimate.replica is None or estimate.rate is None or not objectives:

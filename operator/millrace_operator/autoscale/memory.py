@@ -43,7 +43,7 @@ class Memory:
     lowered_at: float | None = None
     """When that was first seen to be fewer."""
     asked: int | None = None
-    """The count that the last decision asked for; None where a person's bound decided."""
+    """The count that the last decision asked for; None where a person's bound or a full cluster decided."""
     fell_at: float | None = None
     """When the count was first seen to be fewer as that decision asked: nobody else lowered it."""
     settled_since: float | None = None

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from millrace_operator.autoscale.decide import LARGEST_CORRECTION
+from millrace_operator.autoscale.feedback import LARGEST_CORRECTION
 from millrace_operator.autoscale.forecast import LARGEST_ERROR, LARGEST_SURPRISE, ForecastError, Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
 from millrace_operator.autoscale.memory import COLD_STARTS_KEPT, LONGEST_COLD_START, Memory

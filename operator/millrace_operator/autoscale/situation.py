@@ -1,5 +1,6 @@
 """All that one tick's decision rests on, gathered before anything is decided."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from millrace_operator.autoscale.capacity import Capacity, Demand, find_count, list_reachable
@@ -47,6 +48,10 @@ class Estimate:
     def forecast(self) -> float | None:
         """Requests per second to plan for: as many as may come."""
         return self.demand.planned if self.demand else None
+
+    def list_feasible(self, objectives: Iterable[Objective]) -> list[Objective]:
+        """Return those that more replicas can meet."""
+        return [objective for objective in objectives if objective.name not in self.infeasible]
 
     @property
     def per_replica(self) -> float | None:
@@ -128,11 +133,6 @@ class Situation:
     def missed(self) -> tuple[str, ...]:
         """Objectives missed as measured, but for those that more replicas could not meet."""
         return tuple(name for name in self.estimate.violated if name not in self.estimate.infeasible)
-
-    @property
-    def feasible(self) -> list[Objective]:
-        """The objectives that more replicas can meet."""
-        return [one for one in self.policy.objectives if one.name not in self.estimate.infeasible]
 
     @property
     def is_settled(self) -> bool:

@@ -1,0 +1,84 @@
+"""What late requests ask for whatever the model says, and how far the model is corrected for it. Pure."""
+
+import math
+from collections.abc import Mapping
+
+from millrace_operator.autoscale.budget import find_burn
+from millrace_operator.autoscale.capacity import Demand
+from millrace_operator.autoscale.situation import Situation
+
+FUTILE = 2
+"""Steps of feedback in turn that did not help, after which it asks for no more."""
+HELPED = 0.9
+"""Of the burn before a step of feedback: what is left if it helped."""
+LARGEST_CORRECTION = 3.0
+CORRECTION_STEP = 1.05
+CORRECTION_SECONDS = 3600.0
+"""In which two thirds of a correction are forgotten."""
+
+
+def ask_feedback(situation: Situation) -> int | None:
+    """Up when busy replicas miss an objective, whatever the model says; without a model also for a queue.
+
+    Only once every replica asked for serves: those still starting may be the cure.
+    """
+    if situation.num_starting or not situation.signals.running:
+        return None
+    if situation.estimate.replica:
+        is_asked = bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
+        return situation.current + 1 if is_asked else None
+    is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
+    return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
+
+
+def _is_queue_growing(situation: Situation) -> bool:
+    """Whether more wait than before, and more than one a replica. Unknown is no."""
+    waiting, before = situation.signals.waiting, situation.memory.waiting
+    if waiting is None or before is None or situation.signals.silent:
+        return False
+    return waiting > max(before, len(situation.signals.fleet.ready))
+
+
+def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
+    """Return how much more to ask of the model: more when feedback had to overrule it, less as time goes by.
+
+    Without that the count would fall to the model's again, and the objective be missed again. Where there are
+    many more replicas than the model asks for, they are late for another reason than its promise, and so they
+    are where some of those asked for do not serve, or no more may be asked for.
+    """
+    correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
+    is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
+    is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
+    needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
+    if needed and is_whole:
+        return max(correction, needed)
+    forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
+    return 1 + (correction - 1) * forgotten
+
+
+def _find_correction(situation: Situation, demand: Demand) -> float | None:
+    """Return how much more to ask of the model, that it asks for more than the present replicas.
+
+    None where no such load explains why they are late: it is not the load then.
+    """
+    correction = 1.0
+    while correction < LARGEST_CORRECTION:
+        count = situation.count_for(demand.times(correction))
+        if count is None or count > situation.current:
+            return correction
+        correction *= CORRECTION_STEP
+    return None
+
+
+def judge_feedback(
+    situation: Situation, desired: int, candidates: Mapping[str, int]
+) -> tuple[float | None, int]:
+    """Return how fast budgets were spent when feedback last added a replica, and its futile steps."""
+    memory = situation.memory
+    if situation.is_settled and not situation.missed:
+        return None, 0
+    if "feedback" not in candidates or desired <= situation.current or not situation.estimate.replica:
+        return memory.feedback_burn, memory.futile
+    burn = max((find_burn(latency) for latency in situation.signals.latencies), default=0.0)
+    before = memory.feedback_burn
+    return burn, memory.futile + 1 if before is not None and burn > HELPED * before else 0
