@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from millrace_operator.autoscale.dispersion import LARGEST as LARGEST_DISPERSION
 from millrace_operator.autoscale.feedback import LARGEST_CORRECTION
-from millrace_operator.autoscale.forecast import LARGEST_ERROR, LARGEST_SURPRISE, ForecastError, Outlook
+from millrace_operator.autoscale.forecast import LARGEST_ERROR, ForecastError, Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
 from millrace_operator.autoscale.memory import COLD_STARTS_KEPT, LONGEST_COLD_START, Memory
 
@@ -104,7 +105,7 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
 
 def _read_outlook(prior: Mapping[str, Any]) -> Outlook:
     return Outlook(
-        dispersion=_read_number(prior, "dispersion", 1.0, LARGEST_SURPRISE),
+        dispersion=_read_number(prior, "dispersion", 1.0, LARGEST_DISPERSION),
         error=ForecastError(_read_number(prior, "forecastError", 0.0, LARGEST_ERROR)),
     )
 

@@ -224,7 +224,7 @@ def test_of_what_was_recommended_only_what_may_still_count_is_kept() -> None:
 def test_a_queue_is_worked_off_while_as_many_come_as_are_expected() -> None:
     """It was reckoned with the load of the last half a minute, which a sudden rise is slow to show in."""
     before = replace(CALM, load=4.0, average=4.0, stay_seconds=60.0, seen_at=-2.0)
-    signals = seen(2, 4.0, recent_arrivals_per_second=16.0, waiting=60.0)
+    signals = seen(2, 4.0, recent_arrivals_per_second=20.0, waiting=120.0)
     decision, _ = decide(POLICY, signals, remembered(outlook=before), 0.0)
     assert decision.estimate.rate == pytest.approx(4.5, abs=0.5)
     assert decision.estimate.demand is not None
