@@ -13,7 +13,8 @@ from itertools import accumulate
 from millrace_operator.autoscale.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import name_buckets
-from millrace_operator.autoscale.reading import Reading, Sample, read_signals
+from millrace_operator.autoscale.reading import Reading, Sample, list_sightings, read_signals
+from millrace_operator.autoscale.sightings import NEVER_SEEN
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.counters import Counters
 from millrace_operator.autoscale.simulate.rates import histogram_quantile
@@ -69,10 +70,14 @@ class Prometheus:
         self._keep_seconds = max(LEAST_KEPT_SECONDS, SCRAPES_KEPT * scraping.interval_seconds)
         self._gateway = Series(self._keep_seconds)
         self._targets: dict[Pod, Series] = {}
+        self._sightings = NEVER_SEEN
         self._repeat(self._scrape_gateway)
 
     def observe(self, objectives: Sequence[Objective], windows: Windows) -> Signals:
-        """Return what the operator sees now: of Prometheus, and of the pods in the API server."""
+        """Return what the operator sees now: of Prometheus, and of the pods in the API server.
+
+        Like the operator it remembers when each replica was seen last.
+        """
         self._find_targets()
         now, pods = self._agenda.now, self._service.active
         if not self._is_up():
@@ -84,7 +89,11 @@ class Prometheus:
         revisions = {pod.name: pod.revision for pod in pods}
         unplaced = {pod.name: Unplaced(now - pod.created_at, FULL) for pod in pods if pod.node is None}
         fleet = Fleet(revisions, frozenset(starts), starts, unplaced, desired=self._service.desired)
-        return read_signals(reading, KEY, fleet, objectives)
+        before, self._sightings = (
+            self._sightings,
+            self._sightings.observe(list_sightings(reading, KEY), revisions),
+        )
+        return read_signals(reading, KEY, fleet, objectives, before)
 
     def _find_targets(self) -> None:
         """Begin with pods that are Ready now, and let go of those that ended a while ago."""
@@ -142,7 +151,7 @@ class Prometheus:
 
     def _query(self, objectives: Iterable[Objective], windows: Windows) -> Iterator[tuple[str, list[Sample]]]:
         """Yield the samples of every signal, by its name."""
-        yield from self._list_gauges()
+        yield from self._list_gauges(windows.max_age)
         recent, rises = self._rises(windows.recent), self._rises(windows.rate)
         yield from self._list_arrivals("", windows.rate, rises)
         yield from self._list_arrivals("recent_", windows.recent, recent)
@@ -160,17 +169,18 @@ class Prometheus:
         found = {pod: series.increases(self._agenda.now, window) for pod, series in self._targets.items()}
         return {pod: rise for pod, rise in found.items() if rise is not None}
 
-    def _list_gauges(self) -> Iterator[tuple[str, list[Sample]]]:
-        """Yield the present values of the pods that have any."""
+    def _list_gauges(self, fresh: float) -> Iterator[tuple[str, list[Sample]]]:
+        """Yield when each pod was scraped, and its last values of so many seconds."""
         now = self._agenda.now
-        found = [(pod, series.find_newest(now)) for pod, series in self._targets.items()]
-        newest = [(pod, scrape) for pod, scrape in found if scrape is not None]
-        yield "age", [_of_pod(pod.name, scrape.at) for pod, scrape in newest]
-        yield "running", [_of_pod(pod.name, scrape.running) for pod, scrape in newest]
-        yield "waiting", [_of_pod(pod.name, scrape.waiting) for pod, scrape in newest]
-        yield "kv_usage", [_of_pod(pod.name, scrape.kv_usage) for pod, scrape in newest]
-        yield "max_sequences", [_of_pod(pod.name, pod.hardware.max_sequences) for pod, _ in newest]
-        yield "kv_tokens", [_of_pod(pod.name, pod.hardware.kv_tokens) for pod, _ in newest]
+        newest = [(pod, series.find_newest(now)) for pod, series in self._targets.items()]
+        yield "age", [_of_pod(pod.name, scrape.at) for pod, scrape in newest if scrape is not None]
+        last = [(pod, series.find_last(now, fresh)) for pod, series in self._targets.items()]
+        found = [(pod, scrape) for pod, scrape in last if scrape is not None]
+        yield "running", [_of_pod(pod.name, scrape.running) for pod, scrape in found]
+        yield "waiting", [_of_pod(pod.name, scrape.waiting) for pod, scrape in found]
+        yield "kv_usage", [_of_pod(pod.name, scrape.kv_usage) for pod, scrape in found]
+        yield "max_sequences", [_of_pod(pod.name, pod.hardware.max_sequences) for pod, _ in found]
+        yield "kv_tokens", [_of_pod(pod.name, pod.hardware.kv_tokens) for pod, _ in found]
 
     def _list_arrivals(
         self, prefix: str, window: float, rises: dict[Pod, Increases]

@@ -94,8 +94,11 @@ class Series:
 
     def find_newest(self, now: float) -> Sample | None:
         """Return what an instant query sees."""
-        is_there = self.scrapes and not self._is_stale and self.times[-1] > now - LOOKBACK_SECONDS
-        return self.scrapes[-1] if is_there else None
+        return None if self._is_stale else self.find_last(now, LOOKBACK_SECONDS)
+
+    def find_last(self, now: float, window: float) -> Sample | None:
+        """Return the last sample in a window, as `last_over_time` does: marks don't matter."""
+        return self.scrapes[-1] if self.scrapes and self.times[-1] > now - window else None
 
     def increases(self, end: float, window: float) -> Increases | None:
         """Return by how much its counters rose in a window; None where nothing is known.

@@ -100,6 +100,15 @@ def test_a_target_whose_scrape_failed_has_no_present_values_but_its_rates_go_on(
     assert world.see(330).arrivals_per_second == pytest.approx(4.0, rel=0.05)
 
 
+def test_one_failed_scrape_makes_nobody_silent() -> None:
+    """The operator remembers when each replica was seen, and asks for the last values of a while."""
+    world = World(Scraping(5.0, is_unreachable=lambda target, at: target == "pod-0" and at >= 250))
+    world.see(249)
+    signals = world.see(256)
+    assert signals.reporting == set(signals.in_flight) == {"pod-0", "pod-1"}
+    assert world.see(270).reporting == {"pod-1"}
+
+
 def test_an_unreachable_gateway_leaves_what_the_replicas_received() -> None:
     """Its counter ends; after a window only the replicas' are left."""
     world = World(Scraping(5.0, is_unreachable=lambda target, at: target == GATEWAY and at >= 200))
@@ -119,12 +128,6 @@ def test_after_a_restart_old_values_are_visible_until_new_ones_come() -> None:
     assert not signals.reporting
     assert "no samples of the last 15 s" in signals.rejected["age"]
     assert len(world.see(236).reporting) == 2
-
-
-def test_no_value_is_older_than_five_minutes() -> None:
-    world = World(Scraping(5.0, is_down=lambda at: 100 <= at < 405))
-    world.see(99)
-    assert world.see(405).sampled_at == {}
 
 
 def test_scrapes_are_late_but_do_not_drift() -> None:
