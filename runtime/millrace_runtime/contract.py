@@ -50,6 +50,7 @@ METRIC_RUNNING: Final = "vllm:num_requests_running"
 METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 METRIC_MAX_SEQUENCES: Final = "millrace:max_sequences"  # gauge: sequences that a step computes at most
 METRIC_KV_TOKENS: Final = "millrace:kv_cache_tokens"  # gauge: tokens that the KV cache holds
+METRIC_QUEUE: Final = "vllm:request_queue_time_seconds"
 METRIC_TTFT: Final = "vllm:time_to_first_token_seconds"
 METRIC_TPOT: Final = "vllm:request_time_per_output_token_seconds"
 METRIC_ITL: Final = "vllm:inter_token_latency_seconds"
@@ -72,12 +73,19 @@ LATENCY_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0,
     2.5, 3.0, 4.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-"""Upper bounds of METRIC_TTFT, in seconds: vLLM's, and those that people write as targets."""
+"""Upper bounds of METRIC_TTFT and METRIC_QUEUE, in seconds: vLLM's, and those written as targets."""
 TOKEN_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
     0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
 """Upper bounds of METRIC_TPOT and METRIC_ITL, in seconds."""
+REQUEST_BUCKETS: Final = (
+    0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
+    50.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+"""Upper bounds of METRIC_E2E, in seconds: vLLM's, and those written as targets."""
+LENGTH_BUCKETS: Final = tuple(float(2**power) for power in range(21))
+"""Upper bounds of METRIC_PROMPT_TOKENS and METRIC_GENERATION_TOKENS, in tokens."""
 
 SLOW_START_SECONDS: Final = 20.0
 """Within which a replica that became Ready gets its full share of the gateway's requests."""

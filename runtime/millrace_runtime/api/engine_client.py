@@ -30,6 +30,8 @@ _MAX_PIECE_BYTES = 64 << 10
 
 Accept = Callable[[SequenceOutput, float], bytes | None]
 """Takes an output and the time it came. Returns the events to send, or None while there are none."""
+NoteBegun = Callable[[float], None]
+"""Takes the time at which a sequence's first step began."""
 
 
 class EventStream:
@@ -41,10 +43,11 @@ class EventStream:
     sequence, and ClientGoneError after `disconnect`.
     """
 
-    def __init__(self, client: "EngineClient", accept: Accept) -> None:
+    def __init__(self, client: "EngineClient", accept: Accept, note_begun: NoteBegun) -> None:
         """It awaits no sequence yet: `EngineClient.generate` adds them."""
         self._client = client
         self._accept = accept
+        self.note_begun = note_begun
         self._open_ids: set[int] = set()
         self._events: deque[bytes] = deque()
         self._failure: Exception | None = None
@@ -194,9 +197,10 @@ class EngineClient:
                 self.ready = message
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message)
-            case StepOutputs(outputs, stats, timing):
-                self.stats = stats
-                self._deliver(outputs, time.monotonic())
+            case StepOutputs(outputs, stats, timing, begun):
+                self.stats, now = stats, time.monotonic()
+                self._note_begun(begun, now)
+                self._deliver(outputs, now)
                 if timing is not None:
                     for observe in self._timing_observers:
                         observe(timing)
@@ -212,6 +216,12 @@ class EngineClient:
         streams, self._streams = set(self._streams.values()), {}
         for stream in streams:
             stream.fail(GenerationError(_ENGINE_GONE, code="engine_gone"))
+
+    def _note_begun(self, sequence_ids: list[int], now: float) -> None:
+        for sequence_id in sequence_ids:
+            stream = self._streams.get(sequence_id)
+            if stream is not None:  # else aborted, and counted already
+                stream.note_begun(now)
 
     def _deliver(self, outputs: list[SequenceOutput], now: float) -> None:
         for output in outputs:

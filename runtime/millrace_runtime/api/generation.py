@@ -58,7 +58,7 @@ class Generation:
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
-        self.events = EventStream(engine, self._accept)
+        self.events = EventStream(engine, self._accept, self._note_begun)
         """What each step makes certain, from `start` on."""
 
     def add_prompt(self, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> None:
@@ -106,6 +106,9 @@ class Generation:
     def usage(self) -> Usage:
         """Tokens so far."""
         return Usage(self._num_prompt_tokens, sum(choice.num_tokens for choice in self._choices.values()))
+
+    def _note_begun(self, now: float) -> None:
+        self._metrics.queue_time.observe(now - self._arrival)
 
     def _accept(self, output: SequenceOutput, now: float) -> bytes | None:
         choice = self._choices[output.sequence_id]

@@ -26,15 +26,10 @@ METRIC_CACHE_CONFIG = "vllm:cache_config_info"
 METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
 METRIC_GENERATION_TOTAL = "vllm:generation_tokens"
 
-_REQUEST_SECONDS = (
-    0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
 _STEP_SECONDS = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25,
     0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
-_TOKENS = tuple(float(2**power) for power in range(21))
 _SEQUENCES = tuple(float(2**power) for power in range(11))
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
@@ -48,16 +43,17 @@ class ReplicaMetrics(Collector):
         self.num_received = 0
         self.rejected: Counter[str] = Counter()
         self.finished: Counter[str] = Counter(dict.fromkeys(FINISH_REASONS, 0))
+        self.queue_time = Histogram(contract.LATENCY_BUCKETS)
         self.time_to_first_token = Histogram(contract.LATENCY_BUCKETS)
         self.inter_token = Histogram(contract.TOKEN_BUCKETS)
         self._time_per_output_token = Histogram(contract.TOKEN_BUCKETS)
-        self._request_seconds = Histogram(_REQUEST_SECONDS)
-        self._prompt_tokens = Histogram(_TOKENS)
-        self._generation_tokens = Histogram(_TOKENS)
+        self._request_seconds = Histogram(contract.REQUEST_BUCKETS)
+        self._prompt_tokens = Histogram(contract.LENGTH_BUCKETS)
+        self._generation_tokens = Histogram(contract.LENGTH_BUCKETS)
         self._step_seconds = {kind: Histogram(_STEP_SECONDS) for kind in ("decode", "mixed")}
         self._step_sequences = Histogram(_SEQUENCES)
-        self._step_context_tokens = Histogram(_TOKENS)
-        self._step_tokens = Histogram(_TOKENS)
+        self._step_context_tokens = Histogram(contract.LENGTH_BUCKETS)
+        self._step_tokens = Histogram(contract.LENGTH_BUCKETS)
         engine.observe_timing(self.observe_step)
 
     @property
@@ -133,6 +129,11 @@ class ReplicaMetrics(Collector):
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, histogram in (
+            (
+                contract.METRIC_QUEUE,
+                "From arrival to the first step of a sequence, seconds.",
+                self.queue_time,
+            ),
             (contract.METRIC_TTFT, "From arrival to the first token, seconds.", self.time_to_first_token),
             (contract.METRIC_ITL, "Between two outputs of a sequence, seconds.", self.inter_token),
             (

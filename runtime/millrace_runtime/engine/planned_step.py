@@ -16,6 +16,8 @@ class PlannedStep:
     rows: list[Row] = field(default_factory=list)
     offers: list[tuple[int, Sequence]] = field(default_factory=list)
     """Rows that could verify a draft: each row's number and its sequence."""
+    begun: list[int] = field(default_factory=list)
+    """Ids of the sequences that have a row for the first time."""
     num_tokens: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
@@ -25,6 +27,9 @@ class PlannedStep:
     def add_row(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the sequence's next `num_tokens`, and draw one more where these are all its known ones."""
         assert sequence.tenancy is not None
+        if not sequence.has_begun:
+            sequence.has_begun = True
+            self.begun.append(sequence.new.sequence_id)
         sequence.num_computed += num_tokens
         emit = sequence.num_computed == sequence.num_known
         is_masked = emit and sequence.request.is_masked

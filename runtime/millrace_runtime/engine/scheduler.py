@@ -54,6 +54,7 @@ class Scheduler:
         self._next_age = 0
         self._next_step = 0
         self._num_preemptions = 0
+        self._begun: list[int] = []
         self._is_crowded = False
         """Whether a sequence was preempted and, since then, none that ran has ended."""
 
@@ -104,6 +105,11 @@ class Scheduler:
         self._admit(planned)
         self._add_drafts(planned)
         return self._launch(planned) if planned.rows or self._has_last_releases else None
+
+    def pop_begun(self) -> list[int]:
+        """Return the ids of the sequences that got their first row since this was called last."""
+        begun, self._begun = self._begun, []
+        return begun
 
     def commit(self, result: StepResult) -> Committed:
         """Apply the result of the oldest step in flight, and return what it changed.
@@ -262,6 +268,7 @@ class Scheduler:
         changes = self._residency.pop_changes()
         self._next_step += 1
         self._in_flight.append(planned)
+        self._begun += planned.begun
         return StepPlan(planned.step, changes.released, changes.starts, changes.appends, planned.rows)
 
     def _commit_row(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:

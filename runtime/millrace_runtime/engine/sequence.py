@@ -72,6 +72,8 @@ class Sequence:
     """Rows in flight that draw."""
     next_draft: int = 0
     """Draft tokens that the executor offered last."""
+    has_begun: bool = False
+    """Whether a step has had a row of it, also before it was preempted."""
 
     def __post_init__(self) -> None:
         self.num_known = self.num_prompt

@@ -78,11 +78,13 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
-    """One message a step, with every sequence's new tokens. Without timing, only stats changed."""
+    """One message a step, with every sequence's new tokens. Without timing, no step has ended."""
 
     outputs: list[SequenceOutput]
     stats: Stats
     timing: StepTiming | None
+    begun: list[int] = []
+    """Ids of sequences of which the step that has just begun computes something for the first time."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

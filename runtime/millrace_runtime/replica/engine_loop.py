@@ -138,7 +138,7 @@ class EngineLoop:
 
     def _send(self) -> None:
         """Send all that is new in one message, or nothing if nothing is new."""
-        stats = self._scheduler.stats()
-        if self._outputs or self._timing is not None or stats != self._sent_stats:
-            self._channel.send(StepOutputs(self._outputs, stats, self._timing))
+        stats, begun = self._scheduler.stats(), self._scheduler.pop_begun()
+        if self._outputs or begun or self._timing is not None or stats != self._sent_stats:
+            self._channel.send(StepOutputs(self._outputs, stats, self._timing, begun))
         self._outputs, self._timing, self._sent_stats = [], None, stats

@@ -86,6 +86,7 @@ def try_step(scheduler: Scheduler, executor: Executor) -> None:
         for output in scheduler.commit(executor.collect()).outputs:
             if output.finish_reason == FINISH_ERROR:
                 raise ModelError(f"a trial step failed: {output.error}; download the model again")
+    scheduler.pop_begun()
 
 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:

@@ -94,9 +94,10 @@ class FakeEngine:
         ):
             return
         self.num_steps += 1
+        begun = [number for number, (_, _, place) in self.running.items() if place == 0]
         outputs = [self.advance(*state) for state in list(self.running.values())]
         timing = StepTiming(0.002, len(outputs), len(outputs), 10, self.num_steps > 1)
-        self.send(StepOutputs(outputs, self.stats(), timing))
+        self.send(StepOutputs(outputs, self.stats(), timing, begun))
 
     def advance(self, request: Generate, new: NewSequence, place: int) -> SequenceOutput:
         token = self.reply[place % len(self.reply)]

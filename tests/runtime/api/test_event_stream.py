@@ -19,7 +19,9 @@ async def stream() -> AsyncIterator[EventStream]:
     """The stream of one open sequence, whose every token is an event."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        stream = EventStream(EngineClient(ours), lambda output, _: EVENT if output.tokens else None)
+        stream = EventStream(
+            EngineClient(ours), lambda output, _: EVENT if output.tokens else None, lambda _: None
+        )
         stream.expect({1})
         yield stream
 

@@ -279,6 +279,7 @@ async def test_metrics_carry_vllms_names(served: Served) -> None:
     await served.openai.completions.create(model="tiny", prompt="a", max_tokens=4)
     count = {"model_name": "tiny"}
     assert await served.metric("vllm:time_to_first_token_seconds_count", **count) == 1
+    assert await served.metric("vllm:request_queue_time_seconds_count", **count) == 1
     assert await served.metric("vllm:inter_token_latency_seconds_count", **count) == 3
     assert await served.metric("vllm:request_time_per_output_token_seconds_count", **count) == 1
     assert await served.metric("vllm:e2e_request_latency_seconds_count", **count) == 1

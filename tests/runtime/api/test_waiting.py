@@ -40,6 +40,28 @@ async def test_a_request_waits_while_it_is_read_and_tokenised_and_until_the_engi
     assert await waiting_and_running(served) == (0, 0)
 
 
+async def test_the_time_in_the_queue_is_from_arrival_to_the_first_step_of_each_sequence(
+    served: Served,
+) -> None:
+    """The body comes slowly, and then the engine is busy. Of one that leaves before nothing is counted."""
+    served.engine.is_frozen = True
+    async with Upload(served, CHUNKED) as upload:
+        async with Upload(served, CHUNKED) as gone:
+            await asyncio.sleep(0.2)
+            for one in (upload, gone):
+                await one.send_chunk(b'{"prompt": ["a", "b"], "max_tokens": 20}')
+                one.end()
+            await served.until(lambda: served.replica.admission.num_sequences == 4)
+            await asyncio.sleep(0.2)
+        await served.until(lambda: served.replica.admission.num_sequences == 2)
+        assert await served.metric("vllm:request_queue_time_seconds_count") == 0
+        served.engine.is_frozen = False
+        assert "200 ok" in await upload.answer()
+    assert await served.metric("vllm:request_queue_time_seconds_count") == 2
+    waited = await served.metric("vllm:request_queue_time_seconds_sum")
+    assert 0.8 <= waited < await served.metric("vllm:time_to_first_token_seconds_sum") + 0.01
+
+
 async def test_a_request_waits_while_its_template_is_rendered(served: Served) -> None:
     loop = {"messages": [{"role": "user", "content": "loop"}], "n": 3}
     answer = asyncio.create_task(served.client.post("/v1/chat/completions", json=loop))

@@ -132,6 +132,18 @@ def test_preemption_takes_the_cheapest_never_the_oldest_and_loses_no_token() -> 
         assert engine.texts[number] == expected(generate, 32)[0]
 
 
+def test_a_sequence_begins_with_its_first_row_and_not_again_after_a_preemption() -> None:
+    engine = driver(limits(num_blocks=8, block_size=4, num_slots=3, budget=32))
+    for number, length in enumerate((4, 9, 5, 4), 1):
+        engine.add(request(number, [number] * length, 12))
+    engine.scheduler.abort(4)  # it never ran
+    engine.plan_next()
+    assert engine.scheduler.pop_begun() == [1, 2, 3]
+    engine.run()
+    assert engine.scheduler.stats().num_preemptions
+    assert engine.scheduler.pop_begun() == []
+
+
 def test_a_preempted_sequence_is_not_readmitted_to_be_preempted_again() -> None:
     engine = driver(limits(num_blocks=10, block_size=2, num_slots=4, budget=32))
     for sequence_id in range(4):

@@ -79,6 +79,20 @@ def test_tokens_come_step_by_step_with_timing_and_stats(peer: Peer) -> None:
     assert peer.beats > 0
 
 
+def test_the_begin_of_a_sequence_is_told_once_and_before_its_first_token(peer: Peer) -> None:
+    """The trial's sequence is none of the clients'."""
+    peer.send(request(1, range(12), max_tokens=4, others=(2, 3)))
+    begun: list[int] = []
+    ended = set()
+    for message in peer.receive():
+        begun += message.begun
+        assert all(output.sequence_id in begun for output in message.outputs)
+        ended |= {output.sequence_id for output in message.outputs if output.finish_reason}
+        if len(ended) == 3:
+            break
+    assert begun == [1, 2, 3]
+
+
 def test_a_refused_sequence_is_answered_and_its_neighbour_served(peer: Peer) -> None:
     peer.send(request(1, [1] * 100), request(2, [1, 2], max_tokens=1))
     ends = {}
@@ -205,6 +219,7 @@ def test_who_waits_and_runs_is_told_before_and_during_a_long_step() -> None:
     states = [(message.stats.num_waiting, message.stats.num_running) for message in turn.sent]
     assert states == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 0)]
     assert [message.timing is None for message in turn.sent] == [True] * 5 + [False]
+    assert [message.begun for message in turn.sent] == [[], [], [1], [], [], []]
     assert turn.sent[4].outputs[0].finish_reason == "error"  # refused at once, too
 
 
