@@ -85,7 +85,14 @@ REQUEST_BUCKETS: Final = (
 )  # fmt: skip
 """Upper bounds of METRIC_E2E, in seconds: vLLM's, and those written as targets."""
 LENGTH_BUCKETS: Final = tuple(float(2**power) for power in range(21))
-"""Upper bounds of METRIC_PROMPT_TOKENS and METRIC_GENERATION_TOKENS, in tokens."""
+"""Upper bounds of METRIC_PROMPT_TOKENS, in tokens."""
+ANSWER_BUCKETS: Final = (
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 50.0, 64.0, 100.0, 128.0, 150.0, 200.0, 250.0, 256.0, 300.0, 400.0, 500.0,
+    512.0, 600.0, 700.0, 800.0, 1000.0, 1024.0, 1200.0, 1500.0, 2000.0, 2048.0, 2500.0, 3000.0, 4000.0,
+    4096.0, 5000.0, 6000.0, 8000.0, 8192.0, 10000.0, 12000.0, 16000.0, 16384.0, 32000.0, 32768.0, 65536.0,
+    131072.0, 262144.0, 524288.0, 1048576.0,
+)  # fmt: skip
+"""Upper bounds of METRIC_GENERATION_TOKENS, in tokens: powers of two, and what is written as max_tokens."""
 
 SLOW_START_SECONDS: Final = 20.0
 """Within which a replica that became Ready gets its full share of the gateway's requests."""

@@ -49,7 +49,7 @@ class ReplicaMetrics(Collector):
         self._time_per_output_token = Histogram(contract.TOKEN_BUCKETS)
         self._request_seconds = Histogram(contract.REQUEST_BUCKETS)
         self._prompt_tokens = Histogram(contract.LENGTH_BUCKETS)
-        self._generation_tokens = Histogram(contract.LENGTH_BUCKETS)
+        self._generation_tokens = Histogram(contract.ANSWER_BUCKETS)
         self._step_seconds = {kind: Histogram(_STEP_SECONDS) for kind in ("decode", "mixed")}
         self._step_sequences = Histogram(_SEQUENCES)
         self._step_context_tokens = Histogram(contract.LENGTH_BUCKETS)

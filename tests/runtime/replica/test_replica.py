@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,7 @@ from e2e.polling import wait_until
 from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
 from tests.addresses import needs_ipv6
+from tests.runtime.api.conftest import sum_samples
 from tests.runtime.replica.conftest import children_of
 
 pytestmark = pytest.mark.slow
@@ -68,6 +70,32 @@ def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx
     assert any(json.loads(line)["choices"][0]["finish_reason"] == "length" for line in rest[:-1])
     assert replica.wait() == 0
     assert replica.lines[-1] == "millrace: stopped"
+
+
+def test_the_time_in_the_queue_is_what_a_request_waits_for_the_engine(
+    start: Start, model_path: Path, client: httpx.Client
+) -> None:
+    """With room for one sequence, the second begins when the first has ended."""
+    replica = start("--model", str(model_path), "--max-sequences", "1")
+    url, scrape = f"{replica.address}/v1/completions", f"{replica.address}/metrics"
+
+    def read(name: str) -> float:
+        return sum_samples(client.get(scrape).text, name)
+
+    with client.stream("POST", url, json=completion(1500)) as first, ThreadPoolExecutor(1) as others:
+        lines = first.iter_lines()
+        next(lines)
+        second = others.submit(client.post, url, json=completion(1, stream=False))
+        wait_until("the second waits", lambda: read(contract.METRIC_WAITING) == 1)
+        assert read(f"{contract.METRIC_QUEUE}_count") == 1
+        began = time.monotonic()
+        rest = [line for line in lines if line]
+        waited = time.monotonic() - began
+        assert rest[-1] == "data: [DONE]"
+        assert second.result().status_code == 200
+    assert read(f"{contract.METRIC_QUEUE}_count") == 2
+    queued = read(f"{contract.METRIC_QUEUE}_sum")
+    assert 0.9 * waited < queued < read(f"{contract.METRIC_TTFT}_sum")
 
 
 @needs_ipv6
