@@ -1,6 +1,11 @@
 """The words of `explain`, each in one place. Pure."""
 
-METRICS = {"TimeToFirstToken": "TTFT", "TimePerOutputToken": "TPOT"}
+METRICS = {
+    "TimeToFirstToken": "TTFT",
+    "TimePerOutputToken": "TPOT",
+    "EndToEndLatency": "E2E",
+    "QueueTime": "QUEUE",
+}
 
 BINDINGS = {
     "forecast": "",

@@ -294,6 +294,19 @@ def test_answers_of_one_token_have_no_time_per_output_token(desk: Desk) -> None:
     assert min(value for _, value in row["course"]["latencies"][0]) > 0.01
 
 
+@pytest.mark.parametrize(("metric", "target"), [("EndToEndLatency", "5s"), ("QueueTime", "150ms")])
+def test_whole_requests_and_queues_are_compared_as_other_latencies(
+    desk: Desk, metric: str, target: str
+) -> None:
+    objective = {"metric": metric, "percentile": 95, "target": target}
+    desk.write("service.yaml", make_manifest(objectives=[objective]))
+    rows = json.loads(desk.simulate("--policy", "static:1,static:6,ours", "-o", "json").out)["policies"]
+    few, many, ours = (row["attainment"] for row in rows)
+    assert few < 0.8 < many
+    assert few < ours
+    assert max(value for _, value in rows[1]["course"]["latencies"][0]) < 10.0
+
+
 def test_another_mode_is_told(desk: Desk) -> None:
     desk.write("service.yaml", make_manifest(mode="External"))
     assert (

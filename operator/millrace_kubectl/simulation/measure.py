@@ -128,7 +128,7 @@ def _bin_latencies(
     found: list[list[float]] = [[] for _ in counts]
     for answer in answers:
         bin_ = int(answer.request.at / width)
-        latency = _read_latency(answer, objective)
+        latency = answer.find_latency(objective.metric)
         if latency is None:
             counts[bin_] -= 1
         else:
@@ -138,13 +138,6 @@ def _bin_latencies(
         for index, count in enumerate(counts)
         if count
     ]
-
-
-def _read_latency(answer: Answer, objective: Objective) -> float | None:
-    """Return the objective's latency; None of an answer of one token, which has no next one."""
-    if objective.metric == "TimeToFirstToken":
-        return answer.time_to_first_token
-    return answer.time_per_output_token
 
 
 def _find_percentile(values: list[float], count: int, percentile: int) -> float:

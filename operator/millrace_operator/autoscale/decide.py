@@ -128,6 +128,7 @@ def _note_knowledge(situation: Situation) -> Memory:
 def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
     if not memory.model.is_fitted or memory.prompt_tokens is None or not memory.generation_tokens:
         return None
+    lengths = memory.answer_lengths
     return Replica(
         memory.model,
         memory.prompt_tokens,
@@ -135,6 +136,7 @@ def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
         memory.context_tokens or memory.prompt_tokens + memory.generation_tokens / 2,
         memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
         memory.kv_tokens,
+        answer_lengths=lengths if lengths and lengths.is_known else None,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from millrace_operator.autoscale.attainment import Calibration
 from millrace_operator.autoscale.forecast import Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
+from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.observation import Fleet, Signals, StepMoments
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.windows import Cadence
@@ -55,6 +56,8 @@ class Memory:
     """When the model learned from each pod last."""
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
+    answer_lengths: AnswerLengths | None = None
+    """How the lengths of answers vary; None where no objective rests on it."""
     context_tokens: float | None = None
     """Keys that a sequence in a batch reads on average."""
     max_sequences: float | None = None
@@ -98,7 +101,8 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     memory = _follow_revision(memory, fleet)
     warm = [] if fleet.is_mixed else _find_warm(signals, first_ready, policy, now)
     has_fallen = fleet.current < (memory.count or 0)
-    new = 1 - math.exp(-policy.tick_seconds * (signals.arrival_rate or 0.0) / REQUESTS_AVERAGED)
+    new_requests = policy.tick_seconds * (signals.arrival_rate or 0.0)
+    new = 1 - math.exp(-new_requests / REQUESTS_AVERAGED)
     return replace(
         memory,
         count=fleet.current,
@@ -114,6 +118,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         | {steps.pod: now for steps in warm},
         prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
         generation_tokens=_average(memory.generation_tokens, signals.generation_tokens, new),
+        answer_lengths=_add_lengths(memory.answer_lengths, signals.answer_lengths, new_requests),
         context_tokens=_average(memory.context_tokens, _mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
@@ -163,6 +168,15 @@ def _average(known: float | None, seen: float | None, new: float) -> float | Non
     if known is None or seen is None:
         return _latest(seen, known)
     return known + new * (seen - known)
+
+
+def _add_lengths(
+    known: AnswerLengths | None, seen: AnswerLengths | None, new_requests: float
+) -> AnswerLengths | None:
+    """Return the average after one more look. As many answers are new as there are new requests."""
+    if known is None or seen is None:
+        return known if seen is None else seen
+    return known.add(seen, min(new_requests, seen.answers))
 
 
 def _latest(seen: float | None, known: float | None) -> float | None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.policy import Objective
 
 MIN_LATENCY_SAMPLES = 3.0
@@ -153,6 +154,8 @@ class Signals:
     """Mean per finished request."""
     generation_tokens: float | None = None
     """Mean per finished request."""
+    answer_lengths: AnswerLengths | None = None
+    """Of finished requests; asked for only where an objective rests on them."""
     max_sequences: float | None = None
     """Sequences that a step of a replica computes at most."""
     kv_tokens: float | None = None

@@ -5,7 +5,7 @@ from typing import Literal
 
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
-LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken"]
+LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken", "EndToEndLatency", "QueueTime"]
 
 
 DEFAULT_PERCENTILE = 95

@@ -14,17 +14,21 @@ from millrace_operator.autoscale.dispersion import LARGEST as LARGEST_DISPERSION
 from millrace_operator.autoscale.feedback import LARGEST_CORRECTION
 from millrace_operator.autoscale.forecast import LARGEST_ERROR, ForecastError, Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
+from millrace_operator.autoscale.lengths import ANSWERS_AVERAGED, AnswerLengths
 from millrace_operator.autoscale.memory import COLD_STARTS_KEPT, LONGEST_COLD_START, Memory
+from millrace_runtime.contract import ANSWER_BUCKETS
 
 VERSION = 1
 LONGEST_TEXT = 16_000
-"""Characters; ours have 2,000."""
+"""Characters; ours have 3,000."""
 LARGEST = 1e15
 """No figure of ours comes near it, and its square is still a number."""
 LONGEST_STEP = 3600.0
 """Seconds, of a coefficient of the model. Beyond it nothing serves."""
 ROUNDING = 1e-6
 """Of a matrix scaled to ones on its diagonal."""
+LONGEST_HISTOGRAM = 200
+"""Buckets that some version may have."""
 MOVED = 0.1
 """The part by which a figure is another one."""
 SAMPLES_KNOWN = 1 / FORGETTING
@@ -52,6 +56,7 @@ def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
         },
         "promptTokens": memory.prompt_tokens,
         "generationTokens": memory.generation_tokens,
+        "answerLengths": _render_lengths(memory.answer_lengths),
         "contextTokens": memory.context_tokens,
         "maxSequences": memory.max_sequences,
         "kvTokens": memory.kv_tokens,
@@ -60,6 +65,12 @@ def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
         "correction": memory.correction,
         "coldStartSeconds": list(memory.cold_starts),
     }
+
+
+def _render_lengths(lengths: AnswerLengths | None) -> dict[str, Any] | None:
+    if lengths is None:
+        return None
+    return {"shares": [round(share, 6) for share in lengths.shares], "answers": round(lengths.answers, 1)}
 
 
 def parse_prior(text: str) -> dict[str, Any]:
@@ -92,6 +103,7 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
         outlook=_read_outlook(prior),
         prompt_tokens=_read_optional(prior, "promptTokens"),
         generation_tokens=_read_optional(prior, "generationTokens"),
+        answer_lengths=_read_lengths(prior),
         context_tokens=_read_optional(prior, "contextTokens"),
         max_sequences=_read_optional(prior, "maxSequences"),
         kv_tokens=_read_optional(prior, "kvTokens"),
@@ -138,6 +150,7 @@ def _list_figures(memory: Memory) -> tuple[float | None, ...]:
         min(memory.model.num_samples, SAMPLES_KNOWN),
         memory.prompt_tokens,
         memory.generation_tokens,
+        memory.answer_lengths.quantile(0.95) if memory.answer_lengths else None,
         memory.context_tokens,
         memory.max_sequences,
         memory.kv_tokens,
@@ -186,6 +199,22 @@ def _is_positive_semidefinite(gram: Sequence[Sequence[float]]) -> bool:
         return False
     a, b, c = (unit[i][j] for i, j in pairs)
     return not all(size) or 1 + 2 * a * b * c - a * a - b * b - c * c >= -ROUNDING
+
+
+def _read_lengths(prior: Mapping[str, Any]) -> AnswerLengths | None:
+    """Return the answers' lengths; None where there are none, or of other bounds than ours."""
+    lengths = prior.get("answerLengths")
+    if lengths is None:
+        return None
+    if not isinstance(lengths, dict):
+        raise PriorError("its answerLengths are no object")
+    shares = _read_list(lengths, "shares", LONGEST_HISTOGRAM)
+    if not all(_is_finite(share) and 0 <= share <= 1 for share in shares) or shares != sorted(shares):
+        raise PriorError("its shares do not rise from 0 to 1")
+    answers = _read_number(lengths, "answers", 0.0, ANSWERS_AVERAGED)
+    if len(shares) != len(ANSWER_BUCKETS):
+        return None
+    return AnswerLengths(tuple(float(share) for share in shares), answers)
 
 
 def _read_revision(prior: Mapping[str, Any]) -> str | None:

@@ -35,11 +35,17 @@ MAX_NAMESPACES: Final = 50
 LATENCY_METRICS: dict[LatencyMetric, str] = {
     "TimeToFirstToken": contract.METRIC_TTFT,
     "TimePerOutputToken": contract.METRIC_TPOT,
+    "EndToEndLatency": contract.METRIC_E2E,
+    "QueueTime": contract.METRIC_QUEUE,
 }
 BOUNDS: dict[LatencyMetric, tuple[float, ...]] = {
     "TimeToFirstToken": contract.LATENCY_BUCKETS,
     "TimePerOutputToken": contract.TOKEN_BUCKETS,
+    "EndToEndLatency": contract.REQUEST_BUCKETS,
+    "QueueTime": contract.LATENCY_BUCKETS,
 }
+ANSWER_LENGTHS: Final = "answer lengths"
+"""The signal that has the answers' lengths by bucket, the label `le` beside it."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,10 @@ def _arrivals(prefix: str, window: str, scope: Scope) -> dict[str, str]:
 
 
 def _build_latencies(objectives: Iterable[Objective], windows: Windows, scope: Scope) -> dict[str, str]:
-    """Return each percentile that is asked for, and the requests at or under the bounds round the targets."""
+    """Return each percentile that is asked for, and the requests at or under the bounds round the targets.
+
+    The lengths of answers are asked for only where an objective rests on them.
+    """
     asked, window, found = list(objectives), f"[{windows.latency:g}s]", {}
     for metric in sorted({objective.metric for objective in asked}):
         name = f"{LATENCY_METRICS[metric]}_bucket"
@@ -183,7 +192,15 @@ def _build_latencies(objectives: Iterable[Objective], windows: Windows, scope: S
         for percentile in sorted({o.percentile for o in asked if o.metric == metric}):
             named = Objective(metric, percentile, 1.0).name
             found[named] = f"histogram_quantile({percentile / 100:g}, {buckets})"
+    if needs_lengths(asked):
+        lengths = scope.select(f"{contract.METRIC_GENERATION_TOKENS}_bucket")
+        found[ANSWER_LENGTHS] = _whole(_once(f"increase({lengths}[{windows.rate:g}s])", "le"), "le")
     return found
+
+
+def needs_lengths(objectives: Iterable[Objective]) -> bool:
+    """Whether any objective rests on how long answers are, beyond their mean."""
+    return any(objective.metric == "EndToEndLatency" for objective in objectives)
 
 
 def name_buckets(metric: LatencyMetric) -> str:

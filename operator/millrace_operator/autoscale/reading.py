@@ -6,9 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from millrace_operator.autoscale.lengths import AnswerLengths, read_lengths
 from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import LABEL_SIGNAL, find_bounds, name_buckets
+from millrace_operator.autoscale.queries import (
+    ANSWER_LENGTHS,
+    LABEL_SIGNAL,
+    find_bounds,
+    name_buckets,
+    needs_lengths,
+)
 from millrace_operator.autoscale.sightings import NEVER_SEEN, Sighting, Sightings
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 from millrace_operator.cluster.kinds import ServiceKey
@@ -175,6 +182,7 @@ def read_signals(
         kv_usage=sum(usage.values()) / len(usage) if usage else None,
         prompt_tokens=reader.scalar("prompt_tokens"),
         generation_tokens=reader.scalar("generation_tokens"),
+        answer_lengths=_read_lengths(reader, objectives),
         max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
         kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
         latencies=latencies,
@@ -219,6 +227,10 @@ def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterabl
         total = counts.get(math.inf)
         if seconds is not None and total:
             yield Latency(objective, seconds, total, _read_bracket(objective, counts, total))
+
+
+def _read_lengths(reader: _Reader, objectives: Iterable[Objective]) -> AnswerLengths | None:
+    return read_lengths(reader.by_bound(ANSWER_LENGTHS)) if needs_lengths(objectives) else None
 
 
 def _read_bracket(objective: Objective, counts: Mapping[float, float], total: float) -> Bracket | None:

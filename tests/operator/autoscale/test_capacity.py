@@ -1,4 +1,5 @@
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,11 @@ from millrace_operator.autoscale.capacity import (
     find_infeasible,
 )
 from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
 from millrace_operator.autoscale.pool import Pool
 from millrace_operator.autoscale.replica import Replica
+from millrace_runtime.contract import ANSWER_BUCKETS
 
 MODEL = LatencyModel(coefficients=(0.02, 0.002, 2e-6))
 REPLICA = Replica(MODEL, prompt_tokens=40, generation_tokens=40, context_tokens=60, max_sequences=16)
@@ -31,7 +34,7 @@ def carry(*objectives: Objective, replica: Replica = ENDLESS, replicas: int = 1)
     return find_capacity(replica, objectives, replicas).rate
 
 
-@pytest.mark.parametrize("metric", ["TimeToFirstToken", "TimePerOutputToken"])
+@pytest.mark.parametrize("metric", ["TimeToFirstToken", "TimePerOutputToken", "EndToEndLatency", "QueueTime"])
 def test_latency_grows_with_the_rate_and_the_percentile(metric: LatencyMetric) -> None:
     most = 1 / ENDLESS.work_seconds
     for percentile in (50, 90, 95, 99):
@@ -124,6 +127,61 @@ def test_prompts_of_many_lengths_are_late_more_often_than_equal_ones() -> None:
     assert equal.longest_prefill_seconds(0.99) == pytest.approx(equal.prefill_seconds)
 
 
+def test_at_an_idle_replica_a_request_waits_for_a_part_of_one_step() -> None:
+    """And its whole time is that, its prompt, and a step for each token of a long answer."""
+    step = MODEL.predict(1, 60)
+    for percentile in (50, 80, 99):
+        waited = predict(objective(1, "QueueTime", percentile), 0.0)
+        assert waited == pytest.approx(percentile / 100 * step)
+        whole = predict(objective(1, "EndToEndLatency", percentile), 0.0)
+        tokens = ENDLESS.longest_generation_tokens(percentile / 100)
+        assert whole == pytest.approx(step / 2 + 40 * MODEL.beta + tokens * step)
+
+
+def test_who_waits_longer_than_a_step_waits_for_a_prompt() -> None:
+    """Of requests a second, 2 · E[max(S - w, 0)] find more than w of a prompt's work S: with equal prompts
+    of 80 ms that is 2 · (80 ms - w), which is 5 % at 55 ms, and the step beside it. Two replicas are at
+    their worst as bad as one; eight find a prompt at five moments of eight."""
+    equal = replace(ENDLESS, prompt_spread=0.0)
+    for replicas, met in ((1, 2.0), (2, 2.0), (8, 1.25)):
+        pool = Pool(equal, replicas, 2.0 * replicas)
+        waited = pool.find_latency("QueueTime", 0.95)
+        assert waited == pytest.approx(pool.decode_seconds(0.5) + 0.08 - 0.05 / met)
+        seldom = 1 - met * 0.08
+        edge = pool.find_latency("QueueTime", seldom)
+        assert edge == pytest.approx(pool.decode_seconds(0.5), rel=1e-4)
+        assert pool.find_latency("QueueTime", seldom / 2) == pytest.approx(edge / 2, rel=1e-4)
+
+
+def test_the_prompts_that_are_left_are_the_mean_of_those_that_are_longer() -> None:
+    """By counting: lognormal lengths with a mean of 80 ms."""
+    rng = random.Random(3)
+    works = [rng.lognormvariate(math.log(0.08) - 0.5, 1.0) for _ in range(200_000)]
+    for seconds in (0.01, 0.08, 0.2, 0.5):
+        left = sum(max(work - seconds, 0.0) for work in works) / len(works)
+        assert ENDLESS.find_prefill_left(left) == pytest.approx(seconds, rel=0.05)
+
+
+def test_lengths_as_measured_count_and_not_those_that_are_taken_for_lognormal() -> None:
+    """All answers have 40 tokens or less, and a tenth of them 64."""
+    shares = tuple(1.0 if bound >= 64 else 0.9 if bound >= 32 else 0.0 for bound in ANSWER_BUCKETS)
+    measured = replace(ENDLESS, answer_lengths=AnswerLengths(shares, 1000.0))
+    longest = predict(objective(1, "EndToEndLatency", 99), 0.0, replica=measured)
+    assert longest < 64 * MODEL.predict(1, 60) + 0.1
+    assert longest < 0.5 * predict(objective(1, "EndToEndLatency", 99), 0.0)
+    assert predict(objective(1), 3.0, replica=measured) == predict(objective(1), 3.0)
+
+
+def test_long_answers_and_slow_steps_are_not_both_taken_at_their_worst() -> None:
+    wanted, pool = objective(1, "EndToEndLatency"), Pool(ENDLESS, 1, 5.0)
+    equal = replace(ENDLESS, generation_spread=0.0)
+    both = ENDLESS.longest_generation_tokens(0.95) * pool.step_seconds(0.95)
+    longest = ENDLESS.longest_generation_tokens(0.95) * pool.step_seconds(0.5)
+    assert longest < predict(wanted, 5.0) < 0.95 * both
+    slowest = 40 * Pool(equal, 1, 5.0).step_seconds(0.95)
+    assert slowest < predict(wanted, 5.0, replica=equal) < 1.1 * slowest
+
+
 def test_slower_steps_carry_less() -> None:
     assert carry(objective(1.0), replica=replace(ENDLESS, model=MODEL.slow(0.2))) < carry(objective(1.0))
 
@@ -161,3 +219,7 @@ def test_what_was_out_of_reach_stays_so_until_an_idle_replica_meets_it() -> None
 def test_an_objective_beyond_an_idle_replica_is_named() -> None:
     objectives = (objective(0.001), objective(1.0, "TimePerOutputToken"))
     assert find_infeasible(REPLICA, objectives) == ("P95 TimeToFirstToken",)
+    short = objective(0.01, "QueueTime")  # an idle replica's step takes 22 ms
+    whole = objective(1.0, "EndToEndLatency")  # its longest answers of 40 on average take three seconds
+    assert find_infeasible(REPLICA, (short, whole)) == ("P95 QueueTime", "P95 EndToEndLatency")
+    assert not find_infeasible(REPLICA, (objective(0.03, "QueueTime"), objective(4.0, "EndToEndLatency")))

@@ -11,6 +11,7 @@ import pytest
 
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective, Policy
@@ -28,6 +29,7 @@ from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengt
 from millrace_operator.autoscale.simulate.prometheus import Scraping
 from millrace_operator.autoscale.simulate.run import Choice, Setting, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
+from millrace_runtime.contract import ANSWER_BUCKETS
 
 OBJECTIVE = Objective("TimeToFirstToken", 95, 1.0)
 POLICY = Policy(1, 8, (OBJECTIVE,), scale_down_window_seconds=30, scale_down_interval_seconds=4)
@@ -141,6 +143,27 @@ def test_what_outlives_the_operator_is_whole(learned: Memory) -> None:
     assert None not in (restored.revision, restored.prompt_tokens, restored.max_sequences)
 
 
+LENGTHS = AnswerLengths(tuple(min(bound / 500, 1.0) for bound in ANSWER_BUCKETS), 1234.5)
+
+
+def test_the_lengths_of_answers_outlive_the_operator_where_they_are_known(learned: Memory) -> None:
+    assert learned.answer_lengths is None  # no objective rests on them
+    assert carry(learned).answer_lengths is None
+    assert carry(replace(learned, answer_lengths=LENGTHS)).answer_lengths == LENGTHS
+    assert has_moved(learned, replace(learned, answer_lengths=LENGTHS))
+
+
+def test_a_prior_of_before_lengths_were_kept_or_of_other_bounds_is_read(learned: Memory) -> None:
+    prior = render_prior(replace(learned, answer_lengths=LENGTHS), GPU)
+    prior["answerLengths"]["shares"].pop()
+    other = read_prior(prior, "revision-0", GPU)
+    del prior["answerLengths"]
+    older = read_prior(prior, "revision-0", GPU)
+    assert other == older
+    assert older is not None
+    assert older.answer_lengths is None
+
+
 def test_after_a_rollout_in_between_the_model_is_doubted(learned: Memory) -> None:
     """As when the rollout had been seen: a few samples of the new replicas replace it."""
     other = carry(learned, revision="revision-1")
@@ -201,6 +224,12 @@ SPOILS = {
     "large correction": (spoil(correction=1e9), "its correction is no number from 1 to 3"),
     "many cold starts": (spoil(coldStartSeconds=[1.0] * 21), "no list of at most 20"),
     "a week's cold start": (spoil(coldStartSeconds=[6e5]), "not all between 0 and an hour"),
+    "lengths as text": (spoil(answerLengths="long"), "its answerLengths are no object"),
+    "shares that fall": (spoil(answerLengths={"shares": [0.5, 0.4], "answers": 9.0}), "from 0 to 1"),
+    "shares beyond 1": (spoil(answerLengths={"shares": [0.5, 1.4], "answers": 9.0}), "from 0 to 1"),
+    "text among shares": (spoil(answerLengths={"shares": [0.5, "1"], "answers": 9.0}), "from 0 to 1"),
+    "no answers": (spoil(answerLengths={"shares": [0.5]}), "its answers is no number"),
+    "many shares": (spoil(answerLengths={"shares": [0.5] * 201, "answers": 9.0}), "no list of at most 200"),
     "revision": (spoil(revision=7), "its revision is no text"),
 }
 
@@ -232,7 +261,10 @@ def test_every_model_that_is_learned_can_be_read_again() -> None:
 
 
 def test_it_is_short(learned: Memory) -> None:
-    longest = replace(learned, cold_starts=(1.2345678901234567,) * 20, revision="f" * 64)
+    lengths = AnswerLengths((0.123456789,) * len(ANSWER_BUCKETS), 1234.56789)
+    longest = replace(
+        learned, cold_starts=(1.2345678901234567,) * 20, revision="f" * 64, answer_lengths=lengths
+    )
     assert len(json.dumps(render_prior(longest, "x" * 512))) < LONGEST_TEXT / 4
 
 

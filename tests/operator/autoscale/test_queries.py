@@ -60,6 +60,20 @@ def test_only_the_metrics_and_percentiles_that_objectives_name_are_asked_for() -
     assert "time_per_output_token" not in latencies.text
 
 
+def test_the_lengths_of_answers_are_asked_for_only_where_an_objective_rests_on_them() -> None:
+    *_, others = build_questions([TTFT, Objective("QueueTime", 95, 0.5)], DEFAULT_WINDOWS, Scope())
+    assert [*others.signals] == [
+        "QueueTime buckets",
+        "P95 QueueTime",
+        "TimeToFirstToken buckets",
+        "P95 TimeToFirstToken",
+    ]
+    assert "generation_tokens_bucket" not in others.text
+    *_, latencies = build_questions([Objective("EndToEndLatency", 95, 30.0)], DEFAULT_WINDOWS, Scope())
+    assert [*latencies.signals] == ["EndToEndLatency buckets", "P95 EndToEndLatency", "answer lengths"]
+    assert "increase(vllm:request_generation_tokens_bucket" in latencies.signals["answer lengths"]
+
+
 def test_the_buckets_asked_for_are_those_next_to_the_targets() -> None:
     objectives = [TTFT, Objective("TimeToFirstToken", 95, 0.6)]
     *_, latencies = build_questions(objectives, DEFAULT_WINDOWS, Scope())

@@ -4,9 +4,16 @@ from collections.abc import Iterable
 
 import pytest
 
+from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.observation import Fleet, Signals
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import Scope, build_load, build_state, name_buckets
+from millrace_operator.autoscale.queries import (
+    ANSWER_LENGTHS,
+    Scope,
+    build_load,
+    build_state,
+    name_buckets,
+)
 from millrace_operator.autoscale.reading import (
     EVERYTHING,
     PodKey,
@@ -19,10 +26,11 @@ from millrace_operator.autoscale.reading import (
 from millrace_operator.autoscale.sightings import NEVER_SEEN, Sighting, Sightings
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 from millrace_operator.cluster.kinds import ServiceKey
+from millrace_runtime.contract import ANSWER_BUCKETS
 
 NOW = 1_700_000_000.0
 CHAT = ServiceKey("team", "chat")
-TTFT = Objective("TimeToFirstToken", 95, 1.0)
+TTFT, WHOLE = Objective("TimeToFirstToken", 95, 1.0), Objective("EndToEndLatency", 95, 30.0)
 OWNERS = {PodKey("team", pod): CHAT for pod in ("a", "b", "gone")}
 FLEET = Fleet({"a": "one", "b": "one"}, frozenset({"a", "b"}))
 SHARED = (
@@ -172,6 +180,29 @@ def test_of_two_that_scrape_a_pod_one_tells_the_times() -> None:
     signals = read([x for x in sample_all() if x.labels["signal"] != "age"] + twice)
     assert signals.reporting == {"a"}
     assert signals.sampled_at == {"a": NOW - 3}
+
+
+LENGTHS = {str(bound): 30.0 if bound < 200 else 90.0 for bound in ANSWER_BUCKETS} | {"+Inf": 90.0}
+
+
+def read_answer_lengths(counts: dict[str, float], *objectives: Objective) -> AnswerLengths | None:
+    labels = {"namespace": "team", "service": "chat", "signal": ANSWER_LENGTHS}
+    lengths = [Sample({**labels, "le": le}, count) for le, count in counts.items()]
+    return read(sample_all() + lengths, *objectives).answer_lengths
+
+
+def test_the_lengths_of_answers_are_read_for_the_objectives_that_rest_on_them() -> None:
+    found = read_answer_lengths(LENGTHS, TTFT, WHOLE)
+    assert found is not None
+    assert (found.answers, found.quantile(0.3), found.quantile(1.0)) == (90.0, 1.0, 200.0)
+    assert found.quantile(0.5) == pytest.approx(150 * (200 / 150) ** 0.25)
+    assert read_answer_lengths(LENGTHS, TTFT) is None
+    assert read_answer_lengths(dict.fromkeys(LENGTHS, 0.0), WHOLE) is None
+
+
+def test_lengths_that_are_missing_are_named_where_they_are_needed() -> None:
+    assert read(sample_all(), WHOLE).rejected[ANSWER_LENGTHS] == "no samples"
+    assert ANSWER_LENGTHS not in read(sample_all(), TTFT).rejected
 
 
 def judge(target: float, buckets: dict[str, float], percentile: int = 95) -> tuple[bool, bool, str | None]:

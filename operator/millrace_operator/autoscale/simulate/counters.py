@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from millrace_runtime.contract import LATENCY_BUCKETS, TOKEN_BUCKETS
+from millrace_runtime.contract import ANSWER_BUCKETS, LATENCY_BUCKETS, REQUEST_BUCKETS, TOKEN_BUCKETS
 
 
 class Sample(NamedTuple):
@@ -21,6 +21,12 @@ class Sample(NamedTuple):
     """Sequences by bucket of their time to first token, not cumulated; the last one is +Inf."""
     output_tokens: tuple[float, ...]
     """Sequences by bucket of their time per output token."""
+    queue_times: tuple[float, ...]
+    """Sequences by bucket of their time in the queue."""
+    whole_requests: tuple[float, ...]
+    """Sequences by bucket of their time from arrival to the last token."""
+    answer_lengths: tuple[float, ...]
+    """Sequences by bucket of the tokens of their answer."""
 
 
 @dataclass
@@ -38,6 +44,9 @@ class Counters:
     generation_tokens: int = 0
     first_tokens: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
     output_tokens: list[int] = field(default_factory=lambda: [0] * (len(TOKEN_BUCKETS) + 1))
+    queue_times: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
+    whole_requests: list[int] = field(default_factory=lambda: [0] * (len(REQUEST_BUCKETS) + 1))
+    answer_lengths: list[int] = field(default_factory=lambda: [0] * (len(ANSWER_BUCKETS) + 1))
 
     NAMES = (
         "received", "steps", "step_seconds", "step_sequences", "step_tokens", "step_context",
@@ -53,9 +62,26 @@ class Counters:
         """Count a finished sequence's mean time per output token."""
         self.output_tokens[bisect_left(TOKEN_BUCKETS, seconds)] += 1
 
+    def observe_queue_time(self, seconds: float) -> None:
+        """Count the wait of a sequence that has its first step now."""
+        self.queue_times[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+
+    def observe_whole_request(self, seconds: float, generation_tokens: int) -> None:
+        """Count a finished sequence's time from arrival on, and how long its answer is."""
+        self.whole_requests[bisect_left(REQUEST_BUCKETS, seconds)] += 1
+        self.answer_lengths[bisect_left(ANSWER_BUCKETS, generation_tokens)] += 1
+
     def sample(self, at: float, running: int, waiting: int, kv_usage: float) -> Sample:
         """Return what a scrape would see now."""
-        values = self._values(self)
         return Sample(
-            at, running, waiting, kv_usage, values, tuple(self.first_tokens), tuple(self.output_tokens)
+            at,
+            running,
+            waiting,
+            kv_usage,
+            self._values(self),
+            tuple(self.first_tokens),
+            tuple(self.output_tokens),
+            tuple(self.queue_times),
+            tuple(self.whole_requests),
+            tuple(self.answer_lengths),
         )

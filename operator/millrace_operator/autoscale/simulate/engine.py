@@ -14,6 +14,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
+from millrace_operator.autoscale.policy import LatencyMetric
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.counters import Counters, Sample
 from millrace_operator.autoscale.simulate.hardware import Hardware
@@ -31,6 +32,20 @@ class Answer(NamedTuple):
     time_to_first_token: float
     time_per_output_token: float | None
     """None of an answer of one token."""
+    queue_time: float
+    end_to_end_latency: float
+
+    def find_latency(self, metric: LatencyMetric) -> float | None:
+        """Return the latency that an objective's metric names; None where it has none."""
+        match metric:
+            case "TimeToFirstToken":
+                return self.time_to_first_token
+            case "TimePerOutputToken":
+                return self.time_per_output_token
+            case "QueueTime":
+                return self.queue_time
+            case "EndToEndLatency":
+                return self.end_to_end_latency
 
 
 class Engine:
@@ -170,10 +185,17 @@ class Engine:
             budget -= size
         while budget > 0 and self._has_room():
             sequence = self._waiting.popleft()
+            self._note_begun(sequence)
             self._prefilling.append(sequence)
             chunks.append(Chunk(sequence, size := min(sequence.uncomputed, budget)))
             budget -= size
         return [chunk for chunk in chunks if chunk.size > 0]
+
+    def _note_begun(self, sequence: Sequence) -> None:
+        """Note that the next step computes something of a sequence, if none has before."""
+        if sequence.begun_at is None:
+            sequence.begun_at = self._agenda.now
+            self.counters.observe_queue_time(self._agenda.now - sequence.request.at)
 
     def _count_steps(self) -> int:
         """Return after how many steps a sequence ends, or the KV cache is full."""
@@ -256,7 +278,9 @@ class Engine:
                 self._answer(sequence)
 
     def _answer(self, sequence: Sequence) -> None:
-        request, counters, first = sequence.request, self.counters, sequence.first_token_at
+        request, counters, now = sequence.request, self.counters, self._agenda.now
+        begun, first = sequence.begun_at, sequence.first_token_at
+        assert begun is not None
         assert first is not None
         self.num_in_flight -= 1
         counters.finished += 1
@@ -264,6 +288,7 @@ class Engine:
         counters.generation_tokens += request.generation_tokens
         pace = None
         if request.generation_tokens > 1:
-            pace = (self._agenda.now - first) / (request.generation_tokens - 1)
+            pace = (now - first) / (request.generation_tokens - 1)
             counters.observe_output_tokens(pace)
-        self._on_answer(Answer(request, first - request.at, pace))
+        counters.observe_whole_request(now - request.at, request.generation_tokens)
+        self._on_answer(Answer(request, first - request.at, pace, begun - request.at, now - request.at))

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from millrace_operator.autoscale.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import name_buckets
+from millrace_operator.autoscale.queries import ANSWER_LENGTHS, BOUNDS, name_buckets, needs_lengths
 from millrace_operator.autoscale.reading import Reading, Sample, list_sightings, read_signals
 from millrace_operator.autoscale.sightings import NEVER_SEEN
 from millrace_operator.autoscale.simulate.agenda import Agenda
@@ -22,7 +22,7 @@ from millrace_operator.autoscale.simulate.series import LOOKBACK_SECONDS, Increa
 from millrace_operator.autoscale.simulate.service import Pod, Service
 from millrace_operator.autoscale.windows import Windows
 from millrace_operator.cluster.kinds import ServiceKey
-from millrace_runtime.contract import LATENCY_BUCKETS, TOKEN_BUCKETS
+from millrace_runtime.contract import ANSWER_BUCKETS
 
 LEAST_KEPT_SECONDS = 120.0
 SCRAPES_KEPT = 8
@@ -149,7 +149,7 @@ class Prometheus:
             return True
         return False
 
-    def _query(self, objectives: Iterable[Objective], windows: Windows) -> Iterator[tuple[str, list[Sample]]]:
+    def _query(self, objectives: Sequence[Objective], windows: Windows) -> Iterator[tuple[str, list[Sample]]]:
         """Yield the samples of every signal, by its name."""
         yield from self._list_gauges(windows.max_age)
         recent, rises = self._rises(windows.recent), self._rises(windows.rate)
@@ -160,10 +160,15 @@ class Prometheus:
         for name in ("prompt_tokens", "generation_tokens"):
             if finished:
                 yield name, [_whole(sum(rise.of(name) for rise in rises.values()) / finished)]
+        if needs_lengths(objectives):
+            yield (
+                ANSWER_LENGTHS,
+                list(_cumulate(ANSWER_BUCKETS, _add_up(ANSWER_LENGTHS, ANSWER_BUCKETS, rises))),
+            )
         if windows.latency != windows.rate:
             rises = self._rises(windows.latency)
         for objective in objectives:
-            yield from _list_latency(objective, rises.values())
+            yield from _list_latency(objective, rises)
 
     def _rises(self, window: float) -> dict[Pod, Increases]:
         found = {pod: series.increases(self._agenda.now, window) for pod, series in self._targets.items()}
@@ -200,15 +205,21 @@ def _list_steps(rises: dict[Pod, Increases]) -> Iterator[tuple[str, list[Sample]
         yield name, [_of_pod(pod.name, rises[pod].of(name) / count) for pod, count in stepped.items()]
 
 
-def _list_latency(objective: Objective, rises: Iterable[Increases]) -> Iterator[tuple[str, list[Sample]]]:
-    bounds = LATENCY_BUCKETS if objective.metric == "TimeToFirstToken" else TOKEN_BUCKETS
-    counts = [0.0] * (len(bounds) + 1)
-    for rise in rises:
-        rise.add_buckets(objective.metric, counts)
+def _list_latency(objective: Objective, rises: dict[Pod, Increases]) -> Iterator[tuple[str, list[Sample]]]:
+    bounds = BOUNDS[objective.metric]
+    counts = _add_up(objective.metric, bounds, rises)
     seconds = histogram_quantile(objective.percentile / 100, bounds, counts)
     if seconds is not None:
         yield objective.name, [_whole(seconds)]
         yield name_buckets(objective.metric), list(_cumulate(bounds, counts))
+
+
+def _add_up(histogram: str, bounds: Sequence[float], rises: dict[Pod, Increases]) -> list[float]:
+    """Return what was counted in each bucket, over all pods; the last one is +Inf."""
+    counts = [0.0] * (len(bounds) + 1)
+    for rise in rises.values():
+        rise.add_buckets(histogram, counts)
+    return counts
 
 
 def _cumulate(bounds: Iterable[float], counts: Iterable[float]) -> Iterator[Sample]:

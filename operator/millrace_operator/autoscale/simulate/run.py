@@ -129,10 +129,9 @@ class _Change(NamedTuple):
 
 
 def is_within(answer: Answer, objective: Objective) -> bool:
-    """Whether one answer met an objective's target."""
-    if objective.metric == "TimeToFirstToken":
-        return answer.time_to_first_token <= objective.target_seconds
-    return answer.time_per_output_token is None or answer.time_per_output_token <= objective.target_seconds
+    """Whether one answer met an objective's target, or has no such latency."""
+    latency = answer.find_latency(objective.metric)
+    return latency is None or latency <= objective.target_seconds
 
 
 def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds: float) -> Run:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter, lt, sub
 from typing import NamedTuple
 
+from millrace_operator.autoscale.queries import ANSWER_LENGTHS
 from millrace_operator.autoscale.simulate.counters import Counters, Sample
 from millrace_operator.autoscale.simulate.rates import Span, find_span, increase
 
@@ -16,8 +17,11 @@ _read_counters: Read = attrgetter("counters")
 _READERS: dict[str, Read] = {
     "TimeToFirstToken": attrgetter("first_tokens"),
     "TimePerOutputToken": attrgetter("output_tokens"),
+    "EndToEndLatency": attrgetter("whole_requests"),
+    "QueueTime": attrgetter("queue_times"),
+    ANSWER_LENGTHS: attrgetter("answer_lengths"),
 }
-"""Of the buckets, by an objective's metric."""
+"""Of the buckets, by an objective's metric; and of the lengths of answers."""
 
 
 class Reset(NamedTuple):
@@ -45,7 +49,7 @@ class Increases:
         return increase(self.span, self.first.counters[index], self._rises[index])
 
     def add_buckets(self, metric: str, counts: list[float]) -> None:
-        """Add the increases of a latency's buckets to these counts."""
+        """Add the increases of a histogram's buckets to these counts."""
         if (risen := self._risen.get(metric)) is None:
             read = _READERS[metric]
             pairs = zip(read(self.first), self._find_rises(read), strict=True)

@@ -19,6 +19,8 @@ class Sequence:
     context: int = 0
     """Tokens in the cache when it joined the batch last, or so far while its prompt is computed."""
     joined_at_step: int = 0
+    begun_at: float | None = None
+    """When the first step began that computes something of it."""
     first_token_at: float | None = None
 
 

@@ -51,6 +51,7 @@ class Row:
     context: int = 0
     generated: int = 0
     first_at: float = 0.0
+    begun_at: float = 0.0
 
 
 def step_by_step(hardware: Hardware, requests: list[Request]) -> dict[Request, Answer]:
@@ -69,6 +70,7 @@ def step_by_step(hardware: Hardware, requests: list[Request]) -> dict[Request, A
             budget -= chunks[-1][1]
         while budget > 0 and waiting and len(batch) < hardware.max_sequences:
             batch.append(row := waiting.popleft())
+            row.begun_at = now
             chunks.append((row, min(row.uncomputed, budget)))
             budget -= chunks[-1][1]
         now += hardware.step_seconds(
@@ -84,7 +86,8 @@ def step_by_step(hardware: Hardware, requests: list[Request]) -> dict[Request, A
             batch.remove(row)
             count = row.generated - 1
             pace = (now - row.first_at) / count if count else None
-            answers[row.request] = Answer(row.request, row.first_at - row.request.at, pace)
+            at = row.request.at
+            answers[row.request] = Answer(row.request, row.first_at - at, pace, row.begun_at - at, now - at)
     return answers
 
 
@@ -99,6 +102,8 @@ def test_closed_forms_give_what_single_steps_give(hardware: Hardware, rate: floa
         one = expected[answer.request]
         assert answer.time_to_first_token == pytest.approx(one.time_to_first_token, rel=1e-6)
         assert answer.time_per_output_token == pytest.approx(one.time_per_output_token, rel=1e-6)
+        assert answer.queue_time == pytest.approx(one.queue_time, rel=1e-6, abs=1e-9)
+        assert answer.end_to_end_latency == pytest.approx(one.end_to_end_latency, rel=1e-6)
 
 
 def test_a_full_kv_cache_puts_the_newest_back_and_loses_nobody() -> None:
@@ -110,6 +115,7 @@ def test_a_full_kv_cache_puts_the_newest_back_and_loses_nobody() -> None:
     sample = engine.sample()
     assert (sample.running, sample.waiting, sample.kv_usage) == (0, 0, 0.0)
     assert engine.counters.step_tokens > 12 * 1300  # what was put back is computed anew
+    assert sum(engine.counters.queue_times) == 12  # and waits in the queue once
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:
@@ -134,6 +140,8 @@ def test_counters_are_what_was_computed() -> None:
     answers, engine = run(EXACT, requests)
     counters = engine.counters
     assert counters.received == counters.finished == len(answers) == sum(counters.first_tokens)
+    assert len(answers) == sum(counters.queue_times) == sum(counters.whole_requests)
+    assert len(answers) == sum(counters.answer_lengths)
     assert counters.prompt_tokens == sum(request.prompt_tokens for request in requests)
     # The last prompt token's step gives the first token of the answer.
     generated = sum(request.generation_tokens - 1 for request in requests)

@@ -13,6 +13,7 @@ from millrace_operator.autoscale.simulate.service import Service
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
 
 OBJECTIVES = (Objective("TimeToFirstToken", 95, 1.0), Objective("TimePerOutputToken", 95, 0.1))
+WHOLE, QUEUE = Objective("EndToEndLatency", 95, 5.0), Objective("QueueTime", 95, 0.1)
 EXACT = Hardware(noise=0.0, unevenness=0.0, stalls_per_hour=0.0)
 
 
@@ -30,11 +31,11 @@ class World:
             request = Request(number / rate, 500, 50)
             self.agenda.add(request.at, lambda request=request: self.service.submit(request))  # type: ignore[misc]
 
-    def see(self, at: float) -> Signals:
+    def see(self, at: float, objectives: tuple[Objective, ...] = OBJECTIVES) -> Signals:
         """Observe once before, as each tick does, and at a time."""
-        self.prometheus.observe(OBJECTIVES, self.windows)
+        self.prometheus.observe(objectives, self.windows)
         self.agenda.run_until(at)
-        return self.prometheus.observe(OBJECTIVES, self.windows)
+        return self.prometheus.observe(objectives, self.windows)
 
 
 @pytest.mark.parametrize("interval", [2.0, 5.0])
@@ -52,6 +53,21 @@ def test_a_steady_load_is_seen_as_it_is(interval: float) -> None:
     assert 0.1 < first.seconds <= 0.25  # its bucket is all that is known
     assert first.num_samples == pytest.approx(240, rel=0.05)
     assert output.seconds < 0.05
+
+
+def test_whole_requests_queues_and_lengths_are_seen_where_they_are_asked_for() -> None:
+    world = World(Scraping(5.0))
+    signals = world.see(300, (WHOLE, QUEUE))
+    whole, queue = signals.latencies
+    true = sorted(answer.end_to_end_latency for answer in world.answers)[-len(world.answers) // 20]
+    assert 1.0 < true <= 1.5
+    assert 1.0 < whole.seconds <= 1.5
+    assert 0.0 < queue.seconds < 0.25
+    assert queue.num_samples == pytest.approx(whole.num_samples, rel=0.02) == pytest.approx(240, rel=0.05)
+    assert signals.answer_lengths is not None
+    assert signals.answer_lengths.quantile(0.99) == pytest.approx(50, rel=0.01)
+    assert signals.answer_lengths.answers == pytest.approx(240, rel=0.05)
+    assert World(Scraping(5.0)).see(300, (QUEUE,)).answer_lengths is None
 
 
 def test_a_pod_that_goes_before_it_was_scraped_once_is_forgotten() -> None:

@@ -48,6 +48,17 @@ def test_too_few_replicas_miss_the_objective() -> None:
     assert run(Static(1), rate=30.0).attainment((TTFT,)) < 0.3
 
 
+def test_each_latency_counts_by_its_own_target() -> None:
+    done = run(Static(1), rate=6.0)
+    for metric, least, most in (("QueueTime", 0.0, 0.03), ("EndToEndLatency", 2.5, 4.5)):
+        shares = [
+            done.attainment((Objective(metric, 95, target),))  # type: ignore[arg-type]
+            for target in (least or 1e-9, (least + most) / 2, 100 * most)
+        ]
+        assert shares == sorted(shares)
+        assert shares[0] < 0.5 < shares[-1] == 1.0
+
+
 def test_a_new_replica_costs_from_its_creation_and_serves_after_its_cold_start() -> None:
     done = run(Planned({100: 1, 1e9: 2}))
     assert done.pod_seconds == pytest.approx(100 + 2 * 500, abs=5)

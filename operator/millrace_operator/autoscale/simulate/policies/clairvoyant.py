@@ -102,7 +102,8 @@ def tabulate(workload: Workload, seed: int) -> Table:
 def _find_answer_seconds(workload: Workload, requests: Sequence[Request]) -> float:
     paces = [each.target_seconds for each in workload.objectives if each.metric == "TimePerOutputToken"]
     tokens = sum(request.generation_tokens for request in requests) / max(len(requests), 1)
-    return tokens * min(paces, default=0.0)
+    whole = [each.target_seconds for each in workload.objectives if each.metric == "EndToEndLatency"]
+    return min([tokens * pace for pace in paces] + whole, default=0.0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ The profile is the true hardware, as a measurement before deployment has it; the
 by how much slower steps are than the profile says. Both needs are added: one replica does both.
 
 Load mode, every 5 s: one replica more when every replica is beyond a target, one less when every one is below
-a part of them. What a replica's latencies are follows from its steps and its queue.
+a part of them. What a replica's latencies are follows from its steps and its queue. It knows the time to the
+first token and the time per token, and holds where neither has a target.
 """
 
 import math
@@ -109,6 +110,8 @@ class DynamoLoad:
         """Hold while replicas start, and where nothing is known."""
         del now
         self._fit.learn(signals)
+        if math.isinf(self._first) and math.isinf(self._token):
+            return Choice(signals.fleet.current, "no target that it knows")
         if len(signals.fleet.ready) < signals.fleet.current or not signals.steps:
             return Choice(signals.fleet.current, "replicas start, or none computes")
         shares = self._find_shares(signals)

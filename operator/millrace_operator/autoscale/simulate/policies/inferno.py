@@ -30,12 +30,9 @@ class Means(NamedTuple):
     output_token: float
 
     def meet(self, objectives: tuple[Objective, ...]) -> bool:
-        """Whether they are within the targets; the percentiles are not looked at."""
-        return all(
-            (self.first_token if each.metric == "TimeToFirstToken" else self.output_token)
-            <= each.target_seconds
-            for each in objectives
-        )
+        """Whether they are within the targets that it knows; the percentiles are not looked at."""
+        known = {"TimeToFirstToken": self.first_token, "TimePerOutputToken": self.output_token}
+        return all(known.get(each.metric, 0.0) <= each.target_seconds for each in objectives)
 
 
 @dataclass(frozen=True)

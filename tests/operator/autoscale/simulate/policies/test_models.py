@@ -188,3 +188,13 @@ def test_dynamos_load_mode_waits_for_replicas_that_start() -> None:
     signals = see_steps(1.0, 0.11)
     starting = make_signals(3, 2, 2, 1.0, steps=signals.steps)
     assert DynamoLoad(BOUNDS, (FIRST, TOKEN)).choose(starting, 5.0).replicas == 3
+
+
+WHOLE, QUEUE = Objective("EndToEndLatency", 95, 1.0), Objective("QueueTime", 95, 0.001)
+
+
+def test_peers_plan_by_the_targets_that_they_know() -> None:
+    queue = Queue(LatencyModel(coefficients=(0.02, 1e-4, 1e-7)), 400.0, 100.0, 32)
+    assert queue.find_rate((TOKEN, WHOLE, QUEUE)) == queue.find_rate((TOKEN,))
+    assert queue.find_rate((WHOLE, QUEUE)) == queue.find_rate(())
+    assert DynamoLoad(BOUNDS, (WHOLE, QUEUE)).choose(make_signals(7, 7), 60.0).replicas == 7

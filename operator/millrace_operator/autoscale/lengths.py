@@ -1,0 +1,68 @@
+"""How long a service's answers are, as its replicas have counted them. Pure.
+
+A histogram knows at its bounds which part of the answers is at most so long, and nothing in between. There
+the logarithm of the length is taken to be even. The bounds are powers of two and what people write as
+max_tokens.
+
+What is read is never beyond the bounds of the bucket that the true length is in. So a cap that is a bound
+is not exceeded. By calculation for 41 scales, the P95 of lognormal lengths with a spread of 0.86 is read at
+most 3 % too long, and with a spread of 0.1 at most 30 %. Where one answer in ten or more ends at such a
+cap, the P95 is read at most 9 % too short.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from millrace_runtime.contract import ANSWER_BUCKETS
+
+ANSWERS_AVERAGED = 2000.0
+"""Ten times as many as for means: of so many lognormal lengths with a spread of 1 the P95 is known to 5 %."""
+LEAST_ANSWERS = 100.0
+"""Fewer say too little of the longest."""
+
+
+@dataclass(frozen=True)
+class AnswerLengths:
+    """Which part of the answers is how long; none is longer than the last bound."""
+
+    shares: tuple[float, ...]
+    """The part at or under each of `ANSWER_BUCKETS`."""
+    answers: float
+    """From how many this is known."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were answers enough."""
+        return self.answers >= LEAST_ANSWERS
+
+    def quantile(self, share: float) -> float:
+        """Return how many tokens this part of the answers has at most."""
+        index = min(bisect_left(self.shares, share), len(self.shares) - 1)
+        upper = ANSWER_BUCKETS[index]
+        if index == 0:
+            return upper
+        lower, below = ANSWER_BUCKETS[index - 1], self.shares[index - 1]
+        inside = self.shares[index] - below
+        part = min((share - below) / inside, 1.0) if inside > 0 else 1.0
+        return lower * math.pow(upper / lower, part)
+
+    def add(self, seen: "AnswerLengths", new_answers: float) -> "AnswerLengths":
+        """Return the average with what a window shows, of which so many answers are new."""
+        answers = self.answers + new_answers
+        new = new_answers / answers if answers else 0.0
+        pairs = zip(self.shares, seen.shares, strict=True)
+        shares = tuple(known + new * (share - known) for known, share in pairs)
+        return AnswerLengths(shares, min(answers, ANSWERS_AVERAGED))
+
+
+def read_lengths(counts: Mapping[float, float]) -> AnswerLengths | None:
+    """Return the lengths by the answers at or under each bound; None where no answer or a bound is there."""
+    total = counts.get(math.inf, 0.0)
+    if total <= 0 or not all(bound in counts for bound in ANSWER_BUCKETS):
+        return None
+    shares = (min(counts[bound] / total, 1.0) for bound in ANSWER_BUCKETS)
+    rising = accumulate(shares, max)  # Prometheus extrapolates each bucket by itself
+    return AnswerLengths(tuple(rising), total)
