@@ -27,7 +27,7 @@ STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT = 0.02, 6, 20, 2400
 STEPS_PER_SECOND = 40
 FAST, SLOW = 0.45, 2.0
 """Seconds to the first token: of nine requests in ten, and of the tenth."""
-TOKEN_SECONDS = 0.012
+QUEUED, TOKEN_SECONDS = 0.18, 0.012
 
 
 class Replica:
@@ -69,6 +69,7 @@ class Replica:
         metrics = self._metrics
         metrics.num_received += 2
         metrics.rejected["bad_request"] += 1  # a request of a client's fault for each good one
+        metrics.queue_time.observe(QUEUED)
         metrics.time_to_first_token.observe(SLOW if self._requests % 10 == 0 else FAST)
         ended: Any = SimpleNamespace(
             finish_reason="length",

@@ -49,6 +49,8 @@ OBJECTIVES = {
     "missed": ("TimeToFirstToken", 95, "750ms"),
     "kept per token": ("TimePerOutputToken", 95, "15ms"),
     "missed per token": ("TimePerOutputToken", 90, "10ms"),
+    "kept as a whole": ("EndToEndLatency", 95, "1s"),
+    "missed in the queue": ("QueueTime", 50, "150ms"),
 }
 RATE = 5.0
 """Of each replica, in sequences a second."""
@@ -211,6 +213,9 @@ def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
     assert (signals.max_sequences, signals.kv_tokens) == (32, 16000)
     assert signals.prompt_tokens == pytest.approx(PROMPT_TOKENS)
     assert signals.generation_tokens == pytest.approx(GENERATION_TOKENS)
+    assert signals.answer_lengths is not None
+    assert signals.answer_lengths.answers > 100
+    assert signals.answer_lengths.quantile(1.0) == GENERATION_TOKENS
     assert {steps.pod for steps in signals.steps} == signals.fleet.ready
     for steps in signals.steps:
         found = (steps.seconds, steps.sequences, steps.tokens, steps.context_tokens)
@@ -241,7 +246,11 @@ def test_objectives_are_judged_by_their_buckets_and_not_by_interpolation(
 ) -> None:
     found = latencies(stage.seen[SECONDS][namespace])
     assert {name for name, latency in found.items() if latency.is_known} == {*OBJECTIVES} - {"in its bucket"}
-    assert {name for name, latency in found.items() if latency.is_missed} == {"missed", "missed per token"}
+    assert {name for name, latency in found.items() if latency.is_missed} == {
+        "missed",
+        "missed per token",
+        "missed in the queue",
+    }
     doubtful = found["in its bucket"]
     assert doubtful.seconds > doubtful.objective.target_seconds
     said = stage.seen[SECONDS][namespace].rejected["P85 TimeToFirstToken"]

@@ -27,6 +27,8 @@ from millrace_runtime import contract
 BOUNDS: Mapping[ObjectiveMetric, Sequence[float]] = {
     ObjectiveMetric.TIME_TO_FIRST_TOKEN: contract.LATENCY_BUCKETS,
     ObjectiveMetric.TIME_PER_OUTPUT_TOKEN: contract.TOKEN_BUCKETS,
+    ObjectiveMetric.END_TO_END_LATENCY: contract.REQUEST_BUCKETS,
+    ObjectiveMetric.QUEUE_TIME: contract.LATENCY_BUCKETS,
 }
 _OBJECTIVE = ("metric", "percentile")
 _FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {

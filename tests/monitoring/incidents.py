@@ -23,6 +23,8 @@ SERVICE = {"namespace": "shop", "service": "chat"}
 NAMES = {
     ObjectiveMetric.TIME_TO_FIRST_TOKEN: contract.METRIC_TTFT,
     ObjectiveMetric.TIME_PER_OUTPUT_TOKEN: contract.METRIC_TPOT,
+    ObjectiveMetric.END_TO_END_LATENCY: contract.METRIC_E2E,
+    ObjectiveMetric.QUEUE_TIME: contract.METRIC_QUEUE,
 }
 
 

@@ -27,6 +27,7 @@ from tests.monitoring.incidents import (
 
 pytestmark = pytest.mark.slow
 TTFT, TPOT = ObjectiveMetric.TIME_TO_FIRST_TOKEN, ObjectiveMetric.TIME_PER_OUTPUT_TOKEN
+WHOLE, QUEUE = ObjectiveMetric.END_TO_END_LATENCY, ObjectiveMetric.QUEUE_TIME
 GOOD, BAD = {0.2: 60.0}, {8.0: 60.0}
 MOST = Alert("LatencyMissedByMost", "page")
 FAST = Alert("LatencyBurnsFast", "page", "1h")
@@ -75,7 +76,7 @@ def test_the_file_and_what_helm_renders_of_it_are_rules_without_a_fault(
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("metric", "target"), [(TTFT, 2.5), (TPOT, 1.0)])
+@pytest.mark.parametrize(("metric", "target"), [(TTFT, 2.5), (TPOT, 1.0), (WHOLE, 2.5), (QUEUE, 2.5)])
 def test_when_most_requests_miss_somebody_is_paged_within_minutes(
     pages: Check, metric: ObjectiveMetric, target: float
 ) -> None:

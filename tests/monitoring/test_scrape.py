@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -41,10 +42,15 @@ from tests.operator.test_service_metrics import make_collector
 from tests.operator.world import KEY
 
 pytestmark = pytest.mark.slow
-OBJECTIVES = (Objective("TimeToFirstToken", 95, 2.0),)
+OBJECTIVES = (
+    Objective("TimeToFirstToken", 95, 2.0),
+    Objective("EndToEndLatency", 95, 10.0),
+    Objective("QueueTime", 50, 0.5),
+)
 REPLICA = "chat-0123456789-5d8f7c9b6d-x7k2p"
 """A pod as Kubernetes names those of a Deployment of ours."""
 PATIENCE_SECONDS = 60.0
+ANSWER: Any = SimpleNamespace(finish_reason="stop", num_prompt_tokens=9, num_tokens=300, first_token_at=None)
 Render = Callable[[], bytes]
 
 
@@ -60,9 +66,10 @@ class Replica:
     def render(self) -> bytes:
         """Three requests in time for 2 s or less, one surely not."""
         self._metrics.num_received += 4
-        self._metrics.finished["stop"] += 4
         for seconds in (0.2, 0.2, 0.2, 30.0):
+            self._metrics.queue_time.observe(seconds / 4)
             self._metrics.time_to_first_token.observe(seconds)
+            self._metrics.finish(ANSWER, 0.0, 2 * seconds)
         return generate_latest(self._registry)
 
 
@@ -219,6 +226,15 @@ async def test_the_autoscaler_finds_its_signals(url: str) -> None:
     assert signals.running == 0
     assert signals.arrivals_per_second is not None
     assert signals.arrivals_per_second > 0
+    bounds = {each.objective.metric: each.bracket for each in signals.latencies}
+    assert {metric: (found.lower, found.upper) for metric, found in bounds.items() if found} == {
+        "TimeToFirstToken": (2.0, 2.0),
+        "EndToEndLatency": (10.0, 10.0),
+        "QueueTime": (0.5, 0.5),
+    }
+    assert all(found and found.lower_share == pytest.approx(0.75) for found in bounds.values())
+    assert signals.answer_lengths is not None
+    assert 256 < signals.answer_lengths.quantile(0.5) < signals.answer_lengths.quantile(1.0) == 300
 
 
 async def test_every_series_has_the_labels_of_the_service_that_it_speaks_of(url: str) -> None:

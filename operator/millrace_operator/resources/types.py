@@ -32,6 +32,8 @@ class ObjectiveMetric(StrEnum):
 
     TIME_TO_FIRST_TOKEN = "TimeToFirstToken"  # noqa: S105  a latency, no secret
     TIME_PER_OUTPUT_TOKEN = "TimePerOutputToken"  # noqa: S105  a latency, no secret
+    END_TO_END_LATENCY = "EndToEndLatency"
+    QUEUE_TIME = "QueueTime"
 
 
 class Weights(StrEnum):
@@ -183,8 +185,9 @@ class Objective(Part):
     """A latency that the replicas must keep at a percentile of requests."""
 
     metric: ObjectiveMetric = Field(
-        description="TimeToFirstToken (from a request's arrival to its first token) or TimePerOutputToken "
-        "(mean time between the tokens of one answer)."
+        description="TimeToFirstToken (from a request's arrival to its first token), TimePerOutputToken "
+        "(mean time between the tokens of one answer), EndToEndLatency (from a request's arrival to its last "
+        "token) or QueueTime (from a request's arrival until a step first computes something of it)."
     )
     percentile: int = Field(
         ge=50, le=99, description="The share of requests, in percent, that must meet the target: 95 for P95."

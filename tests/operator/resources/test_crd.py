@@ -115,6 +115,14 @@ def test_the_parser_refuses_what_the_schema_refuses() -> None:
         Spec.model_validate({"model": {"uri": "file:///m"}, "scaling": {"minReplicas": 0}})
 
 
+@pytest.mark.parametrize("metric", ["EndToEndLatency", "QueueTime"])
+def test_every_latency_can_be_an_objective_and_no_other_word(metric: str) -> None:
+    assert Objective.model_validate({"metric": metric, "percentile": 99, "target": "30s"}).metric == metric
+    for word in (metric.lower(), "Latency", ""):
+        with pytest.raises(ValidationError):
+            Objective.model_validate({"metric": word, "percentile": 99, "target": "30s"})
+
+
 def test_an_objective_has_its_target_in_seconds() -> None:
     objective = Objective.model_validate({"metric": "TimePerOutputToken", "percentile": 95, "target": "50ms"})
     assert objective.target_seconds == pytest.approx(0.05)
