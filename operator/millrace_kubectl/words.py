@@ -11,7 +11,7 @@ BINDINGS = {
     "forecast": "",
     "queue": "{waiting} wait in the queue",
     "kvCache": "the KV caches are nearly full",
-    "feedback": "replicas are busy and late, so more are tried",
+    "feedback": "requests are late or queue up, so more are tried",
     "idle": "nothing arrives",
     "learning": "",
     "current": "nothing asks for a change",
