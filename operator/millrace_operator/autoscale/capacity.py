@@ -8,7 +8,7 @@ reliability method).
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from millrace_operator.autoscale.pool import Pool
 from millrace_operator.autoscale.replica import LIMIT_SATURATION, NEARLY_ALL, Replica
 
 LEAST_DOUBT = 0.05
-"""The part of a target by which an idle replica must miss it before it is called out of reach."""
+"""The part by which no model is taken to be sure of what an idle replica takes."""
 BISECTIONS = 12
 
 
@@ -82,10 +82,15 @@ def _list_infeasible(
             yield objective.name
 
 
-def list_reachable(replica: Replica, objectives: Collection[Objective]) -> list[Objective]:
-    """Return the objectives that an idle replica meets: no count would meet another."""
+def ease(replica: Replica, objectives: Collection[Objective]) -> list[Objective]:
+    """Return the objectives as they are planned for: no target is nearer to an idle replica than it is known.
+
+    At a target that an idle replica just meets, each replica would have to compute one sequence alone. Ten
+    times as many replicas would then rest on a step that is a hundredth shorter.
+    """
     idle = Pool(replica, 1, 0.0)
-    return [each for each in objectives if idle.latency_seconds(each) <= each.target_seconds]
+    least = {each: (1 + LEAST_DOUBT) * idle.latency_seconds(each) for each in objectives}
+    return [replace(each, target_seconds=max(each.target_seconds, least[each])) for each in objectives]
 
 
 def find_count(replica: Replica, objectives: Collection[Objective], demand: Demand, most: int) -> int:

@@ -8,9 +8,9 @@ from millrace_operator.autoscale.attainment import predict
 from millrace_operator.autoscale.budget import spend
 from millrace_operator.autoscale.capacity import (
     Demand,
+    ease,
     find_capacity,
     find_infeasible,
-    list_reachable,
 )
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
@@ -59,19 +59,24 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
 def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Situation:
     replica = _read_replica(policy, memory)
     memory = _look_ahead(policy, signals, memory, replica, now)
-    forecast = memory.outlook.forecast if signals.arrival_rate is not None else None
-    infeasible = memory.infeasible
-    if replica:
-        infeasible = find_infeasible(replica, policy.objectives, memory.infeasible)
-    feasible = list_reachable(replica, policy.objectives) if replica else []
-    current = max(signals.fleet.current, 1)
-    capacity = find_capacity(replica, feasible, current) if replica else None
-    load, demand = forecast or (None, None)
-    estimate = Estimate(load, demand, replica, capacity, infeasible, _violations(signals))
+    estimate = _estimate(policy, signals, memory, replica)
     situation = Situation(policy, signals, memory, estimate, now)
     situation = replace(situation, memory=_note_knowledge(situation))
     situation = replace(situation, memory=_spend(situation))
     return replace(situation, memory=_calibrate(situation))
+
+
+def _estimate(policy: Policy, signals: Signals, memory: Memory, replica: Replica | None) -> Estimate:
+    """Return what the model says of the present load; without a load nothing is planned for."""
+    forecast = memory.outlook.forecast if signals.arrival_rate is not None else None
+    load, demand = forecast or (None, None)
+    missed = tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
+    if replica is None:
+        return Estimate(load, demand, None, None, memory.infeasible, missed)
+    infeasible = find_infeasible(replica, policy.objectives, memory.infeasible)
+    planned = ease(replica, [each for each in policy.objectives if each.name not in infeasible])
+    capacity = find_capacity(replica, planned, max(signals.fleet.current, 1))
+    return Estimate(load, demand, replica, capacity, infeasible, missed)
 
 
 def _spend(situation: Situation) -> Memory:
@@ -138,10 +143,6 @@ def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
         memory.kv_tokens,
         answer_lengths=lengths if lengths and lengths.is_known else None,
     )
-
-
-def _violations(signals: Signals) -> tuple[str, ...]:
-    return tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
 
 
 def _candidates(situation: Situation) -> dict[str, int]:

@@ -79,6 +79,7 @@ def judge_feedback(
         return None, 0
     if "feedback" not in candidates or desired <= situation.current or not situation.estimate.replica:
         return memory.feedback_burn, memory.futile
-    burn = max((find_burn(latency) for latency in situation.signals.latencies), default=0.0)
+    asking = [each for each in situation.signals.latencies if each.objective.name in situation.spent]
+    burn = max(map(find_burn, asking), default=0.0)
     before = memory.feedback_burn
     return burn, memory.futile + 1 if before is not None and burn > HELPED * before else 0

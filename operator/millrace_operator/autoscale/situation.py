@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from millrace_operator.autoscale.capacity import Capacity, Demand, find_count, list_reachable
+from millrace_operator.autoscale.capacity import Capacity, Demand, ease, find_count
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Objective, Policy
@@ -91,12 +91,14 @@ class Situation:
         """How many replicas the cluster has room for, and one that asks for more; None where there is more.
 
         Until a node should have come, all that is wanted is asked for: as many nodes may come at once. Where
-        it is not known what is wanted there is no bound either, as nothing would raise the count again.
+        it is not known what is wanted the count stays as it is: nothing would raise it again, and the next
+        look may take back what this one asks for.
         """
         fleet, full_since = self.signals.fleet, self.memory.full_since
-        is_full = full_since is not None and self.now - full_since >= NODE_SECONDS
-        if not is_full or not self.is_informed or self.estimate.replica is None:
+        if full_since is None or self.now - full_since < NODE_SECONDS:
             return None
+        if not self.is_informed or self.estimate.replica is None:
+            return self.current
         return len(fleet.revisions) - len(fleet.unplaced) + 1
 
     @property
@@ -165,10 +167,9 @@ class Situation:
         replica = self.estimate.replica
         if replica is None:
             return None
-        reachable = list_reachable(replica, self.policy.objectives)
         if surely:
             replica = replace(replica, model=replica.model.slow(self._find_doubt(replica)))
-        objectives = list_reachable(replica, reachable)
+        objectives = ease(replica, self.estimate.list_feasible(self.policy.objectives))
         return find_count(replica, objectives, demand, BEYOND_MAXIMUM * self.policy.max_replicas)
 
     def _find_doubt(self, replica: Replica) -> float:

@@ -58,8 +58,8 @@ class Cluster:
             self.desired,
         )
 
-    def run(self, seconds: float, rate: float | None = 30.0) -> list[int]:
-        """Decide for so long; return the counts. Without a rate Prometheus is gone."""
+    def run(self, seconds: float, rate: float | None = 30.0, **other: object) -> list[int]:
+        """Decide for so long; return the counts. Without a rate Prometheus is gone; `other` are signals."""
         counts, end = [], self.now + seconds
         while self.now < end:
             self._converge()
@@ -67,7 +67,7 @@ class Cluster:
             signals = Signals(fleet)
             if rate is not None:
                 known = {"waiting": 0.0, "running": 9.0, "prompt_tokens": 40.0, "generation_tokens": 40.0}
-                signals = Signals(fleet, fleet.ready, rate, **known)  # type: ignore[arg-type]
+                signals = Signals(fleet, fleet.ready, rate, **known | other)  # type: ignore[arg-type]
             decision, self.memory = decide(self.policy, signals, self.memory, self.now)
             self.decisions.append(decision)
             counts.append(decision.desired)
@@ -128,6 +128,19 @@ def test_where_it_is_not_known_what_is_wanted_no_replica_is_given_up() -> None:
     cluster = Cluster(room=4)
     wanted = cluster.run(600.0)[-1]
     assert set(cluster.run(3600.0, rate=None)) == {wanted}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [{"unanswered": frozenset({"P95 TimeToFirstToken"})}, {"waiting": None}, {"running": None}],
+    ids=lambda lost: next(iter(lost)),
+)
+def test_a_signal_that_is_lost_now_and_then_moves_no_replica(lost: dict[str, object]) -> None:
+    """What is wanted is then not known for sure. It asked for all of it, and took it back a tick later."""
+    cluster = Cluster(room=4)
+    cluster.run(NODE_SECONDS + 1200.0)
+    blips = [cluster.run(TICK, **(lost if tick % 10 == 5 else {}))[-1] for tick in range(60)]
+    assert set(blips) == {5}
 
 
 def test_before_a_model_is_known_no_replica_is_given_up() -> None:
