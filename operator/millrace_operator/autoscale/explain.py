@@ -35,7 +35,8 @@ def explain_terms(
 ) -> str:
     """One line: what was decided, by which term, with its figures."""
     estimate, signals = situation.estimate, situation.signals
-    load = {name: why for name, why in signals.rejected.items() if name in LOAD_SIGNALS}
+    needed = {*LOAD_SIGNALS, *signals.unanswered}
+    unknown = {name: why for name, why in signals.rejected.items() if name in needed}
     before = "" if desired == situation.current else f"{situation.current} -> "
     replicas = "replica" if desired == 1 else "replicas"
     parts = [
@@ -52,8 +53,8 @@ def explain_terms(
         parts.append(f"no node has room for {_name_pods(frozenset(unplaced))}{_quote(unplaced)}")
     if situation.silent:
         parts.append(f"no samples of {_name_pods(situation.silent)}")
-    if load and not situation.is_informed:
-        parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in load.items()))
+    if unknown and not situation.is_informed:
+        parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in unknown.items()))
     return "; ".join(parts)
 
 

@@ -118,7 +118,9 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         | {steps.pod: now for steps in warm},
         prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
         generation_tokens=_average(memory.generation_tokens, signals.generation_tokens, new),
-        answer_lengths=_add_lengths(memory.answer_lengths, signals.answer_lengths, new_requests),
+        answer_lengths=_add_lengths(
+            memory.answer_lengths, None if fleet.is_mixed else signals.answer_lengths, new_requests
+        ),
         context_tokens=_average(memory.context_tokens, _mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),

@@ -9,7 +9,7 @@ from millrace_operator.autoscale.policy import Objective
 MIN_LATENCY_SAMPLES = 3.0
 """Times 1/(1-q): fewer requests say nothing about a quantile."""
 ROUNDING = 1e-9
-"""Of a share of requests."""
+"""Of a share of requests, and of seconds."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,17 @@ class Bracket:
         if self.lower_share >= share - ROUNDING:
             return False
         return True if self.upper_share < share - ROUNDING else None
+
+    def agrees(self, seconds: float, share: float) -> bool:
+        """Whether this part of the requests may have taken so long at most, as all bounds together tell.
+
+        It may not where some replicas have not counted at these bounds, being of a version without them.
+        """
+        if self.find_missed(share) is None:
+            return True
+        if self.find_missed(share):
+            return seconds >= self.upper * (1 - ROUNDING)
+        return seconds <= self.lower * (1 + ROUNDING)
 
     @property
     def doubt(self) -> str:
@@ -162,7 +173,7 @@ class Signals:
     """Tokens that a replica's KV cache holds."""
     latencies: tuple[Latency, ...] = ()
     unanswered: frozenset[str] = frozenset()
-    """Objectives of which Prometheus was asked and gave no answer; too few requests are one."""
+    """Objectives of which it is not known what requests took, though there may have been some."""
     steps: tuple[StepMoments, ...] = ()
     sampled_at: dict[str, float] = field(default_factory=dict)
     """When the newest sample of each replica was taken, in seconds since 1970, old ones too.

@@ -171,11 +171,13 @@ def read_signals(
     fresh = fresh & running.keys() & waiting.keys() if running and waiting else fresh
     usage = reader.by_pod("kv_usage", fresh)
     latencies = tuple(_read_latencies(reader, objectives))
+    is_load_known = bool(fresh) or not fleet.ready  # with none Ready all requests wait at the gateway
+    unanswered = {each.name for each in objectives if not reader.is_answered(each.name)}
     return Signals(
         fleet=fleet,
         reporting=fresh,
-        arrivals_per_second=_read_arrivals(reader, "") if fresh else None,
-        recent_arrivals_per_second=_read_arrivals(reader, "recent_") if fresh else None,
+        arrivals_per_second=_read_arrivals(reader, "") if is_load_known else None,
+        recent_arrivals_per_second=_read_arrivals(reader, "recent_") if is_load_known else None,
         waiting=sum(waiting.values()) if waiting else None,
         running=sum(running.values()) if running else None,
         in_flight={pod: count + waiting.get(pod, 0.0) for pod, count in running.items()},
@@ -186,7 +188,7 @@ def read_signals(
         max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
         kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
         latencies=latencies,
-        unanswered=frozenset(each.name for each in objectives if not reader.is_answered(each.name)),
+        unanswered=frozenset(unanswered | _find_unmeasured(reader, objectives)),
         steps=tuple(_read_steps(reader, fresh)),
         sampled_at=sightings.by_one_source(max_age),
         rejected=reader.rejected | {x.objective.name: x.doubt for x in latencies if x.doubt},
@@ -226,7 +228,20 @@ def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterabl
         seconds, counts = reader.scalar(objective.name), reader.by_bound(name_buckets(objective.metric))
         total = counts.get(math.inf)
         if seconds is not None and total:
-            yield Latency(objective, seconds, total, _read_bracket(objective, counts, total))
+            bracket = _read_bracket(objective, counts, total)
+            is_of_all = bracket is not None and bracket.agrees(seconds, objective.percentile / 100)
+            yield Latency(objective, seconds, total, bracket if is_of_all else None)
+
+
+def _find_unmeasured(reader: _Reader, objectives: Iterable[Objective]) -> set[str]:
+    """Name the objectives that replicas which have answered say nothing of, as another version may."""
+    if reader.scalar("generation_tokens") is None:
+        return set()
+    found = {each.name for each in objectives if math.inf not in reader.by_bound(name_buckets(each.metric))}
+    reader.rejected |= {
+        name: "replicas answered requests, and do not export it" for name in found if reader.is_answered(name)
+    }
+    return found
 
 
 def _read_lengths(reader: _Reader, objectives: Iterable[Objective]) -> AnswerLengths | None:

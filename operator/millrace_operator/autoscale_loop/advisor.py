@@ -1,6 +1,6 @@
 """Translates a spec into the autoscaler's policy, and its decision into the planner's advice. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millrace_operator.autoscale.decision import Decision
@@ -39,7 +39,7 @@ def render_advice(decision: Decision, signals: Signals, evidence: Mapping[str, A
         binding=decision.binding,
         is_held=decision.is_held and str(decision.reason) == "SignalsMissing",
         are_objectives_met=not missed if known else None,
-        objectives_message=_describe_objectives(known, missed) + _describe_doubts(signals.latencies),
+        objectives_message=_describe_objectives(known, missed) + _describe_doubts(signals),
         in_flight=signals.in_flight,
         wanted=max(decision.candidates.values(), default=None),
         made_from=signals.fleet.desired,
@@ -47,9 +47,11 @@ def render_advice(decision: Decision, signals: Signals, evidence: Mapping[str, A
     )
 
 
-def _describe_doubts(latencies: Iterable[Latency]) -> str:
-    doubts = sorted(f"{x.objective.name} ({x.doubt})" for x in latencies if x.doubt)
-    return f"; not known: {', '.join(doubts)}" if doubts else ""
+def _describe_doubts(signals: Signals) -> str:
+    doubts = {x.objective.name: x.doubt for x in signals.latencies if x.doubt}
+    doubts |= {name: signals.rejected.get(name, "no answer") for name in signals.unanswered}
+    told = ", ".join(f"{name} ({why})" for name, why in sorted(doubts.items()))
+    return f"; not known: {told}" if told else ""
 
 
 def _describe_objectives(known: Sequence[Latency], missed: Sequence[str]) -> str:

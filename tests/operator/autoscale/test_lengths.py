@@ -11,6 +11,9 @@ from millrace_operator.autoscale.lengths import (
     AnswerLengths,
     read_lengths,
 )
+from millrace_operator.autoscale.memory import Memory, remember
+from millrace_operator.autoscale.observation import Fleet, Signals
+from millrace_operator.autoscale.policy import Policy
 from millrace_runtime.contract import ANSWER_BUCKETS
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -84,6 +87,16 @@ def test_buckets_that_prometheus_extrapolates_differently_never_fall() -> None:
     assert read is not None
     assert list(read.shares) == sorted(read.shares)
     assert read.shares[-1] == 1.0
+
+
+@pytest.mark.parametrize(("revision", "is_learned"), [("one", True), ("two", False)])
+def test_while_two_revisions_serve_nothing_is_learned(revision: str, *, is_learned: bool) -> None:
+    """One may count at more bounds than the other."""
+    known, seen = measure(50, 0.5), measure(500, 0.5)
+    fleet = Fleet({"a": "one", "b": revision}, frozenset({"a", "b"}))
+    signals = Signals(fleet, arrivals_per_second=50.0, answer_lengths=seen)
+    memory = remember(Memory(answer_lengths=known), signals, Policy(1, 4), 0.0)
+    assert (memory.answer_lengths != known) == is_learned
 
 
 def test_few_answers_are_not_enough_and_many_change_slowly() -> None:

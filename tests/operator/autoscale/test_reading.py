@@ -1,6 +1,7 @@
 """What an answer of Prometheus says of one service."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 
@@ -24,6 +25,7 @@ from millrace_operator.autoscale.reading import (
     sort_samples,
 )
 from millrace_operator.autoscale.sightings import NEVER_SEEN, Sighting, Sightings
+from millrace_operator.autoscale.simulate.rates import histogram_quantile
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_runtime.contract import ANSWER_BUCKETS
@@ -138,6 +140,17 @@ def test_what_no_replica_was_ready_for_counts() -> None:
     assert rates(arrivals=6.0, received=0.25)[0] == 6.0
 
 
+@pytest.mark.parametrize(("ready", "expected"), [(frozenset(), 6.0), (frozenset("a"), None)])
+def test_without_a_ready_replica_the_gateway_tells_what_arrives(
+    ready: frozenset[str], expected: float | None
+) -> None:
+    """A Ready one that does not report has requests that nobody counts."""
+    samples = [sample for sample in sample_all(arrivals=6.0) if not sample.pod]
+    fleet = Fleet({"a": "one"}, ready)
+    signals = read_signals(Reading(NOW, series=sort_samples(samples, OWNERS)), CHAT, fleet, (TTFT,))
+    assert signals.arrival_rate == expected
+
+
 def test_requests_that_are_wrong_are_no_load_at_the_replicas() -> None:
     assert rates(arrivals=0.0, received=50.0, refused=48.0)[0] == 2.0
 
@@ -205,10 +218,19 @@ def test_lengths_that_are_missing_are_named_where_they_are_needed() -> None:
     assert ANSWER_LENGTHS not in read(sample_all(), TTFT).rejected
 
 
+def find_quantile(share: float, buckets: dict[str, float]) -> float:
+    """As Prometheus finds it."""
+    bounds, counts = [float(bound) for bound in buckets], [*buckets.values()]
+    each = [more - fewer for fewer, more in pairwise([0.0, *counts])]
+    found = histogram_quantile(share, bounds[:-1], each)
+    assert found is not None
+    return found
+
+
 def judge(target: float, buckets: dict[str, float], percentile: int = 95) -> tuple[bool, bool, str | None]:
     """Whether an objective is known and missed by these buckets of a hundred requests, and the doubt."""
     objective = Objective("TimeToFirstToken", percentile, target)
-    samples = sample_all(buckets)
+    samples = sample_all(buckets, **{TTFT.name: find_quantile(percentile / 100, buckets)})
     for sample in samples:
         if sample.labels["signal"] == TTFT.name:
             sample.labels["signal"] = objective.name
@@ -250,6 +272,28 @@ def test_where_a_histogram_cannot_tell_it_says_which_targets_it_can() -> None:
 def test_too_few_requests_say_nothing_and_leave_no_doubt_about_the_bounds() -> None:
     assert judge(0.6, {"0.5": 2.0, "0.75": 9.0, "+Inf": 9.0}) == (False, False, None)
     assert judge(0.5, {"0.5": 1.0, "+Inf": 9.0}) == (False, False, None)
+
+
+def test_a_latency_that_replicas_do_not_export_is_unknown_once_they_have_answered() -> None:
+    """As of a version from before they measured it. The histogram of an idle replica is there, at zero."""
+    queue = Objective("QueueTime", 95, 0.5)
+    signals = read(sample_all(), TTFT, queue)
+    assert signals.unanswered == {queue.name}
+    assert signals.rejected[queue.name] == "replicas answered requests, and do not export it"
+    assert not read(without("generation_tokens"), TTFT, queue).unanswered
+    labels = {"namespace": "team", "service": "chat", "signal": name_buckets(queue.metric), "le": "+Inf"}
+    assert not read([*sample_all(), Sample(labels, 0.0)], TTFT, queue).unanswered
+
+
+@pytest.mark.parametrize(("seconds", "is_missed"), [(0.24, False), (2.0, True)])
+def test_a_bound_that_a_part_of_the_replicas_has_says_nothing(seconds: float, *, is_missed: bool) -> None:
+    """During a rollout to a version with more bounds: nine of ten replicas count nothing at 1 s.
+
+    The percentile rests on the bounds that all have, as Prometheus lets no bucket have less than one below.
+    """
+    samples = sample_all({"1.0": 10.0, "+Inf": 100.0}, **{TTFT.name: seconds})
+    (latency,) = read(samples, TTFT).latencies
+    assert (latency.is_known, latency.is_missed) == (True, is_missed)
 
 
 def test_one_question_without_answer_leaves_its_own_signals_unknown() -> None:

@@ -265,3 +265,14 @@ def test_an_objective_that_its_histogram_cannot_judge_is_named_with_what_to_choo
     alone = render_advice(Held, Signals(Fleet(), latencies=(doubtful,)), {})  # type: ignore[arg-type]
     assert alone.are_objectives_met is None
     assert alone.objectives_message.startswith("too little was measured to judge any; not known: P95 TimeTo")
+
+
+def test_an_objective_that_nobody_measures_is_named_beside_those_that_are_kept() -> None:
+    kept = Latency(Objective("TimePerOutputToken", 95, 0.1), 0.05, 100)
+    why = {"P95 QueueTime": "replicas answered requests, and do not export it"}
+    signals = Signals(Fleet(), latencies=(kept,), unanswered=frozenset(why), rejected=why)
+    advice = render_advice(Held, signals, {})  # type: ignore[arg-type]
+    assert advice.objectives_message == (
+        "kept at present: P95 TimePerOutputToken; not known: P95 QueueTime "
+        "(replicas answered requests, and do not export it)"
+    )

@@ -211,6 +211,7 @@ def _list_latency(objective: Objective, rises: dict[Pod, Increases]) -> Iterator
     seconds = histogram_quantile(objective.percentile / 100, bounds, counts)
     if seconds is not None:
         yield objective.name, [_whole(seconds)]
+    if rises:
         yield name_buckets(objective.metric), list(_cumulate(bounds, counts))
 
 
