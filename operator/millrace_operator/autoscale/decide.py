@@ -113,9 +113,10 @@ def _look_ahead(
     if replica and memory.outlook.load is not None:
         share = memory.outlook.load / max(len(signals.fleet.ready), 1)
         stay = min(replica.stay_seconds(share), LONGEST_STAY)
-    outlook = memory.outlook if not signals.silent else memory.outlook.without_pending()
+    is_whole = not memory.find_silent(signals, policy.windows.max_age, now)
+    outlook = memory.outlook if is_whole else memory.outlook.without_pending()
     outlook = outlook.see(now, arrivals, policy.windows, stay, horizon, percentile=policy.highest_percentile)
-    if signals.silent:
+    if not is_whole:
         outlook = replace(outlook.without_pending(), dispersion=memory.outlook.dispersion)
     return replace(memory, outlook=outlook)
 

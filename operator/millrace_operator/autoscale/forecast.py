@@ -23,6 +23,9 @@ FIRST_ERROR = 0.8
 more (some seeds, measured once by hand)."""
 LARGEST_ERROR = 4.0
 LEAST_RATE = 0.01
+NIGHT = 0.1
+"""Of the day's largest load. Less says nothing of how the day surprises."""
+DAY_SECONDS = 86_400.0
 PRECISION = 0.15
 """The standard deviation, as a part of the rate, to which the rate is averaged."""
 LONGEST_AVERAGE = 1200.0
@@ -61,16 +64,19 @@ class ForecastError:
         """Return by how much more than a forecast, in requests a second, may come."""
         return self.quantile * math.sqrt(forecast) if forecast >= LEAST_RATE else 0.0
 
-    def judge(self, now: float, load: float, percentile: int) -> "ForecastError":
-        """Compare the forecasts that are due with the load that came.
+    def judge(
+        self, now: float, load: float, percentile: int, least: float = LEAST_RATE, since: float = -math.inf
+    ) -> "ForecastError":
+        """Compare the forecasts that are due, none of them before `since`, with the load that came.
 
-        With its margin a forecast is to be as seldom too low as the percentile has it.
+        With its margin a forecast is to be as seldom too low as the percentile has it. Loads under `least`
+        say nothing.
         """
         quantile = self.quantile
         due = [point for point in self.pending if point.at <= now]
         for point in due:
-            if max(point.rate, load) < LEAST_RATE:
-                continue  # a night without load says nothing of the day
+            if max(point.rate, load) < least or point.at < since:
+                continue
             error = (load - point.rate) / math.sqrt(max(point.rate, load, LEAST_RATE))
             quantile += ERROR_STEP * (percentile / 100 - (error <= quantile))
         quantile = min(max(quantile, 0.0), LARGEST_ERROR)
@@ -102,6 +108,8 @@ class Outlook:
     """The load at the end of the horizon."""
     stay_seconds: float = 0.0
     """How long a request stays in a replica; 0 while that is not known."""
+    largest: float = 0.0
+    """The largest load of late; of one of yesterday two thirds are forgotten."""
     seen_at: float | None = None
     windows: Windows = field(default_factory=Windows)
     """Over which rates were counted."""
@@ -109,6 +117,11 @@ class Outlook:
     dispersion: float = 1.0
     """How many times as much rates vary as those of independent arrivals."""
     error: ForecastError = field(default_factory=ForecastError)
+
+    @property
+    def least(self) -> float:
+        """The load from which on forecasts are compared."""
+        return max(NIGHT * self.largest, LEAST_RATE)
 
     @property
     def forecast(self) -> Forecast | None:
@@ -138,17 +151,21 @@ class Outlook:
             return self
         passed = 0.0 if self.seen_at is None else now - self.seen_at
         points = self._add_point(now, arrivals, windows)
+        load = _approach(self.load, rate, passed, stay_seconds)
+        largest = max(load, self.largest * math.exp(-passed / DAY_SECONDS))
+        surprise = measure_surprise(points, windows.recent) if rate >= NIGHT * largest else None
         seen = Outlook(
-            load=_approach(self.load, rate, passed, stay_seconds),
+            load=load,
+            largest=largest,
             average=self._follow(rate, passed, windows.rate),
             stay_seconds=stay_seconds,
             seen_at=now,
             windows=windows,
             points=points,
-            dispersion=follow(self.dispersion, measure_surprise(points, windows.recent), passed),
+            dispersion=follow(self.dispersion, surprise, passed),
         )
         expected = seen.look_ahead(arrivals, horizon_seconds)
-        error = self.error.judge(now, seen.load or 0.0, percentile)
+        error = self.error.judge(now, seen.load or 0.0, percentile, seen.least, now - windows.recent)
         error = error.expect(now + horizon_seconds, expected, APART * windows.recent)
         return replace(seen, expected=expected, error=error)
 

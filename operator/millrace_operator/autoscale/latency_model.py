@@ -22,6 +22,8 @@ KEPT_IN_DOUBT = 0.05
 """Of what was learned, after a change of the replicas: as much as five samples of a hundred."""
 LEAST_BETWEEN_DOUBTS = 50.0
 """Windows of steps."""
+LARGEST_CHANGE = 10.0
+"""How many times as slow or as fast other replicas are taken to be at once."""
 RIDGE = 1e-3
 """Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts. The ramp of
 `tests/operator/autoscale/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
@@ -57,6 +59,8 @@ class LatencyModel:
     coefficients: Row = field(default=(0.0, 0.0, 0.0))
     distrusted_at: float = -math.inf
     """How many samples there were when it was distrusted last."""
+    is_doubted: bool = False
+    """Whether it has seen nothing since it was distrusted."""
 
     @classmethod
     def restore(
@@ -109,10 +113,11 @@ class LatencyModel:
     def distrust(self) -> "LatencyModel":
         """Return the same model with so little behind it that a few samples of another kind replace it."""
         if self.num_samples - self.distrusted_at < LEAST_BETWEEN_DOUBTS:
-            return self  # several changes in turn would lose what no load between them has taught anew
+            # Several changes in turn would lose what no load between them has taught anew.
+            return replace(self, is_doubted=True)
         gram = tuple(tuple(KEPT_IN_DOUBT * value for value in row) for row in self.gram)
         moment = tuple(KEPT_IN_DOUBT * value for value in self.moment)
-        return replace(self, gram=gram, moment=moment, distrusted_at=self.num_samples)  # type: ignore[arg-type]
+        return replace(self, gram=gram, moment=moment, distrusted_at=self.num_samples, is_doubted=True)  # type: ignore[arg-type]
 
     def predict(self, tokens: float, context_tokens: float) -> float:
         """Seconds of a step."""
@@ -144,6 +149,8 @@ class LatencyModel:
         """
         if moments.num_steps < MIN_STEPS or moments.seconds <= 0:
             return self
+        if self.is_doubted:
+            return self._scale_to(moments).learn(moments, weight=weight, forgetting=forgetting)
         error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
         known = self.relative_error
         if self.num_samples < LEAST_TO_JUDGE:
@@ -153,6 +160,19 @@ class LatencyModel:
         else:
             known += 0.15 * weight * (min(error, 2.0) - known)
         return self._absorb(moments, known, weight, weight * FORGETTING if forgetting is None else forgetting)
+
+    def _scale_to(self, moments: StepMoments) -> "LatencyModel":
+        """Return a model of replicas that are as much slower or faster in every step as they are in this one.
+
+        Samples weigh by 1/seconds², so what is left of faster steps would outweigh those of slower ones.
+        """
+        known = self.predict(moments.tokens, moments.context_tokens)
+        ratio = moments.seconds / known if known > 0 else 1.0
+        ratio = min(max(ratio, 1 / LARGEST_CHANGE), LARGEST_CHANGE)
+        gram = tuple(tuple(value / ratio**2 for value in row) for row in self.gram)
+        moment = tuple(value / ratio for value in self.moment)
+        coefficients = tuple(value * ratio for value in self.coefficients)
+        return replace(self, gram=gram, moment=moment, coefficients=coefficients, is_doubted=False)  # type: ignore[arg-type]
 
     def _trust(self, moments: StepMoments) -> float:
         """Return how much of a sample counts: less where it is far off, as while a replica warms up.

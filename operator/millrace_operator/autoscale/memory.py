@@ -49,8 +49,12 @@ class Memory:
     """When the count was first seen to be fewer as that decision asked: nobody else lowered it."""
     settled_since: float | None = None
     """Since when the count is what it is, and every replica of it has served."""
-    first_ready: dict[str, float] = field(default_factory=dict)
-    """When each pod that exists was first seen to be Ready."""
+    ready_since: dict[str, float] = field(default_factory=dict)
+    """Since when each pod that is Ready was seen to be. A container that begins anew is Ready anew."""
+    unready_since: dict[str, float] = field(default_factory=dict)
+    """Since when each pod that is not Ready was seen not to be."""
+    started: frozenset[str] = frozenset()
+    """The pods that exist and have been Ready."""
     cadence: Cadence = field(default_factory=Cadence)
     learned: dict[str, float] = field(default_factory=dict)
     """When the model learned from each pod last."""
@@ -68,8 +72,6 @@ class Memory:
     """How fast budgets were spent when feedback last added a replica."""
     futile: int = 0
     """How many of its last steps changed nothing of that."""
-    first_seen: dict[str, float] = field(default_factory=dict)
-    """When each pod that exists was first seen, Ready or not."""
     unplaced: frozenset[str] = frozenset()
     """The pods without a node at the last look."""
     full_since: float | None = None
@@ -93,13 +95,18 @@ class Memory:
         seconds = sorted(self.cold_starts)
         return seconds[math.ceil(0.9 * len(seconds)) - 1] if seconds else None
 
+    def find_silent(self, signals: Signals, max_age: float, now: float) -> frozenset[str]:
+        """Return the replicas that don't report, and have been Ready for long enough to have been scraped."""
+        return frozenset(pod for pod in signals.silent if self.ready_since.get(pod, now) <= now - max_age)
+
 
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
     """The memory after an observation: rates, request shape and what the model learned."""
     fleet = signals.fleet
-    first_ready = _note_ready(memory.first_ready, fleet, now)
+    ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
+    starting = fleet.revisions.keys() - fleet.ready
     memory = _follow_revision(memory, fleet)
-    warm = [] if fleet.is_mixed else _find_warm(signals, first_ready, policy, now)
+    warm = [] if fleet.is_mixed else _find_warm(signals, ready_since, policy, now)
     has_fallen = fleet.current < (memory.count or 0)
     new_requests = policy.tick_seconds * (signals.arrival_rate or 0.0)
     new = 1 - math.exp(-new_requests / REQUESTS_AVERAGED)
@@ -108,8 +115,9 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         count=fleet.current,
         lowered_at=now if has_fallen else memory.lowered_at,
         fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
-        first_ready=first_ready,
-        first_seen={pod: memory.first_seen.get(pod, now) for pod in fleet.revisions},
+        ready_since=ready_since,
+        unready_since={pod: memory.unready_since.get(pod, now) for pod in starting},
+        started=(memory.started | fleet.ready) & fleet.revisions.keys(),
         unplaced=frozenset(fleet.unplaced),
         full_since=_find_full_since(memory, fleet, now),
         cadence=memory.cadence.observe(signals.sampled_at),
@@ -128,11 +136,6 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     )
 
 
-def _note_ready(known: dict[str, float], fleet: Fleet, now: float) -> dict[str, float]:
-    kept = {pod: at for pod, at in known.items() if pod in fleet.revisions}
-    return kept | {pod: now for pod in fleet.ready if pod not in kept}
-
-
 def _find_full_since(memory: Memory, fleet: Fleet, now: float) -> float | None:
     """Return since when the cluster has room for none of the pods that wait for some."""
     if not fleet.unplaced:
@@ -149,7 +152,7 @@ def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
     new = [
         seconds
         for pod, seconds in fleet.cold_starts.items()
-        if pod not in memory.first_ready and seconds <= LONGEST_COLD_START
+        if pod not in memory.started and seconds <= LONGEST_COLD_START
     ]
     return (*memory.cold_starts, *new)[-COLD_STARTS_KEPT:]
 
@@ -186,11 +189,11 @@ def _latest(seen: float | None, known: float | None) -> float | None:
 
 
 def _find_warm(
-    signals: Signals, first_ready: dict[str, float], policy: Policy, now: float
+    signals: Signals, ready_since: dict[str, float], policy: Policy, now: float
 ) -> list[StepMoments]:
     """Return the steps of every replica whose window holds none of its first seconds: they poison the fit."""
     least = policy.warm_up_seconds + policy.windows.recent
-    return [steps for steps in signals.steps if now - first_ready.get(steps.pod, now) >= least]
+    return [steps for steps in signals.steps if now - ready_since.get(steps.pod, now) >= least]
 
 
 def _mean_context(steps: Sequence[StepMoments]) -> float | None:

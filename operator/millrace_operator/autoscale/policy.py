@@ -6,7 +6,8 @@ from typing import Literal
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
 LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken", "EndToEndLatency", "QueueTime"]
-
+OF_ANSWERS: frozenset[LatencyMetric] = frozenset({"TimePerOutputToken", "EndToEndLatency"})
+"""Known of a request when its answer has ended."""
 
 DEFAULT_PERCENTILE = 95
 """Of the time there is enough of everything, where no objective says more."""

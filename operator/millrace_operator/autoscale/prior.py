@@ -23,6 +23,8 @@ LONGEST_TEXT = 16_000
 """Characters; ours have 3,000."""
 LARGEST = 1e15
 """No figure of ours comes near it, and its square is still a number."""
+LEAST_SIZE = 1e-3
+"""Tokens or sequences; means of requests are above it."""
 LONGEST_STEP = 3600.0
 """Seconds, of a coefficient of the model. Beyond it nothing serves."""
 ROUNDING = 1e-6
@@ -101,12 +103,12 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
         model=_read_model(prior),
         revision=_read_revision(prior),
         outlook=_read_outlook(prior),
-        prompt_tokens=_read_optional(prior, "promptTokens"),
-        generation_tokens=_read_optional(prior, "generationTokens"),
+        prompt_tokens=_read_size(prior, "promptTokens"),
+        generation_tokens=_read_size(prior, "generationTokens"),
         answer_lengths=_read_lengths(prior),
-        context_tokens=_read_optional(prior, "contextTokens"),
-        max_sequences=_read_optional(prior, "maxSequences"),
-        kv_tokens=_read_optional(prior, "kvTokens"),
+        context_tokens=_read_size(prior, "contextTokens"),
+        max_sequences=_read_size(prior, "maxSequences"),
+        kv_tokens=_read_size(prior, "kvTokens"),
         cold_starts=_read_cold_starts(prior),
         correction=_read_number(prior, "correction", 1.0, LARGEST_CORRECTION),
     )
@@ -117,7 +119,7 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
 
 def _read_outlook(prior: Mapping[str, Any]) -> Outlook:
     return Outlook(
-        dispersion=_read_number(prior, "dispersion", 1.0, LARGEST_DISPERSION),
+        dispersion=_read_number({"dispersion": 1.0, **prior}, "dispersion", 1.0, LARGEST_DISPERSION),
         error=ForecastError(_read_number(prior, "forecastError", 0.0, LARGEST_ERROR)),
     )
 
@@ -129,7 +131,7 @@ def note_present(memory: Memory, pods: Collection[str], now: float) -> Memory:
     """
     if not memory.cold_starts:
         return memory
-    return replace(memory, first_ready=dict.fromkeys(pods, now))
+    return replace(memory, ready_since=dict.fromkeys(pods, now), started=frozenset(pods))
 
 
 def has_moved(before: Memory | None, after: Memory) -> bool:
@@ -155,6 +157,7 @@ def _list_figures(memory: Memory) -> tuple[float | None, ...]:
         memory.max_sequences,
         memory.kv_tokens,
         memory.correction,
+        memory.outlook.dispersion,
         memory.cold_start_seconds,
     )
 
@@ -238,8 +241,12 @@ def _read_list(values: Mapping[str, Any], name: str, most: int) -> list[Any]:
     return found
 
 
-def _read_optional(values: Mapping[str, Any], name: str) -> float | None:
-    return None if values.get(name) is None else _read_number(values, name, 0.0)
+def _read_size(values: Mapping[str, Any], name: str) -> float | None:
+    return _read_optional(values, name, LEAST_SIZE)
+
+
+def _read_optional(values: Mapping[str, Any], name: str, least: float = 0.0) -> float | None:
+    return None if values.get(name) is None else _read_number(values, name, least)
 
 
 def _read_number(values: Mapping[str, Any], name: str, least: float, most: float = LARGEST) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from millrace_operator.autoscale.capacity import Capacity, Demand, ease, find_count
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
-from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.policy import OF_ANSWERS, Objective, Policy
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
 
@@ -83,7 +83,7 @@ class Situation:
         """Count the replicas that have not become Ready in twice the time that they take."""
         cold_start = self.memory.cold_start_seconds or self.policy.cold_start_seconds
         oldest, fleet = self.now - STUCK * cold_start, self.signals.fleet
-        since = self.memory.first_seen
+        since = self.memory.unready_since
         return sum(since.get(pod, self.now) < oldest for pod in fleet.revisions.keys() - fleet.ready)
 
     @property
@@ -104,8 +104,7 @@ class Situation:
     @property
     def silent(self) -> frozenset[str]:
         """Replicas that don't report, and have been Ready for long enough to have been scraped."""
-        since, oldest = self.memory.first_ready, self.now - self.policy.windows.max_age
-        return frozenset(pod for pod in self.signals.silent if since.get(pod, self.now) <= oldest)
+        return self.memory.find_silent(self.signals, self.policy.windows.max_age, self.now)
 
     @property
     def is_informed(self) -> bool:
@@ -138,9 +137,14 @@ class Situation:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the present replicas have all served for as long as a measured percentile looks back."""
-        since = self.memory.settled_since
-        return since is not None and self.now - since >= self.policy.windows.latency
+        """Whether what is measured is of requests that came to the present replicas.
+
+        What is known only of a whole answer is counted when it ends, and so speaks of a while before.
+        """
+        since, stay = self.memory.settled_since, 0.0
+        if any(objective.metric in OF_ANSWERS for objective in self.policy.objectives):
+            stay = self.memory.outlook.stay_seconds
+        return since is not None and self.now - since >= self.policy.windows.latency + stay
 
     @property
     def spent(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective, Policy, PolicyError
-from millrace_operator.autoscale.situation import FLAPS_REMEMBERED
+from millrace_operator.autoscale.situation import FLAPS_REMEMBERED, Estimate, Situation
 from millrace_operator.autoscale.windows import fit_windows
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
@@ -320,7 +320,8 @@ def test_no_replica_goes_while_an_objective_is_missed(model: LatencyModel) -> No
 def test_an_objective_missed_without_a_queue_adds_replicas(model: LatencyModel, added: int) -> None:
     """One step for each window of the percentile: before, it speaks of the time before the last step.
 
-    With a model also a part of the error budget is spent first, here at eight times the allowed speed.
+    With a model also a part of the error budget is spent first, here at eight times the allowed speed. An
+    answer takes a second.
     """
     decision, memory = decide(CROWDED, crowded(4), remembered(model=model), 0.0)
     decisions = [decision]
@@ -328,7 +329,7 @@ def test_an_objective_missed_without_a_queue_adds_replicas(model: LatencyModel, 
         decision, memory = decide(CROWDED, crowded(decision.desired), memory, 2.0 * tick)
         decisions.append(decision)
     raised = [d.desired for d in decisions].index(4 + added)
-    assert raised == (38 if model.is_fitted else 30)
+    assert raised == (39 if model.is_fitted else 30)
     assert decisions[raised].binding == "feedback"
     assert {d.desired for d in decisions[raised : raised + 30]} == {4 + added}
 
@@ -378,6 +379,57 @@ def test_replicas_are_added_while_they_help_whatever_is_out_of_reach_beside(
         counts.append(decision.desired)
     assert decision.estimate.infeasible == tuple(other.name for other in others)
     assert max(counts) == 10
+
+
+def test_a_container_that_begins_anew_teaches_nothing_while_it_warms_up() -> None:
+    """In the same pod: not Ready for half a minute, and then three times as slow for as long."""
+    memory, learned = remembered(model=LatencyModel()), []
+    for tick in range(300):
+        is_warming, ready = 215 <= tick < 230, 0 if 200 <= tick < 215 else 1
+        steps = (StepMoments("pod-0", 0.15 if is_warming else 0.05, 4, 4, 100, 50),) if ready else ()
+        signals = seen(1, 1.0, steps=steps, fleet=fleet(1, ready))
+        _, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        learned.append(memory.model.num_samples)
+    assert learned[200] == learned[234] < learned[-1]
+    assert memory.model.predict(4, 100) == pytest.approx(0.05, rel=0.05)
+
+
+def test_a_container_that_begins_anew_starts_and_is_not_stuck() -> None:
+    """It takes as long as a cold start at most, and nothing is added meanwhile."""
+    memory = remembered(settled_since=-9e3, cold_starts=(120.0,) * 5, spent={TTFT.name: 200.0})
+    pods = fleet(3)
+    memory = replace(memory, ready_since=dict.fromkeys(pods.ready, -9e3), started=pods.ready)
+    late = (Latency(TTFT, 3.0, 300, Bracket(1.0, 1.0, 0.5, 0.5)),)
+    for tick in range(60):
+        signals = seen(3, 2.0, latencies=late, waiting=2.0, fleet=fleet(3, ready=2), running=20.0)
+        decision, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        assert "feedback" not in decision.candidates
+        assert memory.cold_starts == (120.0,) * 5
+
+
+def test_what_is_counted_when_answers_end_is_judged_an_answer_later() -> None:
+    for objective, waits in ((TTFT, 60.0), (TPOT, 100.0), (Objective("EndToEndLatency", 95, 60.0), 100.0)):
+        outlook = replace(CALM, stay_seconds=40.0)
+        memory = remembered(settled_since=0.0, outlook=outlook)
+        estimate = Estimate(1.0, None)
+        policy = replace(POLICY, objectives=(objective,))
+        settled = [
+            Situation(policy, seen(2, 1.0), memory, estimate, now).is_settled for now in (waits - 1.0, waits)
+        ]
+        assert settled == [False, True]
+
+
+def test_replicas_that_start_leave_forecasts_to_be_judged() -> None:
+    """A new one is silent until its first scrape."""
+    memory = remembered(cold_starts=(60.0,))
+    for tick in range(50):
+        _, memory = decide(POLICY, seen(2, 5.0), memory, 2.0 * tick)
+    pending = len(memory.outlook.error.pending)
+    new = seen(3, 5.0, reporting=fleet(2).ready)
+    _, memory = decide(POLICY, new, memory, 100.0)
+    assert len(memory.outlook.error.pending) >= pending - 1 > 2
+    _, memory = decide(POLICY, new, memory, 100.0 + POLICY.windows.max_age)
+    assert not memory.outlook.error.pending
 
 
 def test_an_objective_out_of_reach_keeps_nobody() -> None:
@@ -532,7 +584,7 @@ def test_while_replicas_of_two_revisions_serve_nothing_is_learned_and_no_count_f
     steps = tuple(StepMoments(f"pod-{i}", 0.05, 4, 4, 100, 50) for i in range(4))
     mixed = fleet(4)
     mixed = replace(mixed, revisions=mixed.revisions | {"pod-3": "two"})
-    memory = remembered(first_ready={f"pod-{i}": -100.0 for i in range(4)}, revision="one")
+    memory = remembered(ready_since={f"pod-{i}": -100.0 for i in range(4)}, revision="one")
     decision, after = decide(POLICY, seen(4, 0.1, fleet=mixed, steps=steps), memory, 0.0)
     assert (decision.desired, decision.binding) == (4, "rollout")
     assert after.model == memory.model
@@ -653,7 +705,7 @@ def test_a_count_that_surely_does_not_suffice_is_not_raised_by_the_dead_band() -
 def test_replicas_that_do_not_serve_say_nothing_of_the_model() -> None:
     """Four of eight have been Pending for an hour, for want of room."""
     full = seen(8, 8.0, latencies=late(), fleet=fleet(8, 4))
-    memory = remembered(first_seen=dict.fromkeys(full.fleet.revisions, -3600.0), spent={TTFT.name: 200.0})
+    memory = remembered(unready_since=dict.fromkeys(full.fleet.revisions, -3600.0), spent={TTFT.name: 200.0})
     memory = replace(memory, settled_since=-1000.0)
     decision, after = decide(POLICY, full, memory, 0.0)
     assert "feedback" in decision.candidates

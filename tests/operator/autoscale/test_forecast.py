@@ -45,6 +45,41 @@ def watch(arrivals: list[float], seconds: float, stay: float = 0.0) -> Iterator[
         now += TICK
 
 
+def jump(outlook: Outlook, now: float, hours: float) -> tuple[Outlook, float]:
+    """See a load that jumps every few minutes."""
+    for tick in range(int(hours * 1800)):
+        outlook = look(outlook, now, 2.0 + 2.0 * (tick // 180 % 5))
+        now += TICK
+    return outlook, now
+
+
+@pytest.mark.parametrize("per_second", [1 / 60, 0.05, 0.2])
+def test_a_night_of_few_requests_forgets_nothing_of_the_day(per_second: float) -> None:
+    """Those of a probe, say."""
+    day, now = jump(Outlook(), 0.0, hours=3.0)
+    rng, arrivals, at = random.Random(1), list[float](), now
+    while at < now + 8 * 3600:
+        at += rng.expovariate(per_second)
+        arrivals.append(at)
+    night, end = day, now + 8 * 3600
+    while now < end:
+        seen = bisect_right(arrivals, now)
+        rates = [(seen - bisect_right(arrivals, now - window)) / window for window in (60.0, 20.0)]
+        night = look(night, now, *rates)
+        now += TICK
+    assert night.error.margin(10.0) >= 0.9 * day.error.margin(10.0)
+    assert night.dispersion >= 0.9 * day.dispersion
+
+
+def test_forecasts_that_came_due_while_nothing_was_seen_are_not_judged_by_what_comes_later() -> None:
+    outlook = Outlook()
+    for tick in range(300):
+        outlook = look(outlook, TICK * tick, 10.0)
+    calm, back = outlook.error.quantile, look(outlook, 600.0 + 1200.0, 40.0)
+    assert back.error.quantile == calm
+    assert len(back.error.pending) == 1
+
+
 def test_nothing_seen_is_nothing_known() -> None:
     assert Outlook().forecast is None
     unknown = Outlook().see(0.0, Arrivals(None, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)

@@ -112,7 +112,7 @@ def test_a_restart_holds_the_count_for_the_whole_window(learned: Memory) -> None
         "informed_since": None,
         "lowered_at": None,
         "settled_since": None,
-        "first_ready": {},
+        "ready_since": {},
         "learned": {},
         "waiting": None,
     }
@@ -153,6 +153,18 @@ def test_the_lengths_of_answers_outlive_the_operator_where_they_are_known(learne
     assert has_moved(learned, replace(learned, answer_lengths=LENGTHS))
 
 
+def test_how_bursty_a_service_is_outlives_the_operator(learned: Memory) -> None:
+    bursty = replace(learned, outlook=replace(learned.outlook, dispersion=20.0))
+    assert carry(bursty).outlook.dispersion == 20.0
+    assert has_moved(learned, bursty)
+    older = render_prior(bursty, GPU)
+    del older["dispersion"]
+    restored = read_prior(older, "revision-0", GPU)
+    assert restored is not None
+    assert restored.outlook.dispersion == 1.0
+    assert restored.model == carry(learned).model
+
+
 def test_a_prior_of_before_lengths_were_kept_or_of_other_bounds_is_read(learned: Memory) -> None:
     prior = render_prior(replace(learned, answer_lengths=LENGTHS), GPU)
     prior["answerLengths"]["shares"].pop()
@@ -185,7 +197,7 @@ def test_on_another_accelerator_nothing_of_it_counts(learned: Memory) -> None:
 
 def test_pods_that_are_there_are_no_new_cold_starts(learned: Memory) -> None:
     present = note_present(carry(learned), {"pod-0", "pod-1"}, 70.0)
-    assert present.first_ready == {"pod-0": 70.0, "pod-1": 70.0}
+    assert present.ready_since == {"pod-0": 70.0, "pod-1": 70.0}
     assert note_present(Memory(), {"pod-0"}, 70.0) == Memory()
 
 
@@ -224,6 +236,7 @@ SPOILS = {
     "large correction": (spoil(correction=1e9), "its correction is no number from 1 to 3"),
     "many cold starts": (spoil(coldStartSeconds=[1.0] * 21), "no list of at most 20"),
     "a week's cold start": (spoil(coldStartSeconds=[6e5]), "not all between 0 and an hour"),
+    "no tokens": (spoil(generationTokens=5e-324), "its generationTokens is no number from 0.001"),
     "lengths as text": (spoil(answerLengths="long"), "its answerLengths are no object"),
     "shares that fall": (spoil(answerLengths={"shares": [0.5, 0.4], "answers": 9.0}), "from 0 to 1"),
     "shares beyond 1": (spoil(answerLengths={"shares": [0.5, 1.4], "answers": 9.0}), "from 0 to 1"),

@@ -121,7 +121,7 @@ class Stage:
     def teach(self, memory: Memory = LEARNED) -> None:
         """Let the present leader have learned this."""
         before = self.loop._memories[KEY]
-        self.loop._memories[KEY] = replace(memory, first_ready=before.first_ready)
+        self.loop._memories[KEY] = replace(memory, ready_since=before.ready_since, started=before.started)
 
     async def learn(self, memory: Memory = LEARNED) -> None:
         """Let the present leader learn, and write it down."""
@@ -171,7 +171,7 @@ async def test_a_new_leader_decides_at_once_with_what_the_last_one_learned(stage
     assert stage.reason != "Learning"
     assert "forecast" in stage.loop.considered[KEY].decision.candidates
     assert (stage.memory.model, stage.memory.cold_starts) == (LEARNED.model, LEARNED.cold_starts)
-    assert stage.memory.first_ready.keys() == {"chat-1"}
+    assert stage.memory.ready_since.keys() == {"chat-1"}
     assert stage.num_writes == 1
 
 
