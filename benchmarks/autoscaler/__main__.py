@@ -11,8 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.autoscaler.choice import JUDGED, Knob, attain, average, choose_knob, list_tuning
+from benchmarks.autoscaler.choice import (
+    JUDGED,
+    Knob,
+    attain,
+    average,
+    choose_knob,
+    list_tried,
+    list_tuning,
+)
 from benchmarks.autoscaler.jobs import Bench, Job, Result, run_all
+from benchmarks.autoscaler.refine import propose
 from benchmarks.autoscaler.report import (
     Outcome,
     describe_runs,
@@ -30,6 +39,8 @@ from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Con
 DRAWN = ("W1", "W4", "W5", "W6")
 RECORDED = {"W2": "AzureLLMInferenceTrace_conv.csv", "W3": "AzureLLMInferenceTrace_code.csv"}
 USUAL = ("W1", "W2", "W3", "W4", "W5")
+REFINEMENTS = 3
+"""Times that each knob's best value is looked for more closely."""
 
 
 class Comparison(NamedTuple):
@@ -106,18 +117,29 @@ def compare(
     bench: Bench, names: Sequence[str], values: Mapping[str, Sequence[float]], num_processes: int
 ) -> Comparison:
     """Tune each peer, then run all."""
-    tuning = run_all(bench, list_tuning(values, names), num_processes, "tuning")
     judged = [name for name in names if name in JUDGED]
+    tuning = run_all(bench, list_tuning(values, names), num_processes, "tuning")
+    for _ in range(0 if bench.is_short else REFINEMENTS):
+        tuning |= run_all(bench, list_refining(tuning, judged), num_processes, "refining")
 
     def choose(policy: str, on: Sequence[str]) -> Knob:
-        return choose_knob(
-            values[policy], lambda value: [tuning[Job(name, policy, value, "tune")] for name in on]
-        )
+        return choose_knob(list_tried(tuning, policy, on))
 
     knobs = {policy: choose(policy, judged) for policy in values}
     tuned = {(policy, name): choose(policy, [name]) for policy in values for name in judged}
     results = run_all(bench, list_reports(names, knobs, tuned), num_processes, "comparing")
     return Comparison(Outcome(tuple(names), results, knobs, tuned), tuning)
+
+
+def list_refining(tuning: Mapping[Job, Result], judged: Sequence[str]) -> list[Job]:
+    """Return what to try next of each peer, for all workloads together and for each alone."""
+    jobs = []
+    for policy, peer in PEERS.items():
+        for names in (judged, *[[name] for name in judged]):
+            value = propose(list_tried(tuning, policy, names), is_whole=peer.is_whole)
+            if value is not None:
+                jobs += [Job(name, policy, value, "tune") for name in names]
+    return [job for job in jobs if job not in tuning]
 
 
 def describe_peers(outcome: Outcome) -> dict[str, Any]:

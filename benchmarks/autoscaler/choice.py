@@ -1,6 +1,6 @@
 """Which knob stands for a peer: the cheapest that is good everywhere, or good on one workload."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.autoscaler.jobs import Job, Result
@@ -17,9 +17,8 @@ class Knob(NamedTuple):
     is_good: bool
 
 
-def choose_knob(values: Iterable[float], results: Callable[[float], Collection[Result]]) -> Knob:
+def choose_knob(found: Mapping[float, Collection[Result]]) -> Knob:
     """Return the cheapest value that reaches the bar on all workloads, or else the one that comes nearest."""
-    found = {value: results(value) for value in values}
     good = {value: average(each) for value, each in found.items() if attain(each) >= BAR}
     if good:
         return Knob(min(good, key=good.__getitem__), is_good=True)
@@ -34,6 +33,19 @@ def attain(results: Collection[Result]) -> float:
 def average(results: Collection[Result]) -> float:
     """Return the replicas on average, with each workload weighing alike."""
     return sum(result.average_replicas for result in results) / len(results)
+
+
+def list_tried(
+    tuning: Mapping[Job, Result], policy: str, names: Collection[str]
+) -> dict[float, list[Result]]:
+    """Return what each value of a peer gave that was tried on all of these workloads."""
+    values = {job.knob for job in tuning if job.policy == policy}
+    jobs = {value: [Job(name, policy, value, "tune") for name in names] for value in values}
+    return {
+        value: [tuning[job] for job in tried]
+        for value, tried in jobs.items()
+        if tried and all(job in tuning for job in tried)
+    }
 
 
 def list_tuning(values: Mapping[str, Sequence[float]], names: Collection[str]) -> list[Job]:

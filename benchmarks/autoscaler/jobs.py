@@ -18,6 +18,8 @@ from millrace_operator.autoscale.simulate.workloads import OUTAGE_SECONDS, TRACE
 SHORT_SECONDS = 600.0
 TUNED_SECONDS = 43_200.0
 """Of a day, from its night to its peak: a knob is chosen by half of it."""
+REFILL_SECONDS = 120.0
+"""Rates look a minute back, or four scrapes of 30 s."""
 SEEDS = {"tune": 1, "report": 2}
 
 Part = Literal["tune", "report"]
@@ -46,8 +48,11 @@ class Result(NamedTuple):
     average_replicas: float
     reversals: int
     num_unanswered: int
+    """Taken by a replica, and ended without an answer."""
+    num_refused: int
+    """That came while no replica was ready."""
     num_downs_at_peak: int
-    """Steps down in the ten minutes of a fault."""
+    """Steps down in the ten minutes of a fault, and in the time after it in which windows refill."""
     seconds: float
 
 
@@ -101,12 +106,14 @@ def _find_scraping(workload: Workload, job: Job) -> Scraping:
 
 
 def _measure(workload: Workload, run: Run) -> Result:
-    begin, end = workload.peak_at - OUTAGE_SECONDS / 2, workload.peak_at + OUTAGE_SECONDS / 2
+    begin = workload.peak_at - OUTAGE_SECONDS / 2
+    end = begin + OUTAGE_SECONDS + REFILL_SECONDS
     return Result(
         run.attainment(workload.objectives),
         run.average_replicas,
         run.count_reversals(),
         run.num_arrived - run.num_refused - len(run.answers),
+        run.num_refused,
         sum(
             other.choice.replicas < one.choice.replicas and begin <= other.at < end
             for one, other in pairwise(run.moments)

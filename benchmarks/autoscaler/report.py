@@ -129,6 +129,7 @@ def _endure(outcome: Outcome) -> dict[str, Any]:
         "attainment_lost_scrape": lose({}, {"scrape": SLOW_SCRAPE}),
         "scale_downs_in_faults": sum(result.num_downs_at_peak for job, result in ours.items() if job.fault),
         "killed_requests": sum(result.num_unanswered for result in ours.values()),
+        "refused_requests": sum(result.num_refused for result in ours.values()),
     }
 
 
@@ -214,7 +215,8 @@ def render_sweeps(tuning: Mapping[Job, Result]) -> list[str]:
     names = sorted({job.workload for job in tuning})
     lines = [f"{'sweep':36} " + " ".join(f"{name:>13}" for name in names)]
     for policy, value in sorted({(job.policy, job.knob) for job in tuning}):
-        cells = [_render_result(tuning[Job(name, policy, value, "tune")]) for name in names]
+        found = [tuning.get(Job(name, policy, value, "tune")) for name in names]
+        cells = [_render_result(result) if result else " " * 13 for result in found]
         lines.append(f"{policy:18} {PEERS[policy].knob} {value:g}".ljust(36) + " " + " ".join(cells))
     return lines
 

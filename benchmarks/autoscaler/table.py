@@ -27,7 +27,7 @@ def _render_row(run: Run, policy: str) -> str:
     peer = run["peers"].get(policy)
     knob, told = (peer["knob"], f"{PEERS[policy].knob} {peer['knob']:g}") if peer else (0.0, "")
     if peer and not peer["reaches_the_bar"]:
-        told += " (none keeps 99 %)"
+        told += " (none tried keeps 99 %)"
     cells = [_render_cell(_find(run, policy, knob, name)) for name in run["workloads"]]
     return f"| {policy} | {told} | {' | '.join(cells)} |"
 

@@ -28,7 +28,7 @@ from millrace_operator.autoscale.simulate.policies.contestants import (
 from millrace_operator.autoscale.simulate.workloads import ramp
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 
-GOOD = Result(1.0, 8.0, 2, 0, 0, 86_400.0)
+GOOD = Result(1.0, 8.0, 2, 0, 0, 0, 86_400.0)
 
 
 def results(*pairs: tuple[float, float]) -> list[Result]:
@@ -45,12 +45,12 @@ def test_the_cheapest_knob_that_is_good_everywhere_is_chosen() -> None:
         2.0: results((1.0, 7.0), (0.99, 7.0)),
         3.0: results((1.0, 5.0), (0.98, 5.0)),
     }
-    assert choose_knob(found, found.__getitem__) == Knob(2.0, is_good=True)
+    assert choose_knob(found) == Knob(2.0, is_good=True)
 
 
 def test_without_a_good_knob_the_one_that_comes_nearest_on_its_worst_workload_stands() -> None:
     found = {1.0: results((0.9, 9.0), (0.9, 9.0)), 2.0: results((1.0, 9.0), (0.8, 9.0))}
-    assert choose_knob(found, found.__getitem__) == Knob(1.0, is_good=False)
+    assert choose_knob(found) == Knob(1.0, is_good=False)
 
 
 def fill_outcome(names: tuple[str, ...] = ("W1", "W4")) -> Outcome:

@@ -26,6 +26,8 @@ from millrace_runtime.contract import ANSWER_BUCKETS
 
 LEAST_KEPT_SECONDS = 120.0
 SCRAPES_KEPT = 8
+SCRAPES_BEYOND = 2
+"""Kept beyond what a window asks for."""
 """Of a target, at least: more than any window holds."""
 KEY = ServiceKey("simulated", "service")
 FULL = "the cluster is full"
@@ -61,13 +63,16 @@ class Scraping:
 class Prometheus:
     """Keeps a few minutes of samples of one service, and says what they tell."""
 
-    def __init__(self, agenda: Agenda, service: Service, scraping: Scraping, seed: int) -> None:
+    def __init__(
+        self, agenda: Agenda, service: Service, scraping: Scraping, seed: int, longest_window: float = 0.0
+    ) -> None:
         self._agenda = agenda
         self._service = service
         self._scraping = scraping
         self._rng = random.Random(seed)  # noqa: S311  a simulation
         self._jitter_rng = random.Random(seed + 1)  # noqa: S311  a simulation
-        self._keep_seconds = max(LEAST_KEPT_SECONDS, SCRAPES_KEPT * scraping.interval_seconds)
+        asked = longest_window + SCRAPES_BEYOND * scraping.interval_seconds
+        self._keep_seconds = max(LEAST_KEPT_SECONDS, SCRAPES_KEPT * scraping.interval_seconds, asked)
         self._gateway = Series(self._keep_seconds)
         self._targets: dict[Pod, Series] = {}
         self._sightings = NEVER_SEEN

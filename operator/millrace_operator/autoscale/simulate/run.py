@@ -146,7 +146,8 @@ def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds:
         drain_seconds=setting.drain_seconds,
     )
     service.start(setting.initial_replicas)
-    prometheus = Prometheus(agenda, service, setting.scraping, setting.seed + 1)
+    longest = max(scaler.windows.rate, scaler.windows.latency)
+    prometheus = Prometheus(agenda, service, setting.scraping, setting.seed + 1, longest)
     requests, coming = iter(load), deque[Request]()
 
     def arrive() -> None:
@@ -159,7 +160,6 @@ def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds:
             agenda.add(request.at, arrive)
 
     def tick() -> None:
-        service.remove_drained()
         signals = prometheus.observe(setting.objectives, scaler.windows)
         choice = scaler.choose(signals, agenda.now)
         service.settle()

@@ -79,6 +79,7 @@ class Service:
         self._num_rollouts = 0
         self._is_replacing = False
         """Whether the rollout found no room for one pod more, so that old ones make room for new ones."""
+        self._is_any_draining = False
         self._settled_at = 0.0
 
     @property
@@ -105,7 +106,7 @@ class Service:
         """Create pods, or let the ones with the least to do finish and go."""
         self.desired = count
         self._converge()
-        self.remove_drained()
+        self._remove_drained()
 
     def submit(self, request: Request) -> None:
         """Send a request to a replica. The gateway holds none: without a ready replica it is refused."""
@@ -126,8 +127,13 @@ class Service:
         share = max(age / SLOW_START_SECONDS, LEAST_SHARE) if age < SLOW_START_SECONDS else 1.0
         return (pod.engine.num_in_flight + 1) / share
 
-    def remove_drained(self) -> None:
-        """Let pods go that have finished what they had."""
+    def _note_answer(self, answer: Answer) -> None:
+        self._on_answer(answer)
+        if self._is_any_draining:
+            self._agenda.add(self._agenda.now, self._remove_drained)
+
+    def _remove_drained(self) -> None:
+        """Let pods go that have finished what they had: at once, whenever a scaler looks again."""
         for pod in [pod for pod in self.pods if pod.is_draining and not pod.engine.num_in_flight]:
             self._remove(pod)
 
@@ -195,6 +201,7 @@ class Service:
         """Give a pod no more requests, and some time for those that it has."""
         pod.is_draining = True
         self._refresh()
+        self._agenda.add(self._agenda.now, self._remove_drained)
         self._agenda.add(self._agenda.now + self._drain_seconds, lambda: self._remove(pod))
 
     def _remove(self, pod: Pod) -> None:
@@ -210,6 +217,7 @@ class Service:
         self._place_pending()
 
     def _refresh(self) -> None:
+        self._is_any_draining = any(pod.is_draining for pod in self.pods)
         self.ready = [pod for pod in self.pods if pod.ready_at is not None and not pod.is_draining]
 
     def _place_pending(self) -> None:
@@ -243,4 +251,4 @@ class Service:
 
     def _create_engine(self, hardware: Hardware, *, is_warm: bool) -> Engine:
         rng = random.Random(self._rng.random())  # noqa: S311  a simulation
-        return Engine(self._agenda, hardware, rng, self._on_answer, is_warm=is_warm)
+        return Engine(self._agenda, hardware, rng, self._note_answer, is_warm=is_warm)

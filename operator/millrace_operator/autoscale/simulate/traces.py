@@ -17,6 +17,10 @@ from millrace_operator.autoscale.simulate.load import Request
 
 AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
 OUR_HEAD = "seconds,prompt_tokens,generation_tokens"
+LATEST_SECONDS = 1e11
+"""Since 1970 that is the year 5138, so a larger figure is in milliseconds or less."""
+LONGEST_SECONDS = 60 * 86_400.0
+"""Two months. A longer log is one whose times are no seconds."""
 COPIES_WITHIN_SECONDS = 5.0
 """Shorter than any window of an autoscaler: a burst is no flatter when it is scaled."""
 
@@ -70,6 +74,11 @@ def _read(lines: Iterable[str], first_number: int, kind: _Format) -> Iterator[Re
         if row.seconds - begin < before:
             raise TraceError(f"line {number} is earlier than the one before; sort the lines by time")
         before = row.seconds - begin
+        if before > LONGEST_SECONDS:
+            raise TraceError(
+                f"line {number} is {before / 86_400:.0f} days after the first; write times in seconds, "
+                f"and at most {LONGEST_SECONDS / 86_400:.0f} days of them"
+            )
         yield Request(before, row.prompt_tokens, row.generation_tokens)
 
 
@@ -82,6 +91,8 @@ def _parse(number: int, line: str, kind: _Format) -> _Row:
         raise TraceError(f'line {number} is "{line[:60]}"; write 1 token or more for prompt and answer')
     if not abs(row.seconds) < float("inf"):
         raise TraceError(f'line {number} is "{line[:60]}"; write a finite time')
+    if abs(row.seconds) > LATEST_SECONDS:
+        raise TraceError(f'line {number} is "{line[:60]}"; write seconds, not milliseconds or less')
     return row
 
 

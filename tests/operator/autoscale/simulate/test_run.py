@@ -72,6 +72,13 @@ def test_a_replica_that_goes_finishes_what_it_has_and_is_paid_for_until_then() -
     assert 3 * 300 + 300 < done.pod_seconds < 3 * 300 + 300 + 2 * 60
 
 
+def test_what_a_replica_costs_is_no_matter_of_how_often_its_scaler_looks() -> None:
+    """One that looks every three minutes paid for drained replicas until its next look."""
+    counts = {180.0: 3, 1e9: 1}
+    often, seldom = (run(Planned(counts, tick), rate=8.0, initial_replicas=3) for tick in (2.0, 180.0))
+    assert seldom.pod_seconds == pytest.approx(often.pod_seconds, abs=10)
+
+
 def test_while_no_replica_is_ready_requests_are_refused_and_count_as_missed() -> None:
     done = run(Planned({1e9: 1}), initial_replicas=0)
     assert done.num_refused > 100

@@ -101,3 +101,18 @@ def test_what_can_be_neither_scaled_nor_cut_is_refused() -> None:
         list(scale([], 0, seed=1))
     with pytest.raises(TraceError, match="from 5 s to 5 s; write an end after"):
         list(part([], 5, 5))
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ((1_700_000_000_000, 1_700_000_800_000), "write seconds, not milliseconds"),
+        ((1_700_000_000_000_000, 1_700_000_800_000_000), "write seconds, not milliseconds"),
+        ((1_700_000_000, 1_700_000_000 + 61 * 86_400), "61 days after the first"),
+    ],
+)
+def test_times_that_are_no_seconds_are_refused(times: tuple[int, ...], words: str) -> None:
+    """Else `simulate` would run for weeks of virtual time, or fill the memory with minutes."""
+    lines = [OUR_HEAD, *[f"{at},10,10" for at in times]]
+    with pytest.raises(TraceError, match=words):
+        list(read_lines(lines))

@@ -21,7 +21,7 @@ from millrace_operator.autoscale.simulate.scalers import Static
 from millrace_operator.autoscale.simulate.workloads import Workload
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
-SHARES = (0.99, 0.992, 0.994, 0.996, 0.998, 0.9995)
+SHARES = (0.8, 0.9, 0.96, 0.98, 0.985, 0.99, 0.992, 0.994, 0.996, 0.998, 0.9995)
 """That are planned for; the cheapest plan that reaches the bar counts."""
 BAR = 0.99
 """Of all requests, to be in time."""

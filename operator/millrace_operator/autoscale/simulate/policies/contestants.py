@@ -15,6 +15,7 @@ from millrace_operator.autoscale.simulate.policies.keda import Keda
 from millrace_operator.autoscale.simulate.policies.knative import Knative
 from millrace_operator.autoscale.simulate.policies.kubeai import KubeAI
 from millrace_operator.autoscale.simulate.policies.llmd import LlmD, watch
+from millrace_operator.autoscale.simulate.policies.through_hpa import ThroughHpa
 from millrace_operator.autoscale.simulate.policies.wva import Wva
 from millrace_operator.autoscale.simulate.run import Run, Scaler, Setting
 from millrace_operator.autoscale.simulate.scalers import Ours, Static
@@ -42,6 +43,8 @@ class Contestant:
     build: Build = field(repr=False)
     watch: Callable[[tuple[Objective, ...]], tuple[Objective, ...]] = _watch_as_is
     """Which percentiles it asks for, where they are not the objectives' own."""
+    is_whole: bool = False
+    """Whether its knob is a whole number."""
 
     def play(self, workload: Workload, knob: float, setting: Setting) -> Run:
         """Simulate it. A count that never changes is there from the beginning."""
@@ -63,7 +66,7 @@ IN_FLIGHT = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 """Replicas hold 24 to 90 requests at their limit."""
 
 PEERS: dict[str, Contestant] = {
-    STATIC: Contestant("replicas", 12, (8, 10, 11, 12, 13, 14, 16), _build_static),
+    STATIC: Contestant("replicas", 12, (8, 10, 11, 12, 13, 14, 16), _build_static, is_whole=True),
     "hpa-in-flight": Contestant(
         "target", 64, IN_FLIGHT, lambda load, knob, windows: HpaInFlight(_bound(load), knob, windows)
     ),
@@ -89,13 +92,15 @@ PEERS: dict[str, Contestant] = {
         "up",
         0.85,
         (0.25, 0.4, 0.55, 0.7, 0.85),
-        lambda load, knob, windows: Wva(_bound(load), knob, windows),
+        lambda load, knob, windows: ThroughHpa(_bound(load), Wva(_bound(load), knob, windows)),
     ),
     "wva-inferno": Contestant(
         "part",
         1.0,
         (0.35, 0.45, 0.55, 0.7, 1.0),
-        lambda load, knob, windows: Inferno(_bound(load), load.objectives, knob, windows),
+        lambda load, knob, windows: ThroughHpa(
+            _bound(load), Inferno(_bound(load), load.objectives, knob, windows)
+        ),
     ),
     "dynamo-throughput": Contestant(
         "factor",

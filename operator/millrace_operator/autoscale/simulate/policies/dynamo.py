@@ -1,9 +1,10 @@
 """NVIDIA Dynamo's planner, in its throughput mode and its load mode, for replicas that do both phases.
 
-Throughput mode, every 180 s: the last interval's load again, over what a replica's profile says it computes:
-prompts at full speed, and tokens in the largest batch that keeps the target per token at the mean context.
-The profile is the true hardware, as a measurement before deployment has it; the target per token is divided
-by how much slower steps are than the profile says. Both needs are added: one replica does both.
+Throughput mode, every 180 s: the last interval's load again (its predictor `constant`; others fit a series),
+over what a replica's profile says it computes: prompts at full speed, and tokens in the largest batch that
+keeps the target per token at the mean context. The profile is the true hardware, as a measurement before
+deployment has it; the target per token is divided by how much slower steps are than the profile says. Both
+needs are added: one replica does both.
 
 Load mode, every 5 s: one replica more when every replica is beyond a target, one less when every one is below
 a part of them. What a replica's latencies are follows from its steps and its queue. It knows the time to the
@@ -11,6 +12,7 @@ first token and the time per token, and holds where neither has a target.
 """
 
 import math
+from dataclasses import replace
 
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
@@ -20,8 +22,7 @@ from millrace_operator.autoscale.simulate.policies.fit import Fit
 from millrace_operator.autoscale.simulate.run import Choice
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
-RATE_SECONDS = 120.0
-"""Of its interval of 180 s, as much as the simulated Prometheus keeps."""
+INTERVAL_SECONDS = 180.0
 
 
 def find_target(objectives: tuple[Objective, ...], metric: LatencyMetric) -> float:
@@ -32,7 +33,7 @@ def find_target(objectives: tuple[Objective, ...], metric: LatencyMetric) -> flo
 class DynamoThroughput:
     """Multiplies the load by a factor that Dynamo lacks: without one there is nothing to tune."""
 
-    tick_seconds = 180.0
+    tick_seconds = INTERVAL_SECONDS
 
     def __init__(
         self,
@@ -43,9 +44,7 @@ class DynamoThroughput:
         windows: Windows = DEFAULT_WINDOWS,
     ) -> None:
         check_knob("factor", factor)
-        self.windows = Windows(
-            max(windows.rate, RATE_SECONDS), windows.recent, windows.latency, windows.max_age
-        )
+        self.windows = replace(windows, rate=max(windows.rate, INTERVAL_SECONDS))
         self._bounds = bounds
         self._target = find_target(objectives, "TimePerOutputToken")
         self._profile = profile

@@ -1,7 +1,9 @@
-"""KEDA on requests in flight: the HorizontalPodAutoscaler, fed with a value that is asked for every 30 s.
+"""KEDA on requests in flight: the HorizontalPodAutoscaler, fed with a value of the whole service.
 
-A query that fails holds the count. One with an empty answer counts as zero, which is KEDA's default. Its
-cooldown of 300 s concerns the step from one replica to none, which no service here may take.
+It is asked for at every sync: KEDA's `pollingInterval` of 30 s concerns the step from none to one, unless
+`useCachedMetrics` is set. A query that fails holds the count. One with an empty answer counts as zero, which
+is KEDA's default. Its cooldown of 300 s concerns the step from one replica to none, which no service here may
+take.
 """
 
 from millrace_operator.autoscale.observation import Signals
@@ -10,8 +12,6 @@ from millrace_operator.autoscale.simulate.policies.bounds import Bounds, check_k
 from millrace_operator.autoscale.simulate.policies.hpa import SYNC_SECONDS, Behaviour, recommend_by_total
 from millrace_operator.autoscale.simulate.run import Choice
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
-
-POLL_SECONDS = 30.0
 
 
 class Keda:
@@ -24,16 +24,11 @@ class Keda:
         self.windows = windows
         self._target = target
         self._behaviour = Behaviour(bounds)
-        self._polled_at = float("-inf")
-        self._value: float | None = None
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Ask every 30 s, and follow the last answer."""
-        if now - self._polled_at >= POLL_SECONDS:
-            self._polled_at = now
-            self._value = None if EVERYTHING in signals.rejected else sum(signals.in_flight.values())
-        if self._value is None:
+        """Hold where the query failed."""
+        if EVERYTHING in signals.rejected:
             return Choice(signals.fleet.current, "the query failed")
-        current = signals.fleet.current
-        wanted = recommend_by_total(self._value, current, self._target)
-        return Choice(self._behaviour.follow(current, wanted, now), f"{self._value:g} in flight")
+        current, value = signals.fleet.current, sum(signals.in_flight.values())
+        wanted = recommend_by_total(value, current, self._target)
+        return Choice(self._behaviour.follow(current, wanted, now), f"{value:g} in flight")

@@ -82,8 +82,8 @@ def test_hpa_on_the_queue_sees_no_load_until_somebody_waits() -> None:
     assert play(HpaQueue(BOUNDS, 5.0), [0.0] * 21, replicas=2, queued=True) == [2] * 20 + [1]
 
 
-def test_keda_follows_the_answer_of_its_last_poll_and_takes_emptiness_for_zero() -> None:
-    assert play(Keda(BOUNDS, 10.0), [20, 60, 60, 60], replicas=2) == [2, 2, 6, 6]
+def test_keda_asks_at_every_sync_holds_what_fails_and_takes_emptiness_for_zero() -> None:
+    assert play(Keda(BOUNDS, 10.0), [20, 60, 60, 60], replicas=2) == [2, 6, 6, 6]
     assert play(Keda(BOUNDS, 10.0), [20, None, None, None, 20], replicas=2) == [2] * 5
     empty = make_signals(2, 2, rejected={"running": "no samples"})
     keda = Keda(BOUNDS, 10.0)
