@@ -76,7 +76,7 @@ def _list_inputs(facts: Facts) -> Iterator[str]:
     if states.get("unschedulableMessage"):
         yield f"  {'scheduler':<12} {states['unschedulableMessage']}"
     for one in facts.evidence.get("rejected", []):
-        yield f"  REJECTED {one['signal']}: {one['reason']}"
+        yield f"  REJECTED {one.get('signal', '?')}: {one.get('reason', 'unknown')}"
 
 
 def _list_cautions(facts: Facts) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _list_objectives(facts: Facts) -> Iterator[str]:
         told = "not measured" if measured is None else show_latency(measured)
         samples = one.get("samples")
         yield (
-            f"OBJECTIVE {name_objective(one['metric'], one['percentile'])} {one['state']} "
+            f"OBJECTIVE {name_objective(one['metric'], one['percentile'])} {one.get('state', '?')} "
             f"for {facts.age(one.get('since')) or '?'}: {told}, "
             f"target {show_latency(parse_number(one.get('targetSeconds')))}, "
             f"{'unknown' if samples is None else samples} requests{_describe_budget(one)}"

@@ -54,7 +54,8 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
         if facts.ready == 0 and desired == 0:
             yield f"kubectl scale infsvc {facts.name} --replicas=1"
         return
-    if facts.pin is not None:
+    is_urgent = is_missing or (facts.is_blind and not facts.is_just_blind)
+    if facts.pin is not None and not (is_urgent and _is_pin_enough(facts)):
         yield f"kubectl millrace unpin {facts.name}"
         return
     if facts.mode == "DryRun" and facts.scaling.get("recommendedReplicas", desired) != desired:
@@ -65,9 +66,14 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
     if facts.reason == "Learning":
         yield WAIT_FOR_LOAD
     is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
-    is_urgent = is_missing or (facts.is_blind and not facts.is_just_blind)
     states = facts.evidence.get("replicas") or {}
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
-        yield from [WAIT_FOR_REPLICAS] if not states or states["starting"] else []
+        yield from [WAIT_FOR_REPLICAS] if not states or states.get("starting", 1) else []
     elif is_urgent and desired is not None and desired < facts.most:
         yield f"kubectl millrace pin {facts.name} {desired + 1} --for 1h"
+
+
+def _is_pin_enough(facts: Facts) -> bool:
+    """Whether a pinned count is what the autoscaler would have at least, as far as it is known."""
+    recommended = facts.scaling.get("recommendedReplicas")
+    return recommended is None or facts.desired is None or recommended <= facts.desired

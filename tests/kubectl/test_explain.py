@@ -285,3 +285,37 @@ def test_no_text_of_the_cluster_steers_the_terminal(shop: Terminal, format_: str
 def test_no_refusal_of_the_cluster_steers_the_terminal(shop: Terminal) -> None:
     shop.refuse("error: \x1b[2Jit is forbidden")
     assert shop.run("explain", "chat").error == "kubectl millrace: kubectl says: error: [2Jit is forbidden\n"
+
+
+@pytest.mark.parametrize(("recommended", "ready"), [(4, 6), (None, 6), (9, 6), (4, 5)])
+def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
+    recommended: int | None, ready: int
+) -> None:
+    """What is told to do must not be what the line of a moment ago told to undo."""
+    service = copy.deepcopy(CASES["pinned"])
+    scaling = service["status"]["scaling"]
+    scaling["evidence"]["objectives"][0]["state"] = "Missed"
+    scaling["recommendedReplicas"] = recommended
+    service["status"]["readyReplicas"] = ready
+    scaling["evidence"]["replicas"] |= {"ready": ready, "starting": 6 - ready}
+    remedies = summarise(Facts(service, NOW)).remedies
+    if recommended == 9:
+        assert remedies == ("kubectl millrace unpin chat",)
+    elif ready < 6:
+        assert remedies == ("wait for the replicas that are not ready",)
+    else:
+        assert remedies == ("kubectl millrace pin chat 7 --for 1h",)
+
+
+def test_the_status_of_another_version_is_told_as_far_as_it_is_understood() -> None:
+    service = copy.deepcopy(CASES["missed-loading-pending"])
+    evidence = service["status"]["scaling"]["evidence"]
+    for one in evidence["objectives"]:
+        del one["state"]
+    del evidence["replicas"]["starting"]
+    evidence["rejected"] = [{"signal": "arrivals"}]
+    evidence["arrivalsPerSecond"] = "NaN"
+    evidence["oldestSampleAt"] = "yesterday"
+    told = say(service)
+    assert "nan" not in told
+    assert "REJECTED arrivals: unknown" in told

@@ -59,8 +59,11 @@ def render_time(now: float) -> str:
 
 
 def parse_time(text: str | None) -> float | None:
-    """Return the seconds since 1970 of an API time, or None when there is none."""
-    return None if not text else datetime.fromisoformat(text).timestamp()
+    """Return the seconds since 1970 of an API time; None where there is none, or one of another form."""
+    try:
+        return None if not text else datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
 
 
 def merge_conditions(

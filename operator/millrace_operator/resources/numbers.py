@@ -20,6 +20,7 @@ def render_number(value: float | None) -> str | None:
 def parse_number(text: str | None) -> float | None:
     """Return a figure as a number; None where there is none, or one of another form."""
     try:
-        return None if text is None else float(text)
+        number = math.nan if text is None else float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
