@@ -220,7 +220,7 @@ class EngineClient:
     def _note_begun(self, sequence_ids: list[int], now: float) -> None:
         for sequence_id in sequence_ids:
             stream = self._streams.get(sequence_id)
-            if stream is not None:  # else aborted, and counted already
+            if stream is not None:  # else its client left while this message came: it counts nowhere
                 stream.note_begun(now)
 
     def _deliver(self, outputs: list[SequenceOutput], now: float) -> None:
