@@ -39,8 +39,8 @@ from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Con
 DRAWN = ("W1", "W4", "W5", "W6")
 RECORDED = {"W2": "AzureLLMInferenceTrace_conv.csv", "W3": "AzureLLMInferenceTrace_code.csv"}
 USUAL = ("W1", "W2", "W3", "W4", "W5")
-REFINEMENTS = 3
-"""Times that each knob's best value is looked for more closely."""
+REFINEMENTS = 2
+"""Looks for each knob's best value: to a quarter of what lies between two values of its grid."""
 
 
 class Comparison(NamedTuple):
