@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -31,6 +32,8 @@ from millrace_runtime import contract
 from millrace_runtime.listener import parse_port, read_bind_address
 
 Parsed = TypeVar("Parsed")
+LONGEST_TICK = 5.0
+"""Seconds. How often replicas are scraped is seen by looking: slow looks would pass for slow scrapes."""
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_URL = "http://prometheus-operated.monitoring.svc:9090"
 """The Service that prometheus-operator makes, in the namespace that most people give it."""
@@ -152,10 +155,11 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 when it cannot begin."""
     arguments = build_parser().parse_args(argv)
-    if min(arguments.tick_seconds, arguments.scale_down_window_seconds) <= 0 or arguments.workers < 1:
+    is_paced = 0 < arguments.tick_seconds <= LONGEST_TICK
+    if not is_paced or not 0 < arguments.scale_down_window_seconds < math.inf or arguments.workers < 1:
         sys.stderr.write(
-            "millrace operator: write --tick-seconds above 0, --scale-down-window-seconds above 0 "
-            "and --workers of at least 1\n"
+            f"millrace operator: write --tick-seconds above 0 and up to {LONGEST_TICK:g}, "
+            "--scale-down-window-seconds above 0 and --workers of at least 1\n"
         )
         return contract.EXIT_BAD_USAGE
     try:

@@ -12,7 +12,15 @@ def test_every_flag_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "argv", [["--tick-seconds", "0"], ["--scale-down-window-seconds", "0"], ["--workers", "0"]]
+    "argv",
+    [
+        ["--tick-seconds", "0"],
+        ["--tick-seconds", "5.1"],
+        ["--tick-seconds", "nan"],
+        ["--scale-down-window-seconds", "0"],
+        ["--scale-down-window-seconds", "inf"],
+        ["--workers", "0"],
+    ],
 )
 def test_values_that_cannot_be_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 64
