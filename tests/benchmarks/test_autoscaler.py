@@ -28,6 +28,7 @@ from millrace_operator.autoscale.simulate.policies.contestants import (
 from millrace_operator.autoscale.simulate.workloads import ramp
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 
+ROOT = Path(__file__).parents[2]
 GOOD = Result(1.0, 8.0, 2, 0, 0, 0, 86_400.0)
 
 
@@ -201,3 +202,13 @@ def test_a_short_run_prints_a_table_and_one_json_line(
     assert result["peers"].keys() == PEERS.keys()
     assert any(line.startswith("millrace ") for line in lines)
     assert len(result["sweeps"]) == 2 * len(PEERS)
+
+
+def test_the_committed_comparison_is_of_an_autoscaler_like_the_present_one() -> None:
+    """The ramp alone, which takes seconds. If it fails, `make bench-autoscaler` is to be run anew."""
+    run = json.loads((ROOT / "benchmarks" / "results" / "autoscaler.json").read_text())
+    usual = {"policy": OURS, "workload": "W1", "cold_start": None, "scrape": 5.0, "fault": ""}
+    committed = next(one for one in run["runs"] if usual.items() <= one.items())
+    present = Bench(None, is_short=False).run(Job("W1", OURS))
+    assert present.attainment == pytest.approx(committed["attainment"], abs=0.002)
+    assert present.average_replicas == pytest.approx(committed["average_replicas"], rel=0.05)
