@@ -75,6 +75,8 @@ def parse_samples(body: Any) -> list[Sample]:
     if not isinstance(body, dict) or body.get("status") != "success":
         reason = body.get("error", "no reason given") if isinstance(body, dict) else "not a JSON object"
         raise SignalError(f"Prometheus refused the query: {reason}")
+    if body.get("isPartial") is True:
+        raise SignalError("what answers as Prometheus answered from a part of its stores only")
     try:
         series = [
             Sample({name: str(text) for name, text in item["metric"].items()}, float(item["value"][1]))

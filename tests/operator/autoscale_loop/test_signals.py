@@ -36,13 +36,16 @@ class FakePrometheus:
     def __init__(self, body: Any = GOOD) -> None:
         self._body = body
         self.asked: list[str] = []
+        self.forms: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.others: dict[str, Callable[[], web.Response]] = {}
         self.delays: dict[str, float] = {}
 
     async def answer(self, request: web.Request) -> web.Response:
-        query = str((await request.post())["query"])
+        form = await request.post()
+        query = str(form["query"])
         self.asked.append(query)
+        self.forms.append(dict(form))
         self.headers.append(request.headers)
         for part, seconds in self.delays.items():
             await asyncio.sleep(seconds if part in query else 0.0)
@@ -118,6 +121,16 @@ async def test_a_question_that_fails_leaves_the_signals_of_the_others(part: str,
     assert "too many samples" in reading.unknown[lost]
     assert not reading.unknown.keys() & ({"waiting", "received", TTFT.name} - {lost})
     assert CHAT in reading.series
+
+
+async def test_a_part_of_the_truth_is_none() -> None:
+    """A store that speaks for several answers from those that it reaches, unless it is told not to."""
+    fake = FakePrometheus()
+    async with fake.serving() as url:
+        await ask(url)
+    assert {form["partial_response"] for form in fake.forms} == {"false"}  # Thanos
+    assert {form["deny_partial_response"] for form in fake.forms} == {"1"}  # VictoriaMetrics
+    assert "a part of its stores" in await fail(FakePrometheus({**GOOD, "isPartial": True}))
 
 
 async def test_a_slow_question_leaves_the_signals_of_the_others() -> None:
