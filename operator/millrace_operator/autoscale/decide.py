@@ -83,7 +83,7 @@ def _spend(situation: Situation) -> Memory:
     """Return the memory with what the present replicas alone have spent of each objective's error budget."""
     memory, spent = situation.memory, {}
     if situation.is_settled:
-        spent = spend(memory.spent, situation.signals.latencies, situation.policy.tick_seconds)
+        spent = spend(memory.spent, situation.present_latencies, situation.policy.tick_seconds)
     return replace(memory, spent=spent)
 
 
@@ -99,14 +99,19 @@ def _calibrate(situation: Situation) -> Memory:
     load = memory.correction * estimate.rate
     serving = len(situation.signals.fleet.ready)
     predicted = predict(estimate.replica, policy.objectives, load, max(serving, 1))
-    judged = memory.calibration.judge(situation.now, predicted, situation.signals.latencies, window)
+    judged = memory.calibration.judge(situation.now, predicted, situation.present_latencies, window)
     return replace(memory, calibration=judged)
 
 
 def _look_ahead(
     policy: Policy, signals: Signals, memory: Memory, replica: Replica | None, now: float
 ) -> Memory:
-    """Return the memory with the outlook after this look."""
+    """Return the memory with the outlook after this look.
+
+    While none is Ready that has served, clients try again and again: what arrives is no load to learn from.
+    """
+    if not signals.fleet.ready and memory.has_served:
+        return replace(memory, outlook=memory.outlook.without_pending())
     horizon = (memory.cold_start_seconds or policy.cold_start_seconds) + policy.tick_seconds
     arrivals = Arrivals(signals.arrivals_per_second, signals.recent_arrivals_per_second)
     stay = 0.0

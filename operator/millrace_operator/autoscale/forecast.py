@@ -24,8 +24,9 @@ more (some seeds, measured once by hand)."""
 LARGEST_ERROR = 4.0
 LEAST_RATE = 0.01
 NIGHT = 0.1
-"""Of the day's largest load. Less says nothing of how the day surprises."""
-DAY_SECONDS = 86_400.0
+"""Of the load in the day's busier hours. Less says nothing of how the day surprises."""
+RISE_SECONDS, FALL_SECONDS = 3600.0, 43_200.0
+"""In which that follows a load: a spike of minutes is no day, and a night does not make it forgotten."""
 PRECISION = 0.15
 """The standard deviation, as a part of the rate, to which the rate is averaged."""
 LONGEST_AVERAGE = 1200.0
@@ -109,7 +110,7 @@ class Outlook:
     stay_seconds: float = 0.0
     """How long a request stays in a replica; 0 while that is not known."""
     largest: float = 0.0
-    """The largest load of late; of one of yesterday two thirds are forgotten."""
+    """The load of the busier hours of the last day."""
     seen_at: float | None = None
     windows: Windows = field(default_factory=Windows)
     """Over which rates were counted."""
@@ -152,7 +153,7 @@ class Outlook:
         passed = 0.0 if self.seen_at is None else now - self.seen_at
         points = self._add_point(now, arrivals, windows)
         load = _approach(self.load, rate, passed, stay_seconds)
-        largest = max(load, self.largest * math.exp(-passed / DAY_SECONDS))
+        largest = _approach(self.largest, load, passed, RISE_SECONDS if load > self.largest else FALL_SECONDS)
         surprise = measure_surprise(points, windows.recent) if rate >= NIGHT * largest else None
         seen = Outlook(
             load=load,

@@ -24,6 +24,8 @@ LEAST_BETWEEN_DOUBTS = 50.0
 """Windows of steps."""
 LARGEST_CHANGE = 10.0
 """How many times as slow or as fast other replicas are taken to be at once."""
+WINDOWS_OF_CHANGE = 5.0
+"""Windows of steps, of all replicas, of which the median tells that. One may be odd, and two overlap it."""
 RIDGE = 1e-3
 """Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts. The ramp of
 `tests/operator/autoscale/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
@@ -59,8 +61,8 @@ class LatencyModel:
     coefficients: Row = field(default=(0.0, 0.0, 0.0))
     distrusted_at: float = -math.inf
     """How many samples there were when it was distrusted last."""
-    is_doubted: bool = False
-    """Whether it has seen nothing since it was distrusted."""
+    changes: tuple[tuple[float, float], ...] | None = None
+    """While it is distrusted: how many times as long as it says steps took, and in which part of a window."""
 
     @classmethod
     def restore(
@@ -114,10 +116,10 @@ class LatencyModel:
         """Return the same model with so little behind it that a few samples of another kind replace it."""
         if self.num_samples - self.distrusted_at < LEAST_BETWEEN_DOUBTS:
             # Several changes in turn would lose what no load between them has taught anew.
-            return replace(self, is_doubted=True)
+            return replace(self, changes=())
         gram = tuple(tuple(KEPT_IN_DOUBT * value for value in row) for row in self.gram)
         moment = tuple(KEPT_IN_DOUBT * value for value in self.moment)
-        return replace(self, gram=gram, moment=moment, distrusted_at=self.num_samples, is_doubted=True)  # type: ignore[arg-type]
+        return replace(self, gram=gram, moment=moment, distrusted_at=self.num_samples, changes=())  # type: ignore[arg-type]
 
     def predict(self, tokens: float, context_tokens: float) -> float:
         """Seconds of a step."""
@@ -149,8 +151,8 @@ class LatencyModel:
         """
         if moments.num_steps < MIN_STEPS or moments.seconds <= 0:
             return self
-        if self.is_doubted:
-            return self._scale_to(moments).learn(moments, weight=weight, forgetting=forgetting)
+        if self.changes is not None:
+            return self._note_change(self.changes, moments, weight)
         error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
         known = self.relative_error
         if self.num_samples < LEAST_TO_JUDGE:
@@ -161,18 +163,26 @@ class LatencyModel:
             known += 0.15 * weight * (min(error, 2.0) - known)
         return self._absorb(moments, known, weight, weight * FORGETTING if forgetting is None else forgetting)
 
-    def _scale_to(self, moments: StepMoments) -> "LatencyModel":
-        """Return a model of replicas that are as much slower or faster in every step as they are in this one.
+    def _note_change(
+        self, changes: tuple[tuple[float, float], ...], moments: StepMoments, weight: float
+    ) -> "LatencyModel":
+        """Return the model with one more look at other replicas; after enough it is as slow as they are."""
+        known = self.predict(moments.tokens, moments.context_tokens)
+        ratio = moments.seconds / known if known > 0 else 1.0
+        changes = (*changes, (min(max(ratio, 1 / LARGEST_CHANGE), LARGEST_CHANGE), weight))
+        if sum(part for _, part in changes) < WINDOWS_OF_CHANGE:
+            return replace(self, changes=changes)
+        return self._scale(_find_median(changes))
+
+    def _scale(self, ratio: float) -> "LatencyModel":
+        """Return a model of replicas that take so many times as long in every step.
 
         Samples weigh by 1/seconds², so what is left of faster steps would outweigh those of slower ones.
         """
-        known = self.predict(moments.tokens, moments.context_tokens)
-        ratio = moments.seconds / known if known > 0 else 1.0
-        ratio = min(max(ratio, 1 / LARGEST_CHANGE), LARGEST_CHANGE)
         gram = tuple(tuple(value / ratio**2 for value in row) for row in self.gram)
         moment = tuple(value / ratio for value in self.moment)
         coefficients = tuple(value * ratio for value in self.coefficients)
-        return replace(self, gram=gram, moment=moment, coefficients=coefficients, is_doubted=False)  # type: ignore[arg-type]
+        return replace(self, gram=gram, moment=moment, coefficients=coefficients, changes=None)  # type: ignore[arg-type]
 
     def _trust(self, moments: StepMoments) -> float:
         """Return how much of a sample counts: less where it is far off, as while a replica warms up.
@@ -197,6 +207,16 @@ class LatencyModel:
         coefficients = _find_coefficients(gram, moment)
         num_samples = self.num_samples + weight
         return LatencyModel(gram, moment, num_samples, error, coefficients, self.distrusted_at)  # type: ignore[arg-type]
+
+
+def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
+    """Return the value at half of the weight."""
+    half, seen = sum(weight for _, weight in weighted) / 2, 0.0
+    for value, weight in sorted(weighted):
+        seen += weight
+        if seen >= half:
+            return value
+    return 1.0
 
 
 class _Normal(NamedTuple):

@@ -65,4 +65,4 @@ def read_lengths(counts: Mapping[float, float]) -> AnswerLengths | None:
         return None
     shares = (min(counts[bound] / total, 1.0) for bound in ANSWER_BUCKETS)
     rising = accumulate(shares, max)  # Prometheus extrapolates each bucket by itself
-    return AnswerLengths(tuple(rising), total)
+    return AnswerLengths(tuple(rising), min(total, ANSWERS_AVERAGED))

@@ -52,9 +52,11 @@ class Memory:
     ready_since: dict[str, float] = field(default_factory=dict)
     """Since when each pod that is Ready was seen to be. A container that begins anew is Ready anew."""
     unready_since: dict[str, float] = field(default_factory=dict)
-    """Since when each pod that is not Ready was seen not to be."""
+    """Since when each pod that is not Ready was seen not to be, but for moments in which it was."""
     started: frozenset[str] = frozenset()
     """The pods that exist and have been Ready."""
+    has_served: bool = False
+    """Whether any pod has been Ready since this began."""
     cadence: Cadence = field(default_factory=Cadence)
     learned: dict[str, float] = field(default_factory=dict)
     """When the model learned from each pod last."""
@@ -104,7 +106,6 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     """The memory after an observation: rates, request shape and what the model learned."""
     fleet = signals.fleet
     ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
-    starting = fleet.revisions.keys() - fleet.ready
     memory = _follow_revision(memory, fleet)
     warm = [] if fleet.is_mixed else _find_warm(signals, ready_since, policy, now)
     has_fallen = fleet.current < (memory.count or 0)
@@ -116,7 +117,8 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         lowered_at=now if has_fallen else memory.lowered_at,
         fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
         ready_since=ready_since,
-        unready_since={pod: memory.unready_since.get(pod, now) for pod in starting},
+        has_served=memory.has_served or bool(fleet.ready),
+        unready_since=_note_unready(memory, fleet, policy, now),
         started=(memory.started | fleet.ready) & fleet.revisions.keys(),
         unplaced=frozenset(fleet.unplaced),
         full_since=_find_full_since(memory, fleet, now),
@@ -134,6 +136,17 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
         cold_starts=_note_cold_starts(memory, fleet),
     )
+
+
+def _note_unready(memory: Memory, fleet: Fleet, policy: Policy, now: float) -> dict[str, float]:
+    """A pod that is Ready for less than a cold start, and then not, crashes again and again."""
+    least = memory.cold_start_seconds or policy.cold_start_seconds
+    kept = {
+        pod: at
+        for pod, at in memory.unready_since.items()
+        if pod in fleet.revisions and now - memory.ready_since.get(pod, now) < least
+    }
+    return dict.fromkeys(fleet.revisions.keys() - fleet.ready, now) | kept
 
 
 def _find_full_since(memory: Memory, fleet: Fleet, now: float) -> float | None:

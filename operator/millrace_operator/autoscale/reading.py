@@ -173,7 +173,7 @@ def read_signals(
     fresh = fresh & running.keys() & waiting.keys() if running and waiting else fresh
     usage = reader.by_pod("kv_usage", fresh)
     latencies = tuple(_read_latencies(reader, objectives))
-    is_load_known = bool(fresh) or not fleet.ready  # with none Ready all requests wait at the gateway
+    is_load_known = bool(fresh) or not fleet.ready  # with none Ready only the gateway knows
     unanswered = {each.name for each in objectives if not reader.is_answered(each.name)}
     return Signals(
         fleet=fleet,

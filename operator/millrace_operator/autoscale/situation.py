@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from millrace_operator.autoscale.capacity import Capacity, Demand, ease, find_count
 from millrace_operator.autoscale.memory import Memory
-from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import OF_ANSWERS, Objective, Policy
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
@@ -137,14 +137,23 @@ class Situation:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what is measured is of requests that came to the present replicas.
+        """Whether the present replicas have all served for as long as a measured percentile looks back."""
+        since = self.memory.settled_since
+        return since is not None and self.now - since >= self.policy.windows.latency
+
+    @property
+    def present_latencies(self) -> tuple[Latency, ...]:
+        """What is measured of requests that came to the present replicas, once they have settled.
 
         What is known only of a whole answer is counted when it ends, and so speaks of a while before.
         """
-        since, stay = self.memory.settled_since, 0.0
-        if any(objective.metric in OF_ANSWERS for objective in self.policy.objectives):
-            stay = self.memory.outlook.stay_seconds
-        return since is not None and self.now - since >= self.policy.windows.latency + stay
+        since, stay = self.memory.settled_since, self.memory.outlook.stay_seconds
+        if since is None or not self.is_settled:
+            return ()
+        is_later = self.now - since >= self.policy.windows.latency + stay
+        return tuple(
+            each for each in self.signals.latencies if is_later or each.objective.metric not in OF_ANSWERS
+        )
 
     @property
     def spent(self) -> tuple[str, ...]:

@@ -32,11 +32,6 @@ CREDENTIALS = {
 """What to do about the two answers that mean credentials."""
 
 
-WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
-"""Thanos and VictoriaMetrics then refuse what they can't answer whole. Else half of the replicas look silent,
-or their load gone. Prometheus knows neither word, and overlooks both."""
-
-
 class Prometheus:
     """A Prometheus, or what speaks as one, that can be asked."""
 
@@ -53,7 +48,7 @@ class Prometheus:
         try:
             async with self._session.post(
                 f"{url.rstrip('/')}/api/v1/query",
-                data={"query": query, "time": f"{at:.3f}", **WHOLE},
+                data={"query": query, "time": f"{at:.3f}"},
                 headers=self._access.headers(),
                 ssl=self._access.trust(),
                 timeout=aiohttp.ClientTimeout(total=self._timeout),

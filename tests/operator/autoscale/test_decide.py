@@ -408,15 +408,44 @@ def test_a_container_that_begins_anew_starts_and_is_not_stuck() -> None:
 
 
 def test_what_is_counted_when_answers_end_is_judged_an_answer_later() -> None:
-    for objective, waits in ((TTFT, 60.0), (TPOT, 100.0), (Objective("EndToEndLatency", 95, 60.0), 100.0)):
-        outlook = replace(CALM, stay_seconds=40.0)
-        memory = remembered(settled_since=0.0, outlook=outlook)
-        estimate = Estimate(1.0, None)
-        policy = replace(POLICY, objectives=(objective,))
-        settled = [
-            Situation(policy, seen(2, 1.0), memory, estimate, now).is_settled for now in (waits - 1.0, waits)
-        ]
-        assert settled == [False, True]
+    whole = Objective("EndToEndLatency", 95, 60.0)
+    signals = seen(2, 1.0, latencies=tuple(Latency(each, 0.05, 1000) for each in (TTFT, TPOT, whole)))
+    memory = remembered(settled_since=0.0, outlook=replace(CALM, stay_seconds=40.0))
+    for now, known in ((59.0, []), (60.0, [TTFT]), (99.0, [TTFT]), (100.0, [TTFT, TPOT, whole])):
+        situation = Situation(POLICY, signals, memory, Estimate(1.0, None), now)
+        assert [latency.objective for latency in situation.present_latencies] == known
+
+
+def test_a_replica_that_crashes_again_and_again_is_stuck_and_not_starting() -> None:
+    """Ready for a minute, and then not for six: the others are late meanwhile, and one more is asked for."""
+    memory = remembered(cold_starts=(200.0,) * 5, ready_since=dict.fromkeys(fleet(8).ready, -9e3))
+    late = (Latency(TTFT, 3.0, 300, Bracket(1.0, 1.0, 0.5, 0.5)),)
+    asked = []
+    for tick in range(1200):
+        ready = 8 if 2 * tick % 440 < 60 else 7
+        signals = seen(8, 2.0, latencies=late, waiting=2.0, fleet=fleet(8, ready), running=20.0)
+        decision, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        asked.append("feedback" in decision.candidates)
+    assert any(asked)
+
+
+def test_clients_that_try_again_while_none_is_ready_are_no_load_to_learn_from() -> None:
+    memory, desired = remembered(), []
+    for tick in range(120):
+        signals = seen(3, 4.0) if tick < 60 else seen(3, 60.0, fleet=fleet(3, 0), reporting=frozenset())
+        decision, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        desired.append(decision.desired)
+    assert max(desired) == 3
+    assert memory.outlook.load == pytest.approx(4.0)
+
+
+def test_a_service_that_begins_gets_what_its_load_needs_before_one_is_ready() -> None:
+    memory, count = remembered(prompt_tokens=40.0, generation_tokens=40.0), 1
+    for tick in range(20):
+        signals = seen(count, 8.0, fleet=fleet(count, 0), reporting=frozenset())
+        decision, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        count = decision.desired
+    assert count >= 3
 
 
 def test_replicas_that_start_leave_forecasts_to_be_judged() -> None:

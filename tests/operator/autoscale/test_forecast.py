@@ -71,6 +71,20 @@ def test_a_night_of_few_requests_forgets_nothing_of_the_day(per_second: float) -
     assert night.dispersion >= 0.9 * day.dispersion
 
 
+def test_a_spike_of_half_an_hour_makes_no_night_of_the_day_after() -> None:
+    """A load test: on and off, twenty times the usual load."""
+    outlook, now = Outlook(), 0.0
+    for tick in range(900):
+        outlook = look(outlook, now, 100.0 if tick // 45 % 2 else 1.0)
+        now += TICK
+    spiked = outlook
+    for _ in range(4 * 1800):
+        outlook = look(outlook, now, 5.0)
+        now += TICK
+    assert outlook.dispersion < 2.0
+    assert outlook.error.quantile < spiked.error.quantile - 1.0
+
+
 def test_forecasts_that_came_due_while_nothing_was_seen_are_not_judged_by_what_comes_later() -> None:
     outlook = Outlook()
     for tick in range(300):

@@ -85,11 +85,25 @@ def test_other_replicas_are_known_after_a_few_windows_of_theirs(times: float) ->
     rng, model = random.Random(1), fit(200, noise=0.02)
     for _ in range(2):  # a rollout, and another one before the first has taught anything
         model = model.distrust()
-    for _ in range(3):
+    for _ in range(6):
         moments = sample(rng, noise=0.02)
         model = model.learn(StepMoments("pod-0", times * moments.seconds, *list(vars(moments).values())[2:]))
     assert model.is_fitted
     assert model.predict(8, 4000) == pytest.approx(times * (ALPHA + BETA * 8 + GAMMA * 4000), rel=0.1)
+
+
+@pytest.mark.parametrize("odd", [0.1, 3.0, 10.0])
+@pytest.mark.parametrize("first", [True, False])
+def test_one_odd_window_after_a_rollout_changes_little(odd: float, *, first: bool) -> None:
+    """Such as a stall of a second among few steps. Windows of twenty seconds overlap, as they are read."""
+    rng, model = random.Random(1), fit(200, noise=0.02).distrust()
+    for tick in range(60):
+        moments = sample(rng, noise=0.02)
+        is_odd = tick < 10 if first else 15 <= tick < 25
+        seconds = moments.seconds * (odd if is_odd else 1.0)
+        weight = 0.1 if tick else 1.0
+        model = model.learn(StepMoments("pod-0", seconds, *list(vars(moments).values())[2:]), weight=weight)
+    assert model.predict(8, 4000) == pytest.approx(ALPHA + BETA * 8 + GAMMA * 4000, rel=0.25)
 
 
 def test_a_second_rollout_soon_after_the_first_is_followed_too() -> None:

@@ -74,6 +74,15 @@ def test_counts_by_bucket_become_parts() -> None:
     assert (read.shares, read.answers) == (pytest.approx(lengths.shares), 1000.0)
 
 
+def test_a_window_of_many_answers_counts_for_no_more_than_is_remembered() -> None:
+    """Else a record of what was learned could not be read again."""
+    read = read_lengths(
+        {bound: 2 * count for bound, count in count(measure(147, 0.86)).items()} | {math.inf: 1e6}
+    )
+    assert read is not None
+    assert read.answers == ANSWERS_AVERAGED
+
+
 def test_without_answers_or_with_other_bounds_nothing_is_known() -> None:
     assert read_lengths({}) is None
     assert read_lengths(dict.fromkeys((*ANSWER_BUCKETS, math.inf), 0.0)) is None

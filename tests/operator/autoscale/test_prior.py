@@ -165,6 +165,11 @@ def test_how_bursty_a_service_is_outlives_the_operator(learned: Memory) -> None:
     assert restored.model == carry(learned).model
 
 
+def test_which_load_is_a_night_outlives_the_operator(learned: Memory) -> None:
+    busy = replace(learned, outlook=replace(learned.outlook, largest=40.0))
+    assert carry(busy).outlook.largest == 40.0
+
+
 def test_a_prior_of_before_lengths_were_kept_or_of_other_bounds_is_read(learned: Memory) -> None:
     prior = render_prior(replace(learned, answer_lengths=LENGTHS), GPU)
     prior["answerLengths"]["shares"].pop()
