@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from millrace_runtime.contract import ANSWER_BUCKETS
@@ -22,6 +23,8 @@ ANSWERS_AVERAGED = 2000.0
 """Ten times as many as for means: of so many lognormal lengths with a spread of 1 the P95 is known to 5 %."""
 LEAST_ANSWERS = 100.0
 """Fewer say too little of the longest."""
+MOVED = 2.0
+"""Times as long or as short as the mean of late, which follows 200 answers: then they are others."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,16 @@ class AnswerLengths:
         inside = self.shares[index] - below
         part = min((share - below) / inside, 1.0) if inside > 0 else 1.0
         return lower * math.pow(upper / lower, part)
+
+    @cached_property
+    def mean(self) -> float:
+        """Return how many tokens an answer has on average, as far as the bounds tell."""
+        found = zip(ANSWER_BUCKETS, (0.0, *ANSWER_BUCKETS), (0.0, *self.shares), self.shares, strict=False)
+        return sum((upper + lower) / 2 * (share - below) for upper, lower, below, share in found)
+
+    def is_of(self, mean: float) -> bool:
+        """Whether answers with this mean may be the same."""
+        return self.mean <= MOVED * mean and mean <= MOVED * self.mean
 
     def add(self, seen: "AnswerLengths", new_answers: float) -> "AnswerLengths":
         """Return the average with what a window shows, of which so many answers are new."""

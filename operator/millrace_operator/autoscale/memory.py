@@ -111,6 +111,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     has_fallen = fleet.current < (memory.count or 0)
     new_requests = policy.tick_seconds * (signals.arrival_rate or 0.0)
     new = 1 - math.exp(-new_requests / REQUESTS_AVERAGED)
+    generated = _average(memory.generation_tokens, signals.generation_tokens, new)
     return replace(
         memory,
         count=fleet.current,
@@ -127,9 +128,9 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
         | {steps.pod: now for steps in warm},
         prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
-        generation_tokens=_average(memory.generation_tokens, signals.generation_tokens, new),
+        generation_tokens=generated,
         answer_lengths=_add_lengths(
-            memory.answer_lengths, None if fleet.is_mixed else signals.answer_lengths, new_requests
+            memory.answer_lengths, None if fleet.is_mixed else signals.answer_lengths, new_requests, generated
         ),
         context_tokens=_average(memory.context_tokens, _mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
@@ -189,11 +190,16 @@ def _average(known: float | None, seen: float | None, new: float) -> float | Non
 
 
 def _add_lengths(
-    known: AnswerLengths | None, seen: AnswerLengths | None, new_requests: float
+    known: AnswerLengths | None, seen: AnswerLengths | None, new_requests: float, mean: float | None
 ) -> AnswerLengths | None:
-    """Return the average after one more look. As many answers are new as there are new requests."""
+    """Return the average after one more look. As many answers are new as there are new requests.
+
+    Where answers have become others, by their mean, those of before are forgotten at once.
+    """
     if known is None or seen is None:
         return known if seen is None else seen
+    if mean is not None and seen.is_known and not known.is_of(mean):
+        return seen
     return known.add(seen, min(new_requests, seen.answers))
 
 

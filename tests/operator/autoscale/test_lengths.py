@@ -108,6 +108,27 @@ def test_while_two_revisions_serve_nothing_is_learned(revision: str, *, is_learn
     assert (memory.answer_lengths != known) == is_learned
 
 
+@pytest.mark.parametrize(("before", "after"), [(400, 40), (40, 400)])
+def test_answers_that_become_others_are_known_within_hundreds_of_them(before: float, after: float) -> None:
+    """A client asks for a tenth as many tokens; an average over 2000 would hold the long ones for hours."""
+    known, seen = measure(before, 0.5), measure(after, 0.5)
+    fleet = Fleet({"a": "one"}, frozenset({"a"}))
+    signals = Signals(fleet, arrivals_per_second=1.0, answer_lengths=seen, generation_tokens=seen.mean)
+    memory = Memory(answer_lengths=known, generation_tokens=known.mean)
+    for tick in range(300):
+        memory = remember(memory, signals, Policy(1, 4), 2.0 * tick)
+    assert memory.answer_lengths is not None
+    assert memory.answer_lengths.quantile(0.95) == pytest.approx(seen.quantile(0.95), rel=0.05)
+
+
+def test_the_mean_is_nearly_that_of_the_answers() -> None:
+    lengths = measure(147, 0.86)
+    assert lengths.mean == pytest.approx(147 * math.exp(0.86**2 / 2), rel=0.06)
+    assert lengths.is_of(150.0)
+    assert not lengths.is_of(90.0)
+    assert not lengths.is_of(500.0)
+
+
 def test_few_answers_are_not_enough_and_many_change_slowly() -> None:
     short, long = measure(50, 0.5), measure(500, 0.5)
     few = AnswerLengths(short.shares, 40.0)
