@@ -1,7 +1,9 @@
 """What a local cluster is started with, and where its files are."""
 
 import json
+import random
 import socket
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,6 +15,11 @@ USUAL_STATE = REPOSITORY / ".millrace"
 SERVICE_RANGE = "127.96.0.0/16"
 API_SERVICE_ADDRESS = "127.96.0.1"
 KUBELET_ADDRESS = "127.0.0.2"
+PORTS = (15_000, 30_000)
+"""Below those that Linux gives to clients (32768 and above). While a part of the cluster is restarted its
+clients try again. One of them may get the very port that it tries: then it is connected to itself, and the
+part finds its address in use."""
+TRIES = 200
 DEFAULT_NODES = ("name=gpu-0,gpus=8,cpu=8,memory=16Gi", "name=cpu-0,cpu=4,memory=8Gi")
 
 
@@ -42,15 +49,19 @@ class Ports:
 
 def free_ports(api: int = 0, prometheus: int = 0) -> Ports:
     """Choose free ports on 127.0.0.1, keeping those that are asked for (0: any)."""
-    sockets = [socket.socket() for _ in range(6)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        found = [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    with ExitStack() as held:
+        found = [_bind(held.enter_context(socket.socket())) for _ in range(6)]
     return Ports(api or found[0], found[1], found[2], prometheus or found[3], found[4], found[5])
+
+
+def _bind(one: socket.socket) -> int:
+    """Bind to a free port of ours. Raises OSError where none was found."""
+    for _ in range(TRIES):
+        port = random.SystemRandom().randrange(*PORTS)  # whatever seed a test has set
+        with suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port on 127.0.0.1 in {TRIES} tries from {PORTS[0]} to {PORTS[1]}")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,13 @@ def test_ports_are_kept_for_the_next_process(tmp_path: Path) -> None:
     ports.save(tmp_path / "ports.json")
     assert Ports.load(tmp_path / "ports.json") == ports
     assert LocalCluster(tmp_path).ports == ports
+
+
+def test_no_port_is_one_that_the_kernel_gives_to_clients() -> None:
+    """A client that tries again while nobody listens may get the port it tries, and be its own server."""
+    found = astuple(free_ports())
+    assert len({*found}) == len(found)
+    assert max(found) < 32_768
 
 
 def test_ports_that_are_asked_for_beat_those_of_a_cluster_that_has_ended(tmp_path: Path) -> None:
