@@ -32,7 +32,8 @@ PRECISION = 0.15
 LONGEST_AVERAGE = 1200.0
 BEYOND_CHANCE, BURST = 2.0, 5.0
 """Standard deviations by which the rates of the long and of the short window may be above the true one. With
-3 for the short one two simulated days took 4 % and 14 % more replicas, and no more requests were in time."""
+3 for the short one two simulated days took 4 % and 14 % more replicas, and no more requests were in time
+(measured once by hand)."""
 APART = 0.5
 """Of the short window: forecasts that are due nearer than this tell the same."""
 
@@ -109,7 +110,7 @@ class Outlook:
     """The load at the end of the horizon."""
     stay_seconds: float = 0.0
     """How long a request stays in a replica; 0 while that is not known."""
-    largest: float = 0.0
+    busy_load: float = 0.0
     """The load of the busier hours of the last day."""
     seen_at: float | None = None
     windows: Windows = field(default_factory=Windows)
@@ -122,7 +123,7 @@ class Outlook:
     @property
     def least(self) -> float:
         """The load from which on forecasts are compared."""
-        return max(NIGHT * self.largest, LEAST_RATE)
+        return max(NIGHT * self.busy_load, LEAST_RATE)
 
     @property
     def forecast(self) -> Forecast | None:
@@ -153,11 +154,12 @@ class Outlook:
         passed = 0.0 if self.seen_at is None else now - self.seen_at
         points = self._add_point(now, arrivals, windows)
         load = _approach(self.load, rate, passed, stay_seconds)
-        largest = _approach(self.largest, load, passed, RISE_SECONDS if load > self.largest else FALL_SECONDS)
-        surprise = measure_surprise(points, windows.recent) if rate >= NIGHT * largest else None
+        seconds = RISE_SECONDS if load > self.busy_load else FALL_SECONDS
+        busy_load = _approach(self.busy_load, load, passed, seconds)
+        surprise = measure_surprise(points, windows.recent) if rate >= NIGHT * busy_load else None
         seen = Outlook(
             load=load,
-            largest=largest,
+            busy_load=busy_load,
             average=self._follow(rate, passed, windows.rate),
             stay_seconds=stay_seconds,
             seen_at=now,

@@ -64,7 +64,7 @@ def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
         "kvTokens": memory.kv_tokens,
         "forecastError": memory.outlook.error.quantile,
         "dispersion": memory.outlook.dispersion,
-        "busyLoad": memory.outlook.largest,
+        "busyLoad": memory.outlook.busy_load,
         "correction": memory.correction,
         "coldStartSeconds": list(memory.cold_starts),
     }
@@ -122,7 +122,7 @@ def _read_outlook(prior: Mapping[str, Any]) -> Outlook:
     return Outlook(
         dispersion=_read_number({"dispersion": 1.0, **prior}, "dispersion", 1.0, LARGEST_DISPERSION),
         error=ForecastError(_read_number(prior, "forecastError", 0.0, LARGEST_ERROR)),
-        largest=_read_number({"busyLoad": 0.0, **prior}, "busyLoad", 0.0),
+        busy_load=_read_number({"busyLoad": 0.0, **prior}, "busyLoad", 0.0),
     )
 
 

@@ -12,14 +12,13 @@ from millrace_operator.autoscale.attainment import (
     predict,
 )
 from millrace_operator.autoscale.latency_model import LatencyModel
-from millrace_operator.autoscale.observation import Bracket, Latency, Signals
+from millrace_operator.autoscale.observation import Bracket, Latency
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.pool import Pool
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.autoscale.simulate import workloads
-from millrace_operator.autoscale.simulate.run import Choice, Run, is_within
-from millrace_operator.autoscale.simulate.scalers import Ours
 from millrace_operator.autoscale.simulate.workloads import Workload
+from tests.operator.autoscale.telling import Telling, compare
 
 TTFT = Objective("TimeToFirstToken", 95, 0.4)
 TPOT = Objective("TimePerOutputToken", 95, 0.05)
@@ -130,25 +129,6 @@ def test_a_window_without_requests_says_nothing() -> None:
     assert judged.records == {TTFT: Record()}
 
 
-class Telling(Ours):
-    """Ours, with what it would tell of the present count."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
-        self.told: list[tuple[float, float]] = []
-        """When, and the part in time."""
-
-    def choose(self, signals: Signals, now: float) -> Choice:
-        choice = super().choose(signals, now)
-        assert self.decision is not None
-        replica, rate = self.decision.estimate.replica, self.decision.estimate.rate
-        off = self.decision.prediction_error
-        if off is not None and off <= LARGEST_ERROR and replica and rate is not None:
-            found = predict(replica, self.policy.objectives, rate, len(signals.fleet.ready) or 1)
-            self.told.append((now, min(found.values())))
-        return choice
-
-
 def two_hours(day: Workload) -> Workload:
     return replace(day, seconds=7200.0)
 
@@ -160,18 +140,6 @@ SILENT = (LARGE, 4)
 """There predictions are off, so nothing is told."""
 
 
-def compare(scaler: Telling, run: Run, objectives: tuple[Objective, ...]) -> tuple[float, float]:
-    """The means of what was told and of what came, over the requests that came while something was told."""
-    seconds, shares = scaler.tick_seconds, dict(scaler.told)
-    told, came = [], []
-    for answer in run.answers:
-        share = shares.get(answer.request.at // seconds * seconds)
-        if share is not None:
-            told.append(share)
-            came.append(all(is_within(answer, objective) for objective in objectives))
-    return sum(told) / len(told), sum(came) / len(came)
-
-
 @pytest.mark.parametrize(("workload", "count"), CASES)
 def test_what_is_told_comes_true_within_two_points(workload: Workload, count: int | None) -> None:
     bounds = (workload.min_replicas, workload.max_replicas) if count is None else (count, count)
@@ -181,5 +149,5 @@ def test_what_is_told_comes_true_within_two_points(workload: Workload, count: in
     if (workload, count) == SILENT:
         assert not scaler.told
         return
-    told, came = compare(scaler, run, workload.objectives)
-    assert told == pytest.approx(came, abs=0.02)
+    found = compare(scaler, run, workload.objectives)
+    assert found.told == pytest.approx(found.came, abs=0.02)

@@ -166,8 +166,8 @@ def test_how_bursty_a_service_is_outlives_the_operator(learned: Memory) -> None:
 
 
 def test_which_load_is_a_night_outlives_the_operator(learned: Memory) -> None:
-    busy = replace(learned, outlook=replace(learned.outlook, largest=40.0))
-    assert carry(busy).outlook.largest == 40.0
+    busy = replace(learned, outlook=replace(learned.outlook, busy_load=40.0))
+    assert carry(busy).outlook.busy_load == 40.0
 
 
 def test_a_prior_of_before_lengths_were_kept_or_of_other_bounds_is_read(learned: Memory) -> None:

@@ -9,14 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from millrace_operator.autoscale.attainment import LARGEST_ERROR, predict
-from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.simulate import workloads
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Lengths, Request, draw_requests
-from millrace_operator.autoscale.simulate.run import Choice, Run, Setting, is_within, simulate
-from millrace_operator.autoscale.simulate.scalers import Ours, Static
+from millrace_operator.autoscale.simulate.run import Run, Setting, is_within, simulate
+from millrace_operator.autoscale.simulate.scalers import Static
+from tests.operator.autoscale.telling import Telling, compare
 from tests.operator.autoscale.test_replay import SLOW
 
 SECONDS = 3600.0
@@ -60,25 +59,6 @@ HOURS = [WHOLE, QUEUE]
 NAMES = ["whole", "queue"]
 
 
-class Telling(Ours):
-    """Ours, with what it would tell of the present count."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
-        self.told: dict[float, float] = {}
-        """The part in time, by when."""
-
-    def choose(self, signals: Signals, now: float) -> Choice:
-        choice = super().choose(signals, now)
-        assert self.decision is not None
-        replica, rate = self.decision.estimate.replica, self.decision.estimate.rate
-        off = self.decision.prediction_error
-        if off is not None and off <= LARGEST_ERROR and replica and rate is not None:
-            found = predict(replica, self.policy.objectives, rate, len(signals.fleet.ready))
-            self.told[now] = min(found.values())
-        return choice
-
-
 @pytest.mark.parametrize("hour", HOURS, ids=NAMES)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_hour_is_kept_with_few_replicas_and_what_is_told_comes_true(hour: Hour, seed: int) -> None:
@@ -86,14 +66,9 @@ def test_an_hour_is_kept_with_few_replicas_and_what_is_told_comes_true(hour: Hou
     run = simulate(hour.setting(hour.least, seed), scaler, hour.draw(seed), SECONDS)
     assert hour.attainment(run) >= 0.95
     assert run.average_replicas <= 1.25 * hour.least
-    ticks = [
-        (scaler.told[at], is_within(answer, hour.objective))
-        for answer in run.answers
-        if (at := answer.request.at // 2 * 2) in scaler.told
-    ]
-    assert len(ticks) > run.num_arrived / 2
-    told, came = (sum(column) / len(ticks) for column in zip(*ticks, strict=True))
-    assert told == pytest.approx(came, abs=0.02)
+    found = compare(scaler, run, (hour.objective,))
+    assert found.num_requests > run.num_arrived / 2
+    assert found.told == pytest.approx(found.came, abs=0.02)
 
 
 @pytest.mark.parametrize("hour", HOURS, ids=NAMES)
