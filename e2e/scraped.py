@@ -25,6 +25,12 @@ from millrace_runtime.protocol.messages import EngineReady, Stats, StepTiming
 PROMPT_TOKENS, GENERATION_TOKENS = 400, 50
 STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT = 0.02, 6, 20, 2400
 STEPS_PER_SECOND = 40
+TRIALS = (
+    StepTiming(0.01, 1, 1, 8, is_decode_only=True),
+    StepTiming(0.05, 1, 512, 512, is_decode_only=False),
+    StepTiming(0.015, 8, 8, 4160, is_decode_only=True),
+)
+"""What a replica tried before its first request."""
 FAST, SLOW = 0.45, 2.0
 """Seconds to the first token: of nine requests in ten, and of the tenth."""
 QUEUED, TOKEN_SECONDS = 0.18, 0.012
@@ -37,7 +43,7 @@ class Replica:
         self._rate = rate
         self._sockets = socket.socketpair()
         engine = EngineClient(self._sockets[0])
-        engine.ready = EngineReady(2048, 1000, 16, 32, 1, {"imports": 0.1})
+        engine.ready = EngineReady(2048, 1000, 16, 32, 1, {"imports": 0.1}, list(TRIALS))
         engine.stats = Stats(waiting, running, 1000, 750, 0)
         # Sequences that are open are streams of real clients; here they are a number alone.
         engine._streams = dict.fromkeys(range(running))  # type: ignore[assignment]

@@ -28,6 +28,7 @@ from e2e.scraped import (
     STEP_SEQUENCES,
     STEP_TOKENS,
     STEPS_PER_SECOND,
+    TRIALS,
     Foreign,
     Gateway,
     Pages,
@@ -217,6 +218,9 @@ def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
     assert signals.answer_lengths.answers > 100
     assert signals.answer_lengths.quantile(1.0) == GENERATION_TOKENS
     assert {steps.pod for steps in signals.steps} == signals.fleet.ready
+    tried = sorted((trial.tokens, trial.context_tokens, trial.seconds) for trial in signals.trial_steps)
+    known = [(trial.num_tokens, trial.num_context_tokens, trial.seconds) for trial in TRIALS]
+    assert tried == sorted(known * len(signals.fleet.ready))
     for steps in signals.steps:
         found = (steps.seconds, steps.sequences, steps.tokens, steps.context_tokens)
         assert found == pytest.approx((STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT))

@@ -67,6 +67,8 @@ METRIC_STEP_SECONDS: Final = "millrace:step_seconds"  # histogram; label kind: d
 METRIC_STEP_SEQUENCES: Final = "millrace:step_sequences"  # histogram: sequences in a step
 METRIC_STEP_CONTEXT_TOKENS: Final = "millrace:step_context_tokens"  # histogram: KV tokens read
 METRIC_STEP_TOKENS: Final = "vllm:iteration_tokens_total"  # histogram: tokens computed in a step
+# gauge: seconds of a step tried before the first request; labels tokens and context_tokens say of what
+METRIC_TRIAL_STEP: Final = "millrace:trial_step_seconds"
 METRIC_STARTUP: Final = "millrace:startup_time_seconds"  # gauge; label phase
 
 LATENCY_BUCKETS: Final = (

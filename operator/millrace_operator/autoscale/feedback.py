@@ -18,13 +18,13 @@ CORRECTION_SECONDS = 3600.0
 
 
 def ask_feedback(situation: Situation) -> int | None:
-    """Up when busy replicas miss an objective, whatever the model says; without a model also for a queue.
+    """Up when busy replicas miss an objective, whatever the model says; unless it is proven also for a queue.
 
     Only once every replica asked for serves: those still starting may be the cure.
     """
     if situation.num_starting or not situation.signals.running:
         return None
-    if situation.estimate.replica:
+    if situation.has_proven_model:
         is_asked = bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
         return situation.current + 1 if is_asked else None
     is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
@@ -50,7 +50,7 @@ def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
     is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
     is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
     needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
-    if needed and is_whole:
+    if needed and is_whole and situation.has_proven_model:
         return max(correction, needed)
     forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
     return 1 + (correction - 1) * forgotten
@@ -77,7 +77,7 @@ def judge_feedback(
     memory = situation.memory
     if situation.is_settled and not situation.missed:
         return None, 0
-    if "feedback" not in candidates or desired <= situation.current or not situation.estimate.replica:
+    if "feedback" not in candidates or desired <= situation.current or not situation.has_proven_model:
         return memory.feedback_burn, memory.futile
     asking = [each for each in situation.signals.latencies if each.objective.name in situation.spent]
     burn = max(map(find_burn, asking), default=0.0)

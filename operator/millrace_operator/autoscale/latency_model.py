@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from millrace_operator.autoscale.observation import StepMoments
+from millrace_operator.autoscale.observation import StepMoments, TrialStep
 
 FORGETTING = 0.01
 """The part of what is known in a direction that one whole sample there replaces."""
@@ -43,6 +43,10 @@ MIN_SAMPLES = 2.0
 LEAST_TO_JUDGE = 0.5
 """Windows of steps before predictions are compared with what comes."""
 MAX_RELATIVE_ERROR = 0.35
+TRIAL_ERROR = 0.25
+"""By which steps of real requests are taken to differ from those tried in an idle replica."""
+MIN_TRIALS = 3
+"""Steps of different kinds, for three coefficients."""
 
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
@@ -61,15 +65,33 @@ class LatencyModel:
     coefficients: Row = field(default=(0.0, 0.0, 0.0))
     distrusted_at: float = -math.inf
     """How many samples there were when it was distrusted last."""
+    num_tried: float = 0.0
+    """How many of its samples no request has paid for: a replica tried them before its first one."""
     changes: tuple[tuple[float, float], ...] | None = None
     """While it is distrusted: how many times as long as it says steps took, and in which part of a window."""
 
     @classmethod
     def restore(
-        cls, gram: Matrix, moment: Row, num_samples: float, relative_error: float | None
+        cls, gram: Matrix, moment: Row, num_samples: float, relative_error: float | None, num_tried: float
     ) -> "LatencyModel":
         """Return the model that had these; its coefficients follow from them."""
-        return cls(gram, moment, num_samples, relative_error, _find_coefficients(gram, moment))
+        coefficients = _find_coefficients(gram, moment)
+        return cls(gram, moment, num_samples, relative_error, coefficients, num_tried=num_tried)
+
+    @classmethod
+    def begin(cls, trials: Sequence[TrialStep]) -> "LatencyModel":
+        """Return the model of replicas that have served nobody, from steps that they tried.
+
+        It has as little behind it as may be planned with. Without trials of three kinds it knows nothing.
+        """
+        found = [trial for trial in trials if 0 < trial.seconds < math.inf]
+        if len({(trial.tokens, trial.context_tokens) for trial in found}) < MIN_TRIALS:
+            return cls()
+        known = _Normal(((0.0,) * 3,) * 3, (0.0,) * 3)
+        for trial in found:
+            x = _find_row(trial.tokens, trial.context_tokens, trial.seconds)
+            known = known.add(x, MIN_SAMPLES / len(found))
+        return cls.restore(known.gram, known.moment, MIN_SAMPLES, TRIAL_ERROR, MIN_SAMPLES)
 
     @property
     def alpha(self) -> float:
@@ -95,6 +117,11 @@ class LatencyModel:
             and self.relative_error <= MAX_RELATIVE_ERROR
             and sum(self.coefficients) > 0
         )
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether steps of real requests are behind the fit, and not only those that were tried."""
+        return self.is_fitted and self.num_samples - self.num_tried >= MIN_SAMPLES
 
     def describe_doubt(self) -> str | None:
         """Say why the fit may not be planned with; None where it may."""
@@ -133,7 +160,7 @@ class LatencyModel:
         seconds = self.predict(tokens, context_tokens)
         if seconds <= 0 or self.relative_error is None:
             return math.inf
-        x = [1.0 / seconds, tokens / SCALES[1] / seconds, context_tokens / SCALES[2] / seconds]
+        x = _find_row(tokens, context_tokens, seconds)
         regular = [
             [value + (RIDGE * row[i] + TINY if i == j else 0.0) for j, value in enumerate(row)]
             for i, row in enumerate(self.gram)
@@ -198,15 +225,19 @@ class LatencyModel:
     def _absorb(
         self, moments: StepMoments, error: float | None, weight: float, forgetting: float
     ) -> "LatencyModel":
-        regressors = (1.0, moments.tokens / SCALES[1], moments.context_tokens / SCALES[2])
-        x = [value / moments.seconds for value in regressors]
+        x = _find_row(moments.tokens, moments.context_tokens, moments.seconds)
         weight *= self._trust(moments)
-        kept = _forget(self.gram, self.moment, x, forgetting)
-        gram = tuple(tuple(kept.gram[i][j] + weight * x[i] * x[j] for j in range(3)) for i in range(3))
-        moment = tuple(kept.moment[i] + weight * x[i] for i in range(3))
+        gram, moment = _forget(self.gram, self.moment, x, forgetting).add(x, weight)
         coefficients = _find_coefficients(gram, moment)
         num_samples = self.num_samples + weight
-        return LatencyModel(gram, moment, num_samples, error, coefficients, self.distrusted_at)  # type: ignore[arg-type]
+        return LatencyModel(
+            gram, moment, num_samples, error, coefficients, self.distrusted_at, self.num_tried
+        )
+
+
+def _find_row(tokens: float, context_tokens: float, seconds: float) -> Row:
+    """Return a step's regressors, relative to its time."""
+    return 1.0 / seconds, tokens / SCALES[1] / seconds, context_tokens / SCALES[2] / seconds
 
 
 def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
@@ -224,6 +255,12 @@ class _Normal(NamedTuple):
 
     gram: Matrix
     moment: Row
+
+    def add(self, x: Row, weight: float) -> "_Normal":
+        """Return the equations with one more sample of unit time."""
+        rows = [tuple(self.gram[i][j] + weight * x[i] * x[j] for j in range(3)) for i in range(3)]
+        moment = tuple(self.moment[i] + weight * x[i] for i in range(3))
+        return _Normal((rows[0], rows[1], rows[2]), moment)  # type: ignore[arg-type]
 
 
 def _forget(gram: Matrix, moment: Row, x: Sequence[float], part: float) -> _Normal:

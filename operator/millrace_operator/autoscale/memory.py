@@ -1,7 +1,7 @@
 """What one decision hands to the next. Frozen. A restart brings back what `prior` kept, and then holds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millrace_operator.autoscale.attainment import Calibration
@@ -124,7 +124,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         unplaced=frozenset(fleet.unplaced),
         full_since=_find_full_since(memory, fleet, now),
         cadence=memory.cadence.observe(signals.sampled_at),
-        model=_learn(memory, warm, policy, now),
+        model=_learn(_begin(memory.model, signals), memory.learned, warm, policy, now),
         learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
         | {steps.pod: now for steps in warm},
         prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
@@ -222,14 +222,24 @@ def _mean_context(steps: Sequence[StepMoments]) -> float | None:
     return sum(step.context_tokens * step.num_steps for step in steps) / sequences
 
 
-def _learn(memory: Memory, warm: Sequence[StepMoments], policy: Policy, now: float) -> LatencyModel:
+def _begin(model: LatencyModel, signals: Signals) -> LatencyModel:
+    """Return the model that replicas tell before they have served anybody, where nothing else is known."""
+    return model if model.num_samples else LatencyModel.begin(signals.trial_steps)
+
+
+def _learn(
+    model: LatencyModel,
+    learned: Mapping[str, float],
+    warm: Sequence[StepMoments],
+    policy: Policy,
+    now: float,
+) -> LatencyModel:
     """Learn what is new in each replica's window since it was learned from last.
 
     However many replicas there are, the same time passes until what they told is replaced.
     """
-    model = memory.model
     for steps in warm:
-        since = now - memory.learned.get(steps.pod, -math.inf)
+        since = now - learned.get(steps.pod, -math.inf)
         weight = min(since / policy.windows.recent, 1.0)
         model = model.learn(steps, weight=weight, forgetting=FORGETTING * weight / len(warm))
     return model

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.policy import Objective
@@ -24,6 +25,16 @@ class StepMoments:
     context_tokens: float
     """KV tokens read in a step, over all its sequences."""
     num_steps: float
+
+
+class TrialStep(NamedTuple):
+    """A step that a replica tried before its first request."""
+
+    seconds: float
+    tokens: float
+    """Tokens computed in it."""
+    context_tokens: float
+    """KV tokens read in it, over all its sequences."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +186,7 @@ class Signals:
     unanswered: frozenset[str] = frozenset()
     """Objectives of which it is not known what requests took, though there may have been some."""
     steps: tuple[StepMoments, ...] = ()
+    trial_steps: tuple[TrialStep, ...] = ()
     sampled_at: dict[str, float] = field(default_factory=dict)
     """When the newest sample of each replica was taken, in seconds since 1970, old ones too.
 

@@ -54,6 +54,7 @@ def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
             "gram": [list(row) for row in model.gram],
             "moment": list(model.moment),
             "samples": model.num_samples,
+            "tried": model.num_tried,
             "relativeError": model.relative_error,
         },
         "promptTokens": memory.prompt_tokens,
@@ -140,7 +141,7 @@ def has_moved(before: Memory | None, after: Memory) -> bool:
     """Whether what outlives the operator is another: a figure by more than a tenth."""
     if before is None or before.revision != after.revision:
         return True
-    if before.model.is_fitted != after.model.is_fitted:
+    if before.model.is_proven != after.model.is_proven:
         return True
     if abs(before.outlook.error.quantile - after.outlook.error.quantile) > MOVED_ERROR:
         return True
@@ -179,7 +180,8 @@ def _read_model(prior: Mapping[str, Any]) -> LatencyModel:
     if len(gram) != 3 or not _is_positive_semidefinite(gram):
         raise PriorError("its gram is not symmetric and positive semi-definite")
     samples, error = _read_number(model, "samples", 0.0), _read_optional(model, "relativeError")
-    found = LatencyModel.restore((gram[0], gram[1], gram[2]), moment, samples, error)
+    tried = _read_number({"tried": 0.0, **model}, "tried", 0.0)
+    found = LatencyModel.restore((gram[0], gram[1], gram[2]), moment, samples, error, tried)
     if max(found.coefficients) > LONGEST_STEP:
         raise PriorError(f"by its model a step takes {max(found.coefficients):.3g} s or more")
     return found

@@ -125,6 +125,8 @@ def build_state(windows: Windows, scope: Scope) -> dict[str, str]:
             for name, metric in gauges.items()
         },
         **_steps(windows.recent, scope),
+        "trial_steps": "max by (namespace, pod, tokens, context_tokens) "
+        f"(last_over_time({scope.select(contract.METRIC_TRIAL_STEP)}{fresh}))",
     }
 
 

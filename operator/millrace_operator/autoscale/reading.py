@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millrace_operator.autoscale.lengths import AnswerLengths, read_lengths
-from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, StepMoments
+from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, StepMoments, TrialStep
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import (
     ANSWER_LENGTHS,
@@ -138,6 +138,16 @@ class _Reader:
                 found[float(sample.labels.get("le", ""))] = sample.value
         return found
 
+    def list_trials(self, pods: frozenset[str]) -> Iterable[TrialStep]:
+        """Yield the steps that these pods tried. Slow models try none, and replicas of before neither."""
+        for sample in self._series.get("trial_steps", []):
+            with suppress(ValueError):  # a label that is no number is none of ours
+                tokens, context = (
+                    float(sample.labels.get(name, "")) for name in ("tokens", "context_tokens")
+                )
+                if sample.pod in pods:
+                    yield TrialStep(sample.value, tokens, context)
+
     def is_answered(self, name: str) -> bool:
         """Whether the question for a signal has an answer, be it empty."""
         return name not in self._unknown
@@ -192,6 +202,7 @@ def read_signals(
         latencies=latencies,
         unanswered=frozenset(unanswered | _find_unmeasured(reader, objectives)),
         steps=tuple(_read_steps(reader, fresh)),
+        trial_steps=tuple(reader.list_trials(fresh)),
         sampled_at=sightings.by_one_source(max_age),
         rejected=reader.rejected | {x.objective.name: x.doubt for x in latencies if x.doubt},
     )

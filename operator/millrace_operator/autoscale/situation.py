@@ -136,6 +136,11 @@ class Situation:
         return tuple(name for name in self.estimate.violated if name not in self.estimate.infeasible)
 
     @property
+    def has_proven_model(self) -> bool:
+        """Whether there is a model, and requests have shown it to be right."""
+        return self.estimate.replica is not None and self.memory.model.is_proven
+
+    @property
     def is_settled(self) -> bool:
         """Whether the present replicas have all served for as long as a measured percentile looks back."""
         since = self.memory.settled_since

@@ -54,11 +54,11 @@ class Record:
         """Whether there is something to write: a change of the count, or a figure that has moved."""
         if self.num_unwritten:
             return True
-        return memory is not None and memory.model.is_fitted and has_moved(self.memory, memory)
+        return memory is not None and memory.model.is_proven and has_moved(self.memory, memory)
 
     def learn(self, memory: Memory | None, accelerator: str | None) -> "Record":
         """Return the record of this memory. One without a model, or of nobody knows what, replaces none."""
-        if memory is None or accelerator is None or not memory.model.is_fitted:
+        if memory is None or accelerator is None or not memory.model.is_proven:
             return self
         text = json.dumps(render_prior(memory, accelerator))
         return replace(self, prior=text, memory=memory, trouble="")

@@ -164,6 +164,15 @@ class ReplicaMetrics(Collector):
         for phase, seconds in ready.startup_seconds.items():
             startup.add_metric([self._model_name, phase], seconds)
         yield startup
+        trials = GaugeMetricFamily(
+            contract.METRIC_TRIAL_STEP,
+            "Seconds of a step that was tried before the first request.",
+            labels=["model_name", "tokens", "context_tokens"],
+        )
+        for step in ready.trial_steps:
+            of_what = [str(step.num_tokens), str(step.num_context_tokens)]
+            trials.add_metric([self._model_name, *of_what], step.seconds)
+        yield trials
         tokens = ready.num_blocks * ready.block_size
         yield self._gauge(contract.METRIC_KV_TOKENS, "Tokens that the KV cache holds.", tokens)
         yield self._gauge(

@@ -88,7 +88,7 @@ class StepOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
 
 
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """The engine's first message: weights are loaded and the first step was tried."""
+    """The engine's first message: weights are loaded and some steps were tried."""
 
     max_model_length: int
     num_blocks: int
@@ -98,6 +98,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     vocabulary_size: int
     startup_seconds: dict[str, float]
     """By phase: imports, weights, warmup."""
+    trial_steps: list[StepTiming] = []
+    """What the steps took that were tried before the first request; empty where the model is slow."""
 
 
 ToEngine = Generate | Abort

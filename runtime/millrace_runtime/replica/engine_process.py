@@ -1,4 +1,4 @@
-"""The engine's process: loads the model, tries a step, then runs the loop."""
+"""The engine's process: loads the model, tries some steps, then runs the loop."""
 
 import os
 import socket
@@ -12,9 +12,7 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.garbage import paused_collection
 from millrace_runtime.protocol.executor import Executor
-from millrace_runtime.protocol.messages import FINISH_ERROR, EngineReady, Generate, NewSequence
-from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.tokens import pack_tokens
+from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.replica.console import say
 from millrace_runtime.replica.engine_channel import EngineChannel
 from millrace_runtime.replica.engine_loop import EngineLoop
@@ -22,6 +20,7 @@ from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.membership import Membership, join_replica
+from millrace_runtime.replica.trial import try_steps
 
 
 class _PhaseClock:
@@ -46,7 +45,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     executor = _load_executor(membership, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
     scheduler = Scheduler(executor.limits)
-    try_step(scheduler, executor)
+    trial_steps = try_steps(scheduler, executor)
     clock.end("warmup")
     limits = executor.limits
 
@@ -62,31 +61,10 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
             limits.num_slots,
             limits.vocabulary_size,
             clock.seconds,
+            trial_steps,
         )
     )
     EngineLoop(channel, scheduler, executor, beat).run()
-
-
-def try_step(scheduler: Scheduler, executor: Executor) -> None:
-    """Run a short sequence, so that what is built on first use is built before the first request.
-
-    Raises ModelError where the model computes no token: it would fail every request.
-    """
-    scheduler.add(
-        Generate(
-            sequences=[NewSequence(0, Sampling(temperature=0.0))],
-            prompt=pack_tokens([0] * min(4, scheduler.max_model_length - 1)),
-            max_tokens=2,
-            stop_token_ids=[],
-        )
-    )
-    while scheduler.has_work:
-        while (plan := scheduler.schedule()) is not None:
-            executor.submit(plan)
-        for output in scheduler.commit(executor.collect()).outputs:
-            if output.finish_reason == FINISH_ERROR:
-                raise ModelError(f"a trial step failed: {output.error}; download the model again")
-    scheduler.pop_begun()
 
 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:

@@ -1,11 +1,12 @@
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from millrace_operator.autoscale.capacity import find_capacity
 from millrace_operator.autoscale.latency_model import LatencyModel
-from millrace_operator.autoscale.observation import StepMoments
+from millrace_operator.autoscale.observation import StepMoments, TrialStep
 from millrace_operator.autoscale.replica import Replica
 
 ALPHA, BETA, GAMMA = 0.02, 0.002, 2e-6
@@ -207,3 +208,49 @@ def test_changes_in_turn_without_load_lose_nothing() -> None:
         for _ in range(30):
             model = model.learn(idle(rng))
     assert model.predict(16, 16_000) == pytest.approx(ALPHA + BETA * 16 + GAMMA * 16_000, rel=0.15)
+
+
+def try_out(tokens: float, context: float) -> TrialStep:
+    return TrialStep(ALPHA + BETA * tokens + GAMMA * context, tokens, context)
+
+
+TRIALS = (try_out(1, 8), try_out(512, 512), try_out(8, 4_160))
+
+
+def test_steps_that_were_tried_can_be_planned_with_and_are_doubted() -> None:
+    model = LatencyModel.begin(TRIALS)
+    assert model.is_fitted
+    assert model.predict(8, 4_000) == pytest.approx(ALPHA + BETA * 8 + GAMMA * 4_000, rel=0.02)
+    assert model.predict(64, 32_000) == pytest.approx(ALPHA + BETA * 64 + GAMMA * 32_000, rel=0.1)
+    assert model.standard_error(64, 32_000) > 0.1
+
+
+def test_many_replicas_that_tried_are_no_more_certain_than_one() -> None:
+    one, many = LatencyModel.begin(TRIALS), LatencyModel.begin(TRIALS * 20)
+    assert many.num_samples == one.num_samples
+    assert many.standard_error(16, 16_000) == pytest.approx(one.standard_error(16, 16_000))
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        (),
+        TRIALS[:2],
+        TRIALS[:2] * 3,
+        (*TRIALS[:2], TrialStep(0.0, 8, 4_160)),
+        (*TRIALS[:2], TrialStep(-1.0, 8, 4_160)),
+        (*TRIALS[:2], TrialStep(math.inf, 8, 4_160)),
+    ],
+)
+def test_fewer_than_three_kinds_of_trials_tell_nothing(trials: tuple[TrialStep, ...]) -> None:
+    assert LatencyModel.begin(trials) == LatencyModel()
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.3, 3.0])
+def test_real_steps_soon_outweigh_those_that_were_tried(factor: float) -> None:
+    rng, model = random.Random(3), LatencyModel.begin(TRIALS)
+    for _ in range(40):
+        real = sample(rng, noise=0.05)
+        model = model.learn(replace(real, seconds=factor * real.seconds))
+    assert model.is_fitted
+    assert model.predict(16, 16_000) == pytest.approx(factor * (ALPHA + BETA * 16 + GAMMA * 16_000), rel=0.1)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from millrace_operator.autoscale.lengths import AnswerLengths
-from millrace_operator.autoscale.observation import Fleet, Signals
+from millrace_operator.autoscale.observation import Fleet, Signals, TrialStep
 from millrace_operator.autoscale.policy import Objective
 from millrace_operator.autoscale.queries import (
     ANSWER_LENGTHS,
@@ -99,6 +99,19 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
     assert [step.pod for step in signals.steps] == ["a", "b"]
     assert signals.latencies[0].objective == TTFT
     assert signals.rejected == {}
+
+
+def try_out(pod: str, seconds: float, tokens: str, context: str) -> Sample:
+    labels = {"namespace": "team", "pod": pod, "tokens": tokens, "context_tokens": context}
+    return Sample(labels | {"signal": "trial_steps"}, seconds)
+
+
+def test_the_steps_that_replicas_tried_are_read_of_those_that_exist() -> None:
+    assert read(without("trial_steps")).trial_steps == ()
+    assert read(without("trial_steps")).rejected == {}
+    trials = [try_out(pod, 0.01, "8", "4160") for pod in ("a", "b", "gone")]
+    signals = read([*without("trial_steps"), *trials, try_out("a", 0.01, "many", "8")])
+    assert signals.trial_steps == (TrialStep(0.01, 8.0, 4160.0),) * 2
 
 
 def test_samples_of_long_ago_are_those_of_nobody() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
+from millrace_operator.autoscale.observation import TrialStep
 from millrace_operator.autoscale.policy import LatencyMetric
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.counters import Counters, Sample
@@ -23,6 +24,8 @@ from millrace_operator.autoscale.simulate.stretch import Chunk, Sequence, Stretc
 
 STEPS_WHILE_COLD = 16
 """Of a stretch, whose steps are all slowed down alike."""
+TRIALS = ((1, 8), (512, 512), (8, 8 * 520))
+"""The tokens and context tokens of the steps that a replica tries before its first request."""
 
 
 class Answer(NamedTuple):
@@ -68,6 +71,7 @@ class Engine:
         self._on_answer = on_answer
         self._is_warm = is_warm
         self._speed = math.exp(rng.gauss(0, hardware.unevenness))
+        self.trial_steps = tuple(self._try_step(*size) for size in TRIALS)
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
         self._running: dict[Sequence, None] = {}
@@ -148,6 +152,11 @@ class Engine:
         )
         stretch.stall_seconds = self._draw_stalls(stretch.seconds(num_steps))
         self._await_end(stretch)
+
+    def _try_step(self, tokens: float, context_tokens: float) -> TrialStep:
+        """Return what a step took before the first request: the middle one of some, so without noise."""
+        factor = self._speed * (1.0 if self._is_warm else self._hardware.slowness(0.0))
+        return TrialStep(factor * self._hardware.step_seconds(tokens, context_tokens), tokens, context_tokens)
 
     def _find_slowness(self) -> float:
         """Return how many times as long a step takes now, while the replica is new."""

@@ -26,9 +26,9 @@ from millrace_runtime.contract import ANSWER_BUCKETS
 
 LEAST_KEPT_SECONDS = 120.0
 SCRAPES_KEPT = 8
+"""Of a target, at least: more than any window holds."""
 SCRAPES_BEYOND = 2
 """Kept beyond what a window asks for."""
-"""Of a target, at least: more than any window holds."""
 KEY = ServiceKey("simulated", "service")
 FULL = "the cluster is full"
 GATEWAY = "gateway"
@@ -191,6 +191,7 @@ class Prometheus:
         yield "kv_usage", [_of_pod(pod.name, scrape.kv_usage) for pod, scrape in found]
         yield "max_sequences", [_of_pod(pod.name, pod.hardware.max_sequences) for pod, _ in found]
         yield "kv_tokens", [_of_pod(pod.name, pod.hardware.kv_tokens) for pod, _ in found]
+        yield "trial_steps", [sample for pod, _ in found for sample in _list_trials(pod)]
 
     def _list_arrivals(
         self, prefix: str, window: float, rises: dict[Pod, Increases]
@@ -232,6 +233,12 @@ def _cumulate(bounds: Iterable[float], counts: Iterable[float]) -> Iterator[Samp
     """Yield the requests at or under each bound."""
     for bound, count in zip((*bounds, math.inf), accumulate(counts), strict=True):
         yield Sample({"le": str(bound)}, count)
+
+
+def _list_trials(pod: Pod) -> Iterator[Sample]:
+    for step in pod.engine.trial_steps:
+        labels = {"pod": pod.name, "tokens": f"{step.tokens:g}", "context_tokens": f"{step.context_tokens:g}"}
+        yield Sample(labels, step.seconds)
 
 
 def _of_pod(name: str, value: float) -> Sample:

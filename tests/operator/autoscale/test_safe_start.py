@@ -1,0 +1,109 @@
+"""A service that nothing is known of but what its replicas tried before their first request."""
+
+from dataclasses import replace
+
+import pytest
+
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.decision import Reason
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Signals, TrialStep
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.simulate import workloads
+from millrace_operator.autoscale.simulate.engine import Engine
+from millrace_operator.autoscale.simulate.scalers import Ours
+from millrace_operator.autoscale.simulate.workloads import Ramp, Workload
+from millrace_operator.autoscale_loop.record import Record
+from tests.operator.autoscale.signals import make_signals
+
+POLICY = Policy(1, 10, (Objective("TimeToFirstToken", 95, 1.0), Objective("TimePerOutputToken", 95, 0.1)))
+TRIALS = (TrialStep(0.022, 1, 8), TrialStep(0.53, 256, 256), TrialStep(0.04, 8, 2100))
+"""Of a replica that carries about four of the requests below a second."""
+
+
+def begin(trials: tuple[TrialStep, ...], **other: object) -> Signals:
+    return make_signals(
+        1, 1, 1, 10.0, waiting=0.0, running=1.0, max_sequences=32.0, trial_steps=trials, **other
+    )
+
+
+def test_the_first_answers_are_enough_to_plan_for_the_load() -> None:
+    shapes = {"prompt_tokens": 40, "generation_tokens": 40}
+    unknown, _ = decide(POLICY, begin((), **shapes), Memory(), 0.0)
+    planned, memory = decide(POLICY, begin(TRIALS, **shapes), Memory(), 0.0)
+    assert (unknown.desired, unknown.reason) == (1, Reason.LEARNING)
+    assert planned.desired > 1
+    assert memory.model.is_fitted
+
+
+def test_before_the_first_answer_nobody_knows_what_a_request_is() -> None:
+    decision, _ = decide(POLICY, begin(TRIALS), Memory(), 0.0)
+    assert (decision.desired, decision.reason) == (1, Reason.LEARNING)
+
+
+def test_what_requests_have_taught_stays() -> None:
+    _, memory = decide(POLICY, begin(TRIALS), Memory(), 0.0)
+    known = replace(memory, model=replace(memory.model, num_samples=50.0))
+    slower = tuple(trial._replace(seconds=3 * trial.seconds) for trial in TRIALS)
+    _, after = decide(POLICY, begin(slower), known, 2.0)
+    assert after.model == known.model
+
+
+def test_a_queue_overrules_what_no_request_has_shown_to_be_right() -> None:
+    shapes = {"prompt_tokens": 40, "generation_tokens": 40}
+    fast = tuple(trial._replace(seconds=trial.seconds / 10) for trial in TRIALS)
+    _, memory = decide(POLICY, begin(fast, **shapes), Memory(), 0.0)
+    queued = replace(begin(fast, **shapes), waiting=20.0)
+    decision, _ = decide(POLICY, queued, memory, 2.0)
+    assert decision.candidates["feedback"] == 2
+    proven = replace(memory, model=replace(memory.model, num_tried=0.0))
+    decision, _ = decide(POLICY, queued, proven, 2.0)
+    assert "feedback" not in decision.candidates
+
+
+def test_what_no_request_has_shown_to_be_right_is_not_kept() -> None:
+    _, memory = decide(POLICY, begin(TRIALS), Memory(), 0.0)
+    assert memory.model.is_fitted
+    record = Record()
+    assert not record.has_news(memory)
+    assert record.learn(memory, "h100") == record
+
+
+def count_late(workload: Workload) -> int:
+    """Return how many requests of three days are not in time; each day begins with nothing known."""
+    policy = Policy(workload.min_replicas, workload.max_replicas, workload.objectives)
+    runs = [workload.play(workload.setting(seed), Ours(policy)) for seed in (1, 2, 3)]
+    return sum(round(run.num_arrived * (1 - run.attainment(workload.objectives))) for run in runs)
+
+
+@pytest.fixture
+def full_at_once() -> Workload:
+    """A load of about six replicas that comes all at once, to one."""
+    ramp = workloads.ramp()
+    source = replace(ramp.source, rates=(6.0,), lasting=(900.0,)) if isinstance(ramp.source, Ramp) else None
+    assert source is not None
+    return replace(ramp, source=source, seconds=900.0, min_replicas=1, initial_replicas=1, peak_at=450.0)
+
+
+def test_a_service_that_gets_its_load_at_once_makes_fewer_wait(
+    full_at_once: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_trials = count_late(full_at_once)
+    monkeypatch.setattr(Engine, "_try_step", lambda _, *size: TrialStep(0.0, *size))
+    assert with_trials < 0.95 * count_late(full_at_once)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_trials_that_are_far_off_do_little_harm(
+    factor: float, full_at_once: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Engine._try_step
+    monkeypatch.setattr(Engine, "_try_step", lambda _, *size: TrialStep(0.0, *size))
+    without = count_late(full_at_once)
+
+    def err(engine: Engine, tokens: float, context_tokens: float) -> TrialStep:
+        trial = usual(engine, tokens, context_tokens)
+        return trial._replace(seconds=factor * trial.seconds)
+
+    monkeypatch.setattr(Engine, "_try_step", err)
+    assert count_late(full_at_once) < 1.1 * without

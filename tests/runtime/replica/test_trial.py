@@ -1,0 +1,107 @@
+"""What a replica tries before its first request, and what it tells of it."""
+
+import pytest
+
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan
+from millrace_runtime.replica import trial
+from millrace_runtime.replica.trial import (
+    LONG_PROMPT,
+    LONGEST_PROMPTS_SECONDS,
+    NUM_SEQUENCES,
+    NUM_STEPS_TOGETHER,
+    try_steps,
+)
+from tests.runtime.engine.engine_driver import SimulatedExecutor, next_token
+
+LIMITS = Limits(
+    groups=(KvGroup(num_blocks=400),),
+    block_size=16,
+    num_slots=16,
+    depth=1,
+    max_model_length=2048,
+    vocabulary_size=100,
+    max_batched_tokens=1024,
+)
+NUM_BUILT = 8
+"""Sizes of steps that are built in a trial, at most."""
+
+
+class TimedExecutor(SimulatedExecutor):
+    """Each step takes 3 ms and 20 µs a token, on a clock of its own; the first of each size a second more."""
+
+    def __init__(
+        self, limits: Limits = LIMITS, base_seconds: float = 0.003, token_seconds: float = 2e-5
+    ) -> None:
+        super().__init__(limits, next_token)
+        self.now = 0.0
+        self._base_seconds, self._token_seconds = base_seconds, token_seconds
+        self._built: set[int] = set()
+
+    def submit(self, plan: StepPlan) -> None:
+        super().submit(plan)
+        tokens = sum(row.num_tokens for row in plan.rows)
+        self.now += self._base_seconds + self._token_seconds * tokens + (tokens not in self._built)
+        self._built.add(tokens)
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> TimedExecutor:
+    executor = TimedExecutor()
+    follow(executor, monkeypatch)
+    return executor
+
+
+def follow(executor: TimedExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = trial.StepClock
+    monkeypatch.setattr(trial, "StepClock", lambda: clock(lambda: executor.now))
+
+
+def test_a_step_of_each_kind_is_measured_without_what_is_built_on_first_use(executor: TimedExecutor) -> None:
+    lone, prompt, batch = try_steps(Scheduler(LIMITS), executor)
+    assert (lone.num_tokens, prompt.num_tokens, batch.num_tokens) == (1, LONG_PROMPT, NUM_SEQUENCES)
+    assert lone.seconds == pytest.approx(0.00302)
+    assert prompt.seconds == pytest.approx(0.003 + 2e-5 * LONG_PROMPT)
+    assert batch.seconds == pytest.approx(0.003 + 2e-5 * NUM_SEQUENCES)
+    context = batch.num_context_tokens / NUM_SEQUENCES
+    assert LONG_PROMPT < context <= LONG_PROMPT + NUM_STEPS_TOGETHER
+    assert lone.num_context_tokens < 16
+
+
+def test_nothing_is_left_of_it(executor: TimedExecutor) -> None:
+    scheduler = Scheduler(LIMITS)
+    try_steps(scheduler, executor)
+    stats = scheduler.stats()
+    assert not scheduler.has_work
+    assert (stats.num_waiting, stats.num_running, stats.num_free_blocks) == (0, 0, stats.num_blocks)
+    scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("base_seconds", [0.02, 0.5])
+def test_a_slow_model_is_not_kept_from_its_requests(
+    base_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = TimedExecutor(base_seconds=base_seconds)
+    follow(executor, monkeypatch)
+    found = try_steps(Scheduler(LIMITS), executor)
+    assert executor.now < 10 + NUM_BUILT
+    assert bool(found) == (base_seconds < 0.1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_model_length": 4}, {"max_model_length": 60}, {"num_slots": 1}, {"vocabulary_size": 1}]
+)
+def test_small_limits_are_no_error(change: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(**{name: getattr(LIMITS, name) for name in LIMITS.__struct_fields__} | change)  # type: ignore[arg-type]
+    executor = TimedExecutor(limits)
+    follow(executor, monkeypatch)
+    found = try_steps(Scheduler(limits), executor)
+    assert len(found) == (0 if "max_model_length" in change else 3)
+
+
+def test_long_prompts_that_are_slow_are_tried_by_fewer_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = TimedExecutor(token_seconds=0.0025)
+    follow(executor, monkeypatch)
+    _, prompt, batch = try_steps(Scheduler(LIMITS), executor)
+    assert 1 <= batch.num_tokens < NUM_SEQUENCES
+    assert prompt.seconds * batch.num_tokens <= LONGEST_PROMPTS_SECONDS
