@@ -121,7 +121,12 @@ class LatencyModel:
     @property
     def is_proven(self) -> bool:
         """Whether steps of real requests are behind the fit, and not only those that were tried."""
-        return self.is_fitted and self.num_samples - self.num_tried >= MIN_SAMPLES
+        return self.is_fitted and not self.is_untaught
+
+    @property
+    def is_untaught(self) -> bool:
+        """Whether hardly any steps but those that were tried are known."""
+        return self.num_samples - self.num_tried < MIN_SAMPLES
 
     def describe_doubt(self) -> str | None:
         """Say why the fit may not be planned with; None where it may."""

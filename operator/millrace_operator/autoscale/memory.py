@@ -172,12 +172,14 @@ def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
 
 
 def _follow_revision(memory: Memory, fleet: Fleet) -> Memory:
-    """Doubt the model when other pods serve than those that taught it."""
+    """Doubt the model when other pods serve than those that taught it; forget what those only tried."""
     serving = {fleet.revisions[pod] for pod in fleet.ready}
     if len(serving) != 1 or memory.revision in serving:
         return memory
     [revision] = serving
-    model = memory.model if memory.revision is None else memory.model.distrust()
+    model = memory.model
+    if memory.revision is not None:
+        model = LatencyModel() if model.is_untaught else model.distrust()
     calibration = memory.calibration if memory.revision is None else Calibration()
     return replace(memory, revision=revision, model=model, calibration=calibration)
 

@@ -116,6 +116,10 @@ class ModelFit(Part):
     )
     samples: int = Field(ge=0, description="How many it has learned from.")
     fitted: bool = Field(description="Whether it is good enough to plan with.")
+    tried: bool = Field(
+        default=False,
+        description="Whether no request has shown it: replicas tried it before their first.",
+    )
 
 
 class RejectedSignal(Part):

@@ -69,6 +69,15 @@ def test_what_no_request_has_shown_to_be_right_is_not_kept() -> None:
     assert record.learn(memory, "h100") == record
 
 
+def test_another_revision_begins_with_what_it_tried_itself() -> None:
+    _, memory = decide(POLICY, begin(TRIALS), Memory(), 0.0)
+    slower = tuple(trial._replace(seconds=3 * trial.seconds) for trial in TRIALS)
+    other = begin(slower)
+    other = replace(other, fleet=replace(other.fleet, revisions={"pod-0": "two"}))
+    _, after = decide(POLICY, other, memory, 2.0)
+    assert after.model.alpha == pytest.approx(3 * memory.model.alpha)
+
+
 def count_late(workload: Workload) -> int:
     """Return how many requests of three days are not in time; each day begins with nothing known."""
     policy = Policy(workload.min_replicas, workload.max_replicas, workload.objectives)
