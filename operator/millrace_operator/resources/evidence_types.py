@@ -118,7 +118,7 @@ class ModelFit(Part):
     fitted: bool = Field(description="Whether it is good enough to plan with.")
     tried: bool = Field(
         default=False,
-        description="Whether no request has shown it: replicas tried it before their first.",
+        description="Whether replicas only tried it, before any request.",
     )
 
 
