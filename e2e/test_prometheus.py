@@ -36,7 +36,7 @@ from e2e.scraped import (
     serving_pages,
 )
 from millrace_gateway.objects import ServiceKey as GatewayKey
-from millrace_operator.autoscale.observation import Latency, Signals
+from millrace_operator.autoscale.observation import Latency, Signals, TrialStep
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import POD, ServiceKey
@@ -218,9 +218,10 @@ def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
     assert signals.answer_lengths.answers > 100
     assert signals.answer_lengths.quantile(1.0) == GENERATION_TOKENS
     assert {steps.pod for steps in signals.steps} == signals.fleet.ready
-    tried = sorted((trial.tokens, trial.context_tokens, trial.seconds) for trial in signals.trial_steps)
-    known = [(trial.num_tokens, trial.num_context_tokens, trial.seconds) for trial in TRIALS]
-    assert tried == sorted(known * len(signals.fleet.ready))
+    known = {TrialStep(trial.seconds, trial.num_tokens, trial.num_context_tokens) for trial in TRIALS}
+    assert {pod: set(steps) for pod, steps in signals.trial_steps.items()} == dict.fromkeys(
+        signals.fleet.ready, known
+    )
     for steps in signals.steps:
         found = (steps.seconds, steps.sequences, steps.tokens, steps.context_tokens)
         assert found == pytest.approx((STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from millrace_operator.autoscale.attainment import predict
 from millrace_operator.autoscale.budget import spend
 from millrace_operator.autoscale.capacity import (
+    Capacity,
     Demand,
     ease,
     find_capacity,
@@ -16,6 +17,7 @@ from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
 from millrace_operator.autoscale.feedback import ask_feedback, correct, judge_feedback
 from millrace_operator.autoscale.forecast import Arrivals
+from millrace_operator.autoscale.latency_model import MOST_TRIAL_DOUBT
 from millrace_operator.autoscale.memory import Memory, Recommendation, remember
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.pacing import Pace, pace
@@ -76,7 +78,16 @@ def _estimate(policy: Policy, signals: Signals, memory: Memory, replica: Replica
     infeasible = find_infeasible(replica, policy.objectives, memory.infeasible)
     planned = ease(replica, [each for each in policy.objectives if each.name not in infeasible])
     capacity = find_capacity(replica, planned, max(signals.fleet.current, 1))
+    if not replica.model.is_proven and (infeasible or _is_doubtful(replica, capacity)):
+        # What was only tried calls no objective out of reach: that would keep feedback from overruling it.
+        return Estimate(load, demand, None, None, (), missed)
     return Estimate(load, demand, replica, capacity, infeasible, missed)
+
+
+def _is_doubtful(replica: Replica, capacity: Capacity) -> bool:
+    """Whether a step of the batch that is planned is too unlike those that are known."""
+    batch = max(replica.count_sequences(capacity.rate), 1.0)
+    return replica.model.standard_error(batch, batch * replica.context_tokens) > MOST_TRIAL_DOUBT
 
 
 def _spend(situation: Situation) -> Memory:
@@ -94,7 +105,7 @@ def _calibrate(situation: Situation) -> Memory:
     is_due = (
         situation.is_settled and situation.is_informed and memory.calibration.is_due(situation.now, window)
     )
-    if not is_due or estimate.replica is None or estimate.rate is None:
+    if not is_due or not situation.has_proven_model or estimate.replica is None or estimate.rate is None:
         return memory
     load = memory.correction * estimate.rate
     serving = len(situation.signals.fleet.ready)
@@ -109,8 +120,9 @@ def _look_ahead(
     """Return the memory with the outlook after this look.
 
     While none is Ready that has served, clients try again and again: what arrives is no load to learn from.
+    Rates look back, so it isn't for as long afterwards.
     """
-    if not signals.fleet.ready and memory.has_served:
+    if now - memory.dark_at < policy.windows.rate:
         return replace(memory, outlook=memory.outlook.without_pending())
     horizon = (memory.cold_start_seconds or policy.cold_start_seconds) + policy.tick_seconds
     arrivals = Arrivals(signals.arrivals_per_second, signals.recent_arrivals_per_second)
@@ -154,12 +166,11 @@ def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
 def _candidates(situation: Situation) -> dict[str, int]:
     """Every count that some signal asks for; the largest wins."""
     signals = situation.signals
-    if situation.estimate.replica:
-        found = dict(_from_model(situation))
-    elif situation.is_idle:
-        found = {"idle": situation.policy.min_replicas}
-    else:
-        found = {"learning": situation.current}
+    found = dict(_from_model(situation)) if situation.estimate.replica else {}
+    if situation.is_idle and not situation.estimate.replica:
+        found["idle"] = situation.policy.min_replicas
+    if not situation.is_idle and not situation.has_proven_model:
+        found["learning"] = situation.current
         if signals.kv_usage is not None:
             found["kvCache"] = math.ceil(signals.kv_usage * len(signals.fleet.ready) / KV_USAGE_LIMIT)
     feedback = ask_feedback(situation)

@@ -146,12 +146,13 @@ class Outlook:
         """Return the outlook after one more look.
 
         `stay_seconds` is how long a request stays in a replica. A forecast is for the end of the horizon, and
-        the load to plan for is that percentile of what may come.
+        the load to plan for is that percentile of what may come. What was there in a gap nobody knows: it
+        counts for no longer than the rate after it has been counted.
         """
         rate = arrivals.known
         if rate is None:
             return self
-        passed = 0.0 if self.seen_at is None else now - self.seen_at
+        passed = 0.0 if self.seen_at is None else min(now - self.seen_at, windows.rate)
         points = self._add_point(now, arrivals, windows)
         load = _approach(self.load, rate, passed, stay_seconds)
         seconds = RISE_SECONDS if load > self.busy_load else FALL_SECONDS

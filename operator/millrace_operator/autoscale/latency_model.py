@@ -47,6 +47,10 @@ TRIAL_ERROR = 0.25
 """By which steps of real requests are taken to differ from those tried in an idle replica."""
 MIN_TRIALS = 3
 """Steps of different kinds, for three coefficients."""
+TOKENS_APART = 8.0
+"""How many times as many tokens the largest of them computes as the smallest, or β is noise."""
+MOST_TRIAL_DOUBT = 0.5
+"""By which part steps that were tried may leave a step uncertain that is planned with."""
 
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
@@ -72,7 +76,12 @@ class LatencyModel:
 
     @classmethod
     def restore(
-        cls, gram: Matrix, moment: Row, num_samples: float, relative_error: float | None, num_tried: float
+        cls,
+        gram: Matrix,
+        moment: Row,
+        num_samples: float,
+        relative_error: float | None,
+        num_tried: float = 0.0,
     ) -> "LatencyModel":
         """Return the model that had these; its coefficients follow from them."""
         coefficients = _find_coefficients(gram, moment)
@@ -82,10 +91,14 @@ class LatencyModel:
     def begin(cls, trials: Sequence[TrialStep]) -> "LatencyModel":
         """Return the model of replicas that have served nobody, from steps that they tried.
 
-        It has as little behind it as may be planned with. Without trials of three kinds it knows nothing.
+        It has as little behind it as may be planned with. Without trials of three kinds it knows nothing, and
+        neither where all computed nearly as few tokens.
         """
         found = [trial for trial in trials if 0 < trial.seconds < math.inf]
         if len({(trial.tokens, trial.context_tokens) for trial in found}) < MIN_TRIALS:
+            return cls()
+        tokens = [trial.tokens for trial in found]
+        if max(tokens) < TOKENS_APART * min(tokens):
             return cls()
         known = _Normal(((0.0,) * 3,) * 3, (0.0,) * 3)
         for trial in found:

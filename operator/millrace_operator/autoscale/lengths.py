@@ -55,7 +55,7 @@ class AnswerLengths:
     @cached_property
     def mean(self) -> float:
         """Return how many tokens an answer has on average, as far as the bounds tell."""
-        found = zip(ANSWER_BUCKETS, (0.0, *ANSWER_BUCKETS), (0.0, *self.shares), self.shares, strict=False)
+        found = zip(ANSWER_BUCKETS, (1.0, *ANSWER_BUCKETS), (0.0, *self.shares), self.shares, strict=False)
         return sum((upper + lower) / 2 * (share - below) for upper, lower, below, share in found)
 
     def is_of(self, mean: float) -> bool:

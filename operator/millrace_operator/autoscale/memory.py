@@ -55,6 +55,8 @@ class Memory:
     """Since when each pod that is not Ready was seen not to be, but for moments in which it was."""
     started: frozenset[str] = frozenset()
     """The pods that exist and have been Ready."""
+    dark_at: float = -math.inf
+    """When this was last seen to have replicas of which none was Ready, though some had been."""
     has_served: bool = False
     """Whether any pod has been Ready since this began."""
     cadence: Cadence = field(default_factory=Cadence)
@@ -118,6 +120,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         lowered_at=now if has_fallen else memory.lowered_at,
         fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
         ready_since=ready_since,
+        dark_at=now if memory.has_served and fleet.current and not fleet.ready else memory.dark_at,
         has_served=memory.has_served or bool(fleet.ready),
         unready_since=_note_unready(memory, fleet, policy, now),
         started=(memory.started | fleet.ready) & fleet.revisions.keys(),
@@ -225,8 +228,15 @@ def _mean_context(steps: Sequence[StepMoments]) -> float | None:
 
 
 def _begin(model: LatencyModel, signals: Signals) -> LatencyModel:
-    """Return the model that replicas tell before they have served anybody, where nothing else is known."""
-    return model if model.num_samples else LatencyModel.begin(signals.trial_steps)
+    """Return what replicas tried before they served anybody, for as long as nobody has taught the model.
+
+    Of several replicas the one in the middle: another may have been started on a busy node.
+    """
+    if model.num_samples > model.num_tried or signals.fleet.is_mixed or not signals.trial_steps:
+        return model
+    tried = sorted(signals.trial_steps.values(), key=lambda steps: sum(step.seconds for step in steps))
+    begun = LatencyModel.begin(tried[len(tried) // 2])
+    return begun if begun.num_samples else model
 
 
 def _learn(

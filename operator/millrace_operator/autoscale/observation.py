@@ -186,7 +186,8 @@ class Signals:
     unanswered: frozenset[str] = frozenset()
     """Objectives of which it is not known what requests took, though there may have been some."""
     steps: tuple[StepMoments, ...] = ()
-    trial_steps: tuple[TrialStep, ...] = ()
+    trial_steps: dict[str, tuple[TrialStep, ...]] = field(default_factory=dict)
+    """What each Ready replica tried before its first request, by pod."""
     sampled_at: dict[str, float] = field(default_factory=dict)
     """When the newest sample of each replica was taken, in seconds since 1970, old ones too.
 

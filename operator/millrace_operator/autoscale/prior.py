@@ -180,7 +180,7 @@ def _read_model(prior: Mapping[str, Any]) -> LatencyModel:
     if len(gram) != 3 or not _is_positive_semidefinite(gram):
         raise PriorError("its gram is not symmetric and positive semi-definite")
     samples, error = _read_number(model, "samples", 0.0), _read_optional(model, "relativeError")
-    tried = _read_number({"tried": 0.0, **model}, "tried", 0.0)
+    tried = _read_number({"tried": 0.0, **model}, "tried", 0.0, samples)
     found = LatencyModel.restore((gram[0], gram[1], gram[2]), moment, samples, error, tried)
     if max(found.coefficients) > LONGEST_STEP:
         raise PriorError(f"by its model a step takes {max(found.coefficients):.3g} s or more")

@@ -22,6 +22,8 @@ from millrace_operator.cluster.kinds import ServiceKey
 
 EVERYTHING = "every signal"
 """The key of `Signals.rejected` where nothing at all is known."""
+OWN_WARNING = "PromQL"
+"""How warnings about a query itself begin. Others are of Thanos and remote stores: a part did not answer."""
 OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
 """The labels that say of what a sample speaks."""
 
@@ -77,6 +79,11 @@ def parse_samples(body: Any) -> list[Sample]:
         raise SignalError(f"Prometheus refused the query: {reason}")
     if body.get("isPartial") is True:
         raise SignalError("what answers as Prometheus answered from a part of its stores only")
+    warnings = body.get("warnings") or []
+    if doubts := [str(text) for text in warnings if not str(text).startswith(OWN_WARNING)]:
+        raise SignalError(
+            f"what answers as Prometheus may not have answered from all its stores: {doubts[0]}"
+        )
     try:
         series = [
             Sample({name: str(text) for name, text in item["metric"].items()}, float(item["value"][1]))
@@ -138,15 +145,18 @@ class _Reader:
                 found[float(sample.labels.get("le", ""))] = sample.value
         return found
 
-    def list_trials(self, pods: frozenset[str]) -> Iterable[TrialStep]:
-        """Yield the steps that these pods tried. Slow models try none, and replicas of before neither."""
+    def list_trials(self, pods: frozenset[str]) -> dict[str, tuple[TrialStep, ...]]:
+        """Return the steps that each of these pods tried. Slow models and older replicas try none."""
+        found: dict[str, tuple[TrialStep, ...]] = {}
         for sample in self._series.get("trial_steps", []):
             with suppress(ValueError):  # a label that is no number is none of ours
                 tokens, context = (
                     float(sample.labels.get(name, "")) for name in ("tokens", "context_tokens")
                 )
                 if sample.pod in pods:
-                    yield TrialStep(sample.value, tokens, context)
+                    step = TrialStep(sample.value, tokens, context)
+                    found[sample.pod] = (*found.get(sample.pod, ()), step)
+        return found
 
     def is_answered(self, name: str) -> bool:
         """Whether the question for a signal has an answer, be it empty."""
@@ -202,7 +212,7 @@ def read_signals(
         latencies=latencies,
         unanswered=frozenset(unanswered | _find_unmeasured(reader, objectives)),
         steps=tuple(_read_steps(reader, fresh)),
-        trial_steps=tuple(reader.list_trials(fresh)),
+        trial_steps=reader.list_trials(fresh & fleet.ready),
         sampled_at=sightings.by_one_source(max_age),
         rejected=reader.rejected | {x.objective.name: x.doubt for x in latencies if x.doubt},
     )

@@ -4,6 +4,9 @@ An autoscaler that has seen no request of a new service knows from them what a r
 this model on this accelerator.
 """
 
+import random
+from collections.abc import Sequence
+
 import msgspec
 
 from millrace_runtime.engine.scheduler import Scheduler
@@ -15,19 +18,19 @@ from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.engine_loop import StepClock
 
 SHORT_PROMPT = 4
-LONG_PROMPT = 512
+LONG_PROMPT = 1024
 LEAST_LONG_PROMPT = 64
 """A shorter one tells nothing of what a token takes beside the step's own time."""
-NUM_SEQUENCES = 8
+NUM_SEQUENCES = 32
+"""Of 1000 tokens each: what a GPU takes to read so many is a good part of a step, and no noise of it."""
+NUM_PROMPTS = 3
 NUM_STEPS = 8
-NUM_STEPS_TOGETHER = 24
-"""So that the first sequence still runs when the last one's prompt is computed."""
 LEAST_SECONDS = 1e-6
 """No step takes less."""
 LONGEST_PROMPT_SECONDS = 2.0
 """For a long prompt, were each of its tokens to take as long as a step of one. On a GPU it takes a hundredth
 of that."""
-LONGEST_PROMPTS_SECONDS = 2.0
+LONGEST_PROMPTS_SECONDS = 0.5
 """For those of several sequences, as measured of one."""
 
 
@@ -37,55 +40,87 @@ def try_steps(scheduler: Scheduler, executor: Executor) -> list[StepTiming]:
     Where the model is so slow that this would keep a replica from its requests, nothing is measured, and the
     list is empty. Raises ModelError where the model computes no token: it would fail every request.
     """
-    _run(scheduler, executor, SHORT_PROMPT, max_tokens=2)
-    lone = _find_usual(_run(scheduler, executor, SHORT_PROMPT, max_tokens=1 + NUM_STEPS))
-    if lone is None:
-        return []
-    affordable = LONGEST_PROMPT_SECONDS / max(lone.seconds, LEAST_SECONDS)
-    length = int(min(affordable, LONG_PROMPT, scheduler.max_model_length - 1 - NUM_STEPS_TOGETHER))
-    if length < LEAST_LONG_PROMPT:
-        return []
-    _run(scheduler, executor, length)
-    prompts = _run(scheduler, executor, length)
-    seconds = max(sum(step.seconds for step in prompts), LEAST_SECONDS)
-    number = max(1, int(min(NUM_SEQUENCES, LONGEST_PROMPTS_SECONDS / seconds)))
-    together = _run(scheduler, executor, length, num_sequences=number, max_tokens=1 + NUM_STEPS_TOGETHER)
-    batch = _find_usual(together)
-    return [lone, max(prompts, key=lambda step: step.num_tokens), batch] if batch else []
+    return _Trial(scheduler, executor).measure()
 
 
-def _find_usual(steps: list[StepTiming]) -> StepTiming | None:
-    """Return the step of median time among the fullest that compute no prompt; None without such steps."""
+class _Trial:
+    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._rng = random.Random(0)  # noqa: S311  prompts that are alike would share what others don't
+
+    def measure(self) -> list[StepTiming]:
+        self._decode_alone(1)  # builds what is built on first use
+        if self._find_affordable(self._decode_alone(1)) < LEAST_LONG_PROMPT:
+            return []
+        lone = self._decode_alone(NUM_STEPS)
+        length = self._find_affordable(lone)
+        if lone is None or length < LEAST_LONG_PROMPT:
+            return []
+        self._run(1, length)
+        runs = [self._run(1, length) for _ in range(NUM_PROMPTS)]
+        seconds = sorted(sum(step.seconds for step in steps) for steps in runs)[NUM_PROMPTS // 2]
+        number = int(LONGEST_PROMPTS_SECONDS / max(seconds, LEAST_SECONDS))
+        largest = sorted((max(steps, key=_count_tokens) for steps in runs), key=lambda step: step.seconds)
+        batch = self._decode_together(number, length)
+        return [lone, largest[NUM_PROMPTS // 2], batch] if batch else []
+
+    def _find_affordable(self, lone: StepTiming | None) -> int:
+        """Return how many tokens a prompt may have; 0 where none is decoded."""
+        if lone is None:
+            return 0
+        longest = self._scheduler.max_model_length // 2
+        return int(min(LONGEST_PROMPT_SECONDS / max(lone.seconds, LEAST_SECONDS), LONG_PROMPT, longest))
+
+    def _decode_alone(self, num_steps: int) -> StepTiming | None:
+        return _find_usual(self._run(1, SHORT_PROMPT, max_tokens=1 + num_steps))
+
+    def _decode_together(self, num_sequences: int, length: int) -> StepTiming | None:
+        """Return a step of several sequences. The first still runs when the last one's prompt is computed."""
+        number = max(1, min(num_sequences, NUM_SEQUENCES, self._executor.limits.num_slots))
+        num_chunks = 2 * number * length // self._executor.limits.max_batched_tokens
+        return _find_usual(self._run(number, length, max_tokens=1 + num_chunks + NUM_STEPS))
+
+    def _run(self, num_sequences: int, num_prompt: int, max_tokens: int = 1) -> list[StepTiming]:
+        """Run sequences to their end, and return their steps."""
+        scheduler, executor = self._scheduler, self._executor
+        for number in range(num_sequences):
+            scheduler.add(self._draw(number, min(num_prompt, scheduler.max_model_length - 1), max_tokens))
+        clock, steps = StepClock(), []
+        while scheduler.has_work:
+            while (plan := scheduler.schedule()) is not None:
+                clock.begin()
+                executor.submit(plan)
+            committed = scheduler.commit(executor.collect())
+            seconds = clock.end(is_more_to_do=scheduler.has_work)
+            if committed.timing is not None:
+                steps.append(msgspec.structs.replace(committed.timing, seconds=seconds))
+            for output in committed.outputs:
+                if output.finish_reason == FINISH_ERROR:
+                    raise ModelError(f"a trial step failed: {output.error}; download the model again")
+        scheduler.pop_begun()
+        return steps
+
+    def _draw(self, number: int, num_prompt: int, max_tokens: int) -> Generate:
+        tokens = self._rng.choices(range(self._executor.limits.vocabulary_size), k=num_prompt)
+        return Generate(
+            sequences=[NewSequence(number, Sampling(temperature=0.0))],
+            prompt=pack_tokens(tokens),
+            max_tokens=max_tokens,
+            stop_token_ids=[],
+        )
+
+
+def _count_tokens(step: StepTiming) -> int:
+    return step.num_tokens
+
+
+def _find_usual(steps: Sequence[StepTiming]) -> StepTiming | None:
+    """Return a step with the median time of the fullest that compute no prompt; None without such steps."""
     decoding = [step for step in steps if step.is_decode_only]
     fullest = max((step.num_sequences for step in decoding), default=0)
     full = [step for step in decoding if step.num_sequences == fullest]
-    return sorted(full, key=lambda step: step.seconds)[len(full) // 2] if full else None
-
-
-def _run(
-    scheduler: Scheduler,
-    executor: Executor,
-    num_prompt: int,
-    *,
-    max_tokens: int = 1,
-    num_sequences: int = 1,
-) -> list[StepTiming]:
-    """Run sequences of one prompt to their end, and return their steps."""
-    length = min(num_prompt, scheduler.max_model_length - 1)
-    sequences = [NewSequence(number, Sampling(temperature=0.0)) for number in range(num_sequences)]
-    prompt = pack_tokens([0] * length)
-    scheduler.add(Generate(sequences=sequences, prompt=prompt, max_tokens=max_tokens, stop_token_ids=[]))
-    clock, steps = StepClock(), []
-    while scheduler.has_work:
-        while (plan := scheduler.schedule()) is not None:
-            clock.begin()
-            executor.submit(plan)
-        committed = scheduler.commit(executor.collect())
-        seconds = clock.end(is_more_to_do=scheduler.has_work)
-        if committed.timing is not None:
-            steps.append(msgspec.structs.replace(committed.timing, seconds=seconds))
-        for output in committed.outputs:
-            if output.finish_reason == FINISH_ERROR:
-                raise ModelError(f"a trial step failed: {output.error}; download the model again")
-    scheduler.pop_begun()
-    return steps
+    if not full:
+        return None
+    middle = len(full) // 2
+    return msgspec.structs.replace(full[middle], seconds=sorted(step.seconds for step in full)[middle])

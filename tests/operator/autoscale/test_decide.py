@@ -437,6 +437,11 @@ def test_clients_that_try_again_while_none_is_ready_are_no_load_to_learn_from() 
         desired.append(decision.desired)
     assert max(desired) == 3
     assert memory.outlook.load == pytest.approx(4.0)
+    for tick in range(60):  # rates still look back at them, and then at the usual load again
+        rate = max(60.0 - tick * 2.0, 4.0)
+        decision, memory = decide(POLICY, seen(3, rate), memory, 240 + 2.0 * tick)
+        assert decision.desired <= 3
+    assert memory.outlook.load == pytest.approx(4.0)
 
 
 def test_a_service_that_begins_gets_what_its_load_needs_before_one_is_ready() -> None:

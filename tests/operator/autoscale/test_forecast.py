@@ -85,6 +85,15 @@ def test_a_spike_of_half_an_hour_makes_no_night_of_the_day_after() -> None:
     assert outlook.error.quantile < spiked.error.quantile - 1.0
 
 
+def test_what_comes_after_a_night_without_answers_is_not_taken_for_the_whole_night() -> None:
+    outlook, now = Outlook(), 0.0
+    for _ in range(1800):
+        outlook = look(outlook, now, 5.0)
+        now += TICK
+    before = outlook.busy_load
+    assert look(outlook, now + 8 * 3600, 60.0).busy_load < 1.5 * before
+
+
 def test_forecasts_that_came_due_while_nothing_was_seen_are_not_judged_by_what_comes_later() -> None:
     outlook = Outlook()
     for tick in range(300):

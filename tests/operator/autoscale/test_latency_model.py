@@ -214,7 +214,7 @@ def try_out(tokens: float, context: float) -> TrialStep:
     return TrialStep(ALPHA + BETA * tokens + GAMMA * context, tokens, context)
 
 
-TRIALS = (try_out(1, 8), try_out(512, 512), try_out(8, 4_160))
+TRIALS = (try_out(1, 8), try_out(1024, 1024), try_out(16, 16_800))
 
 
 def test_steps_that_were_tried_can_be_planned_with_and_are_doubted() -> None:
@@ -222,13 +222,7 @@ def test_steps_that_were_tried_can_be_planned_with_and_are_doubted() -> None:
     assert model.is_fitted
     assert model.predict(8, 4_000) == pytest.approx(ALPHA + BETA * 8 + GAMMA * 4_000, rel=0.02)
     assert model.predict(64, 32_000) == pytest.approx(ALPHA + BETA * 64 + GAMMA * 32_000, rel=0.1)
-    assert model.standard_error(64, 32_000) > 0.1
-
-
-def test_many_replicas_that_tried_are_no_more_certain_than_one() -> None:
-    one, many = LatencyModel.begin(TRIALS), LatencyModel.begin(TRIALS * 20)
-    assert many.num_samples == one.num_samples
-    assert many.standard_error(16, 16_000) == pytest.approx(one.standard_error(16, 16_000))
+    assert model.standard_error(64, 64_000) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -237,12 +231,13 @@ def test_many_replicas_that_tried_are_no_more_certain_than_one() -> None:
         (),
         TRIALS[:2],
         TRIALS[:2] * 3,
-        (*TRIALS[:2], TrialStep(0.0, 8, 4_160)),
-        (*TRIALS[:2], TrialStep(-1.0, 8, 4_160)),
-        (*TRIALS[:2], TrialStep(math.inf, 8, 4_160)),
+        (try_out(1, 7), try_out(1, 1), try_out(1, 269)),
+        (*TRIALS[:2], TrialStep(0.0, 16, 16_800)),
+        (*TRIALS[:2], TrialStep(-1.0, 16, 16_800)),
+        (*TRIALS[:2], TrialStep(math.inf, 16, 16_800)),
     ],
 )
-def test_fewer_than_three_kinds_of_trials_tell_nothing(trials: tuple[TrialStep, ...]) -> None:
+def test_trials_of_too_few_kinds_tell_nothing(trials: tuple[TrialStep, ...]) -> None:
     assert LatencyModel.begin(trials) == LatencyModel()
 
 

@@ -233,6 +233,7 @@ SPOILS = {
     "text": (spoil_model(moment=["1", 0.0, 0.0]), "three finite numbers"),
     "a step of years": (spoil_model(moment=[1e12, 0.0, 0.0]), "a step takes"),
     "negative samples": (spoil_model(samples=-1), "its samples is no number"),
+    "more tried than known": (spoil_model(tried=1e9), "its tried is no number"),
     "negative error": (spoil_model(relativeError=-0.1), "its relativeError is no number"),
     "negative tokens": (spoil(promptTokens=-1), "its promptTokens is no number"),
     "true": (spoil(kvTokens=True), "its kvTokens is no number"),

@@ -107,11 +107,11 @@ def try_out(pod: str, seconds: float, tokens: str, context: str) -> Sample:
 
 
 def test_the_steps_that_replicas_tried_are_read_of_those_that_exist() -> None:
-    assert read(without("trial_steps")).trial_steps == ()
+    assert read(without("trial_steps")).trial_steps == {}
     assert read(without("trial_steps")).rejected == {}
     trials = [try_out(pod, 0.01, "8", "4160") for pod in ("a", "b", "gone")]
     signals = read([*without("trial_steps"), *trials, try_out("a", 0.01, "many", "8")])
-    assert signals.trial_steps == (TrialStep(0.01, 8.0, 4160.0),) * 2
+    assert signals.trial_steps == dict.fromkeys(("a", "b"), (TrialStep(0.01, 8.0, 4160.0),))
 
 
 def test_samples_of_long_ago_are_those_of_nobody() -> None:

@@ -7,30 +7,31 @@ import pytest
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.decision import Reason
 from millrace_operator.autoscale.memory import Memory
-from millrace_operator.autoscale.observation import Signals, TrialStep
+from millrace_operator.autoscale.observation import Fleet, Latency, Signals, TrialStep
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.simulate import workloads
 from millrace_operator.autoscale.simulate.engine import Engine
 from millrace_operator.autoscale.simulate.scalers import Ours
 from millrace_operator.autoscale.simulate.workloads import Ramp, Workload
 from millrace_operator.autoscale_loop.record import Record
-from tests.operator.autoscale.signals import make_signals
+from tests.operator.autoscale.signals import make_fleet, make_signals
 
 POLICY = Policy(1, 10, (Objective("TimeToFirstToken", 95, 1.0), Objective("TimePerOutputToken", 95, 0.1)))
-TRIALS = (TrialStep(0.022, 1, 8), TrialStep(0.53, 256, 256), TrialStep(0.04, 8, 2100))
+TRIALS = (TrialStep(0.022, 1, 8), TrialStep(0.53, 256, 256), TrialStep(0.072, 16, 8400))
 """Of a replica that carries about four of the requests below a second."""
+
+SHAPES = {"prompt_tokens": 40, "generation_tokens": 40}
 
 
 def begin(trials: tuple[TrialStep, ...], **other: object) -> Signals:
     return make_signals(
-        1, 1, 1, 10.0, waiting=0.0, running=1.0, max_sequences=32.0, trial_steps=trials, **other
+        1, 1, 1, 10.0, waiting=0.0, running=1.0, max_sequences=32.0, trial_steps={"pod-0": trials}, **other
     )
 
 
 def test_the_first_answers_are_enough_to_plan_for_the_load() -> None:
-    shapes = {"prompt_tokens": 40, "generation_tokens": 40}
-    unknown, _ = decide(POLICY, begin((), **shapes), Memory(), 0.0)
-    planned, memory = decide(POLICY, begin(TRIALS, **shapes), Memory(), 0.0)
+    unknown, _ = decide(POLICY, begin((), **SHAPES), Memory(), 0.0)
+    planned, memory = decide(POLICY, begin(TRIALS, **SHAPES), Memory(), 0.0)
     assert (unknown.desired, unknown.reason) == (1, Reason.LEARNING)
     assert planned.desired > 1
     assert memory.model.is_fitted
@@ -50,10 +51,9 @@ def test_what_requests_have_taught_stays() -> None:
 
 
 def test_a_queue_overrules_what_no_request_has_shown_to_be_right() -> None:
-    shapes = {"prompt_tokens": 40, "generation_tokens": 40}
     fast = tuple(trial._replace(seconds=trial.seconds / 10) for trial in TRIALS)
-    _, memory = decide(POLICY, begin(fast, **shapes), Memory(), 0.0)
-    queued = replace(begin(fast, **shapes), waiting=20.0)
+    _, memory = decide(POLICY, begin(fast, **SHAPES), Memory(), 0.0)
+    queued = replace(begin(fast, **SHAPES), waiting=20.0)
     decision, _ = decide(POLICY, queued, memory, 2.0)
     assert decision.candidates["feedback"] == 2
     proven = replace(memory, model=replace(memory.model, num_tried=0.0))
@@ -76,6 +76,47 @@ def test_another_revision_begins_with_what_it_tried_itself() -> None:
     other = replace(other, fleet=replace(other.fleet, revisions={"pod-0": "two"}))
     _, after = decide(POLICY, other, memory, 2.0)
     assert after.model.alpha == pytest.approx(3 * memory.model.alpha)
+
+
+def test_of_several_replicas_the_one_in_the_middle_tells() -> None:
+    slow, fast = (tuple(trial._replace(seconds=x * trial.seconds) for trial in TRIALS) for x in (4.0, 0.5))
+    tried = {"pod-0": slow}
+    _, memory = decide(POLICY, replace(begin(TRIALS), trial_steps=tried), Memory(), 0.0)
+    slowest = memory.model.alpha
+    tried |= {"pod-1": TRIALS, "pod-2": fast}
+    _, memory = decide(POLICY, replace(begin(TRIALS), trial_steps=tried), memory, 2.0)
+    assert memory.model.alpha == pytest.approx(slowest / 4)
+    mixed = Fleet({"pod-0": "one", "pod-1": "two"}, frozenset({"pod-0", "pod-1"}), desired=2)
+    _, after = decide(POLICY, replace(begin(slow), fleet=mixed), memory, 4.0)
+    assert after.model == memory.model
+
+
+def test_what_was_only_tried_lowers_no_count() -> None:
+    fast = tuple(trial._replace(seconds=trial.seconds / 6) for trial in TRIALS)
+    fleet, memory = make_fleet(8), Memory()
+    for tick in range(300):
+        signals = replace(begin(fast, **SHAPES), fleet=fleet, reporting=fleet.ready)
+        decision, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        assert decision.desired == 8
+
+
+def test_what_was_only_tried_calls_no_objective_out_of_reach() -> None:
+    """The node was busy, say. Feedback then adds replicas as without trials."""
+    slow = tuple(trial._replace(seconds=6 * trial.seconds) for trial in TRIALS)
+    decision, memory = decide(POLICY, begin(slow, **SHAPES), Memory(), 0.0)
+    assert decision.reason == Reason.LEARNING
+    missed = (Latency(POLICY.objectives[0], 3.0, 500.0),)
+    late = replace(begin(slow, **SHAPES), latencies=missed, waiting=5.0)
+    decision, _ = decide(POLICY, late, memory, 2.0)
+    assert (decision.desired, decision.binding) == (2, "feedback")
+
+
+def test_trials_that_leave_a_large_batch_open_are_not_planned_with() -> None:
+    """Steps that read hardly any context tell nothing of a batch that reads much."""
+    short = (TrialStep(0.0070, 1, 8), TrialStep(0.0290, 1024, 1024), TrialStep(0.0071, 2, 64))
+    decision, memory = decide(POLICY, begin(short, prompt_tokens=8000, generation_tokens=1000), Memory(), 0.0)
+    assert memory.model.is_fitted
+    assert decision.reason == Reason.LEARNING
 
 
 def count_late(workload: Workload) -> int:

@@ -121,8 +121,17 @@ async def test_a_question_that_fails_leaves_the_signals_of_the_others(part: str,
 
 
 async def test_a_part_of_the_truth_is_none() -> None:
-    """VictoriaMetrics answers from those of its stores that it reaches, and says so."""
+    """VictoriaMetrics and Thanos answer from those of their stores that they reach, and say so."""
     assert "a part of its stores" in await fail(FakePrometheus({**GOOD, "isPartial": True}))
+    lost = ["PromQL warning: a rate of a gauge", "receive series from Addr: store-1: Unavailable"]
+    assert "receive series" in await fail(FakePrometheus({**GOOD, "warnings": lost}))
+
+
+async def test_a_warning_about_the_query_is_no_partial_answer() -> None:
+    warned = FakePrometheus({**GOOD, "warnings": ["PromQL warning: a rate of a gauge"]})
+    async with warned.serving() as url:
+        reading = await ask(url)
+    assert reading.failure is None
 
 
 async def test_a_slow_question_leaves_the_signals_of_the_others() -> None:

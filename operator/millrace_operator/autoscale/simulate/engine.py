@@ -24,7 +24,7 @@ from millrace_operator.autoscale.simulate.stretch import Chunk, Sequence, Stretc
 
 STEPS_WHILE_COLD = 16
 """Of a stretch, whose steps are all slowed down alike."""
-TRIALS = ((1, 8), (512, 512), (8, 8 * 520))
+TRIALS = ((1, 8), (1024, 1024), (16, 16 * 1050))
 """The tokens and context tokens of the steps that a replica tries before its first request."""
 
 
@@ -154,8 +154,10 @@ class Engine:
         self._await_end(stretch)
 
     def _try_step(self, tokens: float, context_tokens: float) -> TrialStep:
-        """Return what a step took before the first request: the middle one of some, so without noise."""
-        factor = self._speed * (1.0 if self._is_warm else self._hardware.slowness(0.0))
+        """Return what a step took before the first request, the middle one of some."""
+        rng = random.Random(f"{self._speed} {tokens}")  # noqa: S311  later requests get the same noise without it
+        factor = self._speed * math.exp(rng.gauss(0, self._hardware.noise / 2))
+        factor *= 1.0 if self._is_warm else self._hardware.slowness(0.0)
         return TrialStep(factor * self._hardware.step_seconds(tokens, context_tokens), tokens, context_tokens)
 
     def _find_slowness(self) -> float:
