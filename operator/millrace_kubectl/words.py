@@ -1,5 +1,7 @@
 """The words of `explain`, each in one place. Pure."""
 
+import math
+
 METRICS = {
     "TimeToFirstToken": "TTFT",
     "TimePerOutputToken": "TPOT",
@@ -73,6 +75,11 @@ def shorten(text: str, most: int = 100) -> str:
     """Return the text's first line, cut where it is long; -v shows all of it."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def show_whole_share(share: float) -> str:
+    """Return a share of requests in percent. It is rounded down: 99.999 % is not all."""
+    return f"{math.floor(10_000 * share + 1e-6) / 100:.2f} %"
 
 
 def show_latency(seconds: float | None) -> str:

@@ -318,6 +318,11 @@ def test_the_flag_and_the_simulation_know_the_same_default() -> None:
     assert simulate.POLICIES == choices.DEFAULT
 
 
+def test_a_policy_may_be_named_as_the_table_and_its_own_project_name_it() -> None:
+    named = choices.read_choices("kpa,hpa-in-flight,llm-d:0.5,wva-saturation,millrace", 1, 8)
+    assert named == choices.read_choices("knative,hpa,llmd:0.5,wva,ours", 1, 8)
+
+
 def test_the_page_names_every_policy_and_every_field_of_a_replica() -> None:
     cells = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", PAGE.read_text(), re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}

@@ -22,8 +22,10 @@ NAMES = {
     "clairvoyant": CLAIRVOYANT,
 }
 """By what people write."""
+OTHER_NAMES = {"kpa": "knative", **{policy: policy for policy in PEERS}, OURS: OURS}
+"""Knative's autoscaler by its own name, and all by those in the table."""
 NO_KNOB = (OURS, CLAIRVOYANT)
-MOST_COUNTS = 8
+MOST_COUNTS = 12
 
 
 class Choice(NamedTuple):
@@ -50,7 +52,7 @@ def read_choices(text: str, least: int, most: int) -> list[Choice]:
 
 def _read_choice(word: str, least: int, most: int) -> Choice:
     name, colon, value = word.partition(":")
-    policy = NAMES.get(name)
+    policy = NAMES.get(name) or OTHER_NAMES.get(name)
     if policy is None:
         raise UsageError(f"--policy {word!r} is unknown; write some of {','.join(NAMES)}")
     if policy in NO_KNOB:
@@ -89,10 +91,7 @@ def list_sweep(choices: list[Choice], least: int, most: int) -> list[Choice]:
 
 
 def _list_counts(least: int, most: int) -> list[float]:
-    """Return at most `MOST_COUNTS` counts between the bounds, both of them included."""
-    steps = min(most - least, MOST_COUNTS - 1)
-    return (
-        [float(round(least + (most - least) * step / steps)) for step in range(steps + 1)]
-        if steps
-        else [most]
-    )
+    """Return at most `MOST_COUNTS` counts between the bounds, each larger than the last by a like part."""
+    steps = MOST_COUNTS - 1
+    found = (least * (most / least) ** (step / steps) for step in range(MOST_COUNTS))
+    return sorted({float(round(count)) for count in found})

@@ -52,6 +52,7 @@ def render_page(
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width">',
             f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
             *body,
             "</body></html>\n",

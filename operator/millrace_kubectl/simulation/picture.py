@@ -6,7 +6,6 @@ their dashes as well.
 
 import importlib
 import io
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from millrace_kubectl.simulation.choices import NO_KNOB
 from millrace_kubectl.simulation.measure import Measured, Point, find_width
 from millrace_kubectl.simulation.session import Session
-from millrace_kubectl.words import name_objective, show_latency
+from millrace_kubectl.words import name_objective, show_latency, show_whole_share
 from millrace_operator.autoscale.policy import Objective
 
 if TYPE_CHECKING:
@@ -82,6 +81,7 @@ def draw_sweep(session: Session, sweep: Sequence[Measured]) -> "Figure":
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(130.0, LEAST_LATE / 1.3)
+    _draw_promise(axes, session)
     axes.xaxis.set_major_locator(_ticker().LogLocator(subs=(1.0, 2.0, 5.0)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(lambda _value, _: "")
@@ -92,6 +92,23 @@ def draw_sweep(session: Session, sweep: Sequence[Measured]) -> "Figure":
     _finish(axes, "Each policy over its knob, whose values stand beside the points: up and left is better")
     axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
     return figure
+
+
+def _draw_promise(axes: "Axes", session: Session) -> None:
+    """Draw the share that is promised to be in time; points at or above the line keep every objective."""
+    promised = max((each.percentile for each in session.manifest.objectives), default=None)
+    if promised is None:
+        return
+    axes.axhline(100.0 - promised, color=OBJECTIVE_COLOUR, linewidth=1.2)
+    axes.annotate(
+        f"promised: {promised} %",
+        (0.0, 100.0 - promised),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        color=OBJECTIVE_COLOUR,
+        fontsize=9,
+    )
 
 
 def to_png(figure: "Figure") -> bytes:
@@ -218,7 +235,7 @@ def _split(points: Sequence[Point], unit: float) -> tuple[list[float], list[floa
 
 
 def _label(measured: Measured) -> str:
-    return f"{measured.choice.label}: {math.floor(1000 * measured.attainment) / 10:.1f} % in time"
+    return f"{measured.choice.label}: {show_whole_share(measured.attainment)} in time"
 
 
 def _read_knob(measured: Measured) -> float:

@@ -11,7 +11,7 @@ from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.measure import Course, Measured, Point
 from millrace_kubectl.simulation.replica import describe_hardware
 from millrace_kubectl.simulation.session import Session
-from millrace_kubectl.words import name_objective, show_latency
+from millrace_kubectl.words import name_objective, show_latency, show_whole_share
 
 HEAD = ("POLICY", "KNOB", "IN TIME", "REPLICAS", "REPLICA-HOURS", "REVERSALS", "MISSED MINUTES")
 LEFT = 2
@@ -61,7 +61,7 @@ def list_cells(manifest: Manifest, measured: Measured) -> list[str]:
     return [
         measured.choice.policy,
         measured.choice.setting or "-",
-        f"{math.floor(10_000 * measured.attainment + 1e-6) / 100:.2f} %",  # 99.999 % is not all
+        show_whole_share(measured.attainment),
         f"{measured.average_replicas:.2f}",
         f"{measured.replica_hours:.2f}",
         *price,

@@ -106,6 +106,12 @@ class Latency:
         return self.has_samples and self._find_missed() is True
 
     @property
+    def may_be_missed(self) -> bool:
+        """Whether it is missed, or the histogram can't tell and the likely percentile is above the target."""
+        is_likely = self.has_samples and self.seconds > self.objective.target_seconds
+        return self.is_missed or (is_likely and not self.is_known)
+
+    @property
     def doubt(self) -> str | None:
         """Why the histogram can't tell, though there are requests enough; None where it can."""
         is_open = self.has_samples and self._find_missed() is None

@@ -59,7 +59,7 @@ def _find_obstacle(situation: Situation, floor: int) -> str | None:
         return "signals"
     if situation.signals.fleet.is_mixed:
         return "rollout"
-    if situation.missed:
+    if situation.may_miss:
         return "objectives"
     informed = None if memory.informed_since is None else situation.now - memory.informed_since
     if informed is None or informed < situation.down_window_seconds or floor >= situation.current:

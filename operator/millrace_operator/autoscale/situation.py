@@ -136,6 +136,12 @@ class Situation:
         return tuple(name for name in self.estimate.violated if name not in self.estimate.infeasible)
 
     @property
+    def may_miss(self) -> bool:
+        """Whether an objective that more replicas could meet is missed, or likely to be."""
+        doubted = {each.objective.name for each in self.signals.latencies if each.may_be_missed}
+        return bool(doubted - {*self.estimate.infeasible})
+
+    @property
     def has_proven_model(self) -> bool:
         """Whether there is a model, and requests have shown it to be right."""
         return self.estimate.replica is not None and self.memory.model.is_proven

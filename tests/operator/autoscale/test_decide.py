@@ -316,6 +316,16 @@ def test_no_replica_goes_while_an_objective_is_missed(model: LatencyModel) -> No
         assert "missed as measured: P95 TimePerOutputToken" in decisions[0].message
 
 
+@pytest.mark.parametrize(("seconds", "least"), [(0.14, 8), (0.12, 2)])
+def test_no_replica_goes_while_an_objective_may_be_missed(seconds: float, least: int) -> None:
+    """The target is between two bounds, and so is the percentile: where it is likely to be, decides."""
+    policy = replace(POLICY, objectives=(Objective("TimePerOutputToken", 95, 0.13),))
+    unsure = Latency(policy.objectives[0], seconds, 1000, Bracket(0.1, 0.15, 0.5, 0.99))
+    assert not unsure.is_known
+    decisions = run(policy, seen(8, 2.0, latencies=(unsure,)), remembered(), 300)
+    assert decisions[-1].desired == least
+
+
 @pytest.mark.parametrize(("model", "added"), [(FITTED, 1), (LatencyModel(), 2)])
 def test_an_objective_missed_without_a_queue_adds_replicas(model: LatencyModel, added: int) -> None:
     """One step for each window of the percentile: before, it speaks of the time before the last step.
