@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.autoscaler import picture
 from benchmarks.autoscaler.__main__ import main, pick_names
 from benchmarks.autoscaler.choice import Knob, choose_knob
 from benchmarks.autoscaler.jobs import Bench, Job, Result
@@ -202,6 +203,15 @@ def test_a_short_run_prints_a_table_and_one_json_line(
     assert result["peers"].keys() == PEERS.keys()
     assert any(line.startswith("millrace ") for line in lines)
     assert len(result["sweeps"]) == 2 * len(PEERS)
+
+
+def test_the_picture_has_every_rule_that_ran_and_says_of_which_run_it_is(tmp_path: Path) -> None:
+    result, path = ROOT / "benchmarks" / "results" / "autoscaler.json", tmp_path / "autoscaler.png"
+    run = json.loads(result.read_text())
+    assert {point.policy for point in picture.list_points(run, "W1")} == {OURS, CLAIRVOYANT, *PEERS}
+    assert any(not point.is_for_all for point in picture.list_points(run, "W1"))
+    assert picture.main([str(result), str(path)]) == 0
+    assert picture.name_run(run).encode() in path.read_bytes()
 
 
 def test_the_committed_comparison_is_of_an_autoscaler_like_the_present_one() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.autoscaler import picture as autoscaler_picture
 from benchmarks.autoscaler import table as autoscaler_table
 from benchmarks.runtime.report import FIGURES, read_rates, render_ratios
 from benchmarks.runtime.table import render_prose, render_table_rows
@@ -80,6 +81,8 @@ def test_the_readmes_comparison_of_autoscalers_is_the_committed_run() -> None:
     assert "\n".join(autoscaler_table.render_table_rows(run)) in README
     text = " ".join(README.split())
     assert autoscaler_table.render_prose(run) in text
+    picture = (ROOT / "docs" / "pictures" / "autoscaler.png").read_bytes()
+    assert autoscaler_picture.name_run(run).encode() in picture, "draw it anew: docs/development.md has how"
     for told in (
         f"`replica_hours_over_best_peer` is {run['replica_hours_over_best_peer']} (",
         f"`replica_hours_over_hpa_queue` is {run['replica_hours_over_hpa_queue']} (",
