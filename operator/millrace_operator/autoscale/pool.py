@@ -8,38 +8,39 @@ queue that shares its server. So a large pool needs a smaller part in reserve th
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
-from functools import cached_property
 
 from millrace_operator.autoscale.policy import DEFAULT_PERCENTILE, LatencyMetric, Objective
 from millrace_operator.autoscale.replica import LIMIT_SATURATION, Replica, deviations, find_between
 
 
-@dataclass(frozen=True)
 class Pool:
-    """So many replicas that share a load of requests a second."""
+    """So many replicas that share a load of requests a second. What it is made of does not change."""
 
-    replica: Replica
-    replicas: int
-    rate: float
-    chance: float = 1.0
-    """The part of a batch's deviations that is reckoned with."""
+    __slots__ = (
+        "_behind_seconds",
+        "_between_prompts",
+        "deviation",
+        "mean_sequences",
+        "replica",
+        "replicas",
+        "share",
+    )
 
-    @cached_property
-    def share(self) -> float:
+    def __init__(self, replica: Replica, replicas: int, rate: float, chance: float = 1.0) -> None:
+        """`chance` is the part of a batch's deviations that is reckoned with."""
+        self.replica = replica
+        self.replicas = replicas
+        self.share = rate / replicas
         """Requests a second of one replica."""
-        return self.rate / self.replicas
-
-    @cached_property
-    def mean_sequences(self) -> float:
+        self.mean_sequences = replica.count_sequences(self.share)
         """A replica's batch."""
-        return self.replica.count_sequences(self.share)
-
-    @cached_property
-    def deviation(self) -> float:
+        idle = max(1 - self.share * replica.work_seconds, 1e-6)
+        self.deviation = chance * math.sqrt(self.mean_sequences / idle / replicas)
         """The standard deviation of a replica's batch that is reckoned with."""
-        idle = max(1 - self.share * self.replica.work_seconds, 1e-6)
-        return self.chance * math.sqrt(self.mean_sequences / idle / self.replicas)
+        self._between_prompts = max(1 - self.share * replica.prefill_seconds, 1e-6)
+        """The part of the time in which no prompt is computed."""
+        self._behind_seconds = self.share * replica.prefill_square / (2 * self._between_prompts)
+        """The mean wait behind the prompts that came before, as in an M/G/1 queue."""
 
     def sequences(self, share: float) -> float:
         """Return what a replica's batch is at most in this part of the time."""
@@ -52,7 +53,7 @@ class Pool:
 
     def step_seconds(self, share: float) -> float:
         """Return what this part of the steps takes at most, with the prompts that come meanwhile."""
-        return self.decode_seconds(share) / max(1 - self.share * self.replica.prefill_seconds, 1e-6)
+        return self.decode_seconds(share) / self._between_prompts
 
     def latency_seconds(self, objective: Objective) -> float:
         """Return the objective's percentile under saturation."""
@@ -69,12 +70,6 @@ class Pool:
                 return self._find_queue_time(share)
             case "EndToEndLatency":
                 return self._find_whole_request(share)
-
-    @cached_property
-    def _behind_seconds(self) -> float:
-        """The mean wait behind the prompts that came before, as in an M/G/1 queue."""
-        idle = max(1 - self.share * self.replica.prefill_seconds, 1e-6)
-        return self.share * self.replica.prefill_square / (2 * idle)
 
     def _find_first_token(self, share: float) -> float:
         """Return the rest of the running step and the own one, the own prompt, and those before."""

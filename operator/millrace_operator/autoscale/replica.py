@@ -100,13 +100,13 @@ class Replica:
         """Requests per second at which a replica computes one sequence on average."""
         return 1 / (self.generation_tokens * max(self.model.predict(1, self.context_tokens), 1e-9))
 
-    @property
+    @cached_property
     def highest_rate(self) -> float:
         """Requests per second beyond which there is more work than time, or the mean batch has no room."""
         filling = self.room / max(self.generation_tokens * self.model.alpha, 1e-9)
         return min(NEARLY_ALL / self.work_seconds, max(filling, self.lone_rate))
 
-    @property
+    @cached_property
     def room(self) -> float:
         """Sequences that a replica can hold: infinity where nothing is known to limit them."""
         return min(self._limits().values(), default=math.inf)
