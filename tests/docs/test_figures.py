@@ -142,3 +142,17 @@ def test_the_comparison_with_the_real_hpa_is_the_committed_run() -> None:
         assert told in page, told
     assert run["keeps_objectives"]
     assert run["best_hpa_keeps_objectives"]
+
+
+def test_what_is_said_of_the_simulators_truth_is_the_committed_run() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "simulation.json").read_text())
+    page = " ".join((ROOT / "docs" / "development.md").read_text().split())
+    errors = {(row["load"], name): [] for row in run["rows"] for name in row["error_percent"]}
+    for row in run["rows"]:
+        for name, error in row["error_percent"].items():
+            errors[row["load"], name].append(abs(error))
+    half = max(max(found) for (load, _), found in errors.items() if load == 0.6)
+    assert f"it is {run['worst_error_percent']:.1f} % off at worst" in page
+    assert f"all four are within {half:.1f} %" in page
+    assert f"come up to {max(errors[0.3, 'output_token']):.1f} % too fast" in page
+    assert max(errors[0.85, "output_token"]) < 10 < max(errors[0.85, "first_token"])
