@@ -118,7 +118,7 @@ def _describe_model(model: Obj | None) -> str:
     told = "its error is not known yet" if error is None else f"{100 * error:.3g}% off"
     used = "planned with" if model.get("fitted") else "not good enough to plan with"
     if model.get("tried"):
-        used += ", tried before the first request and not shown by any"
+        used = "tried before the first request and not shown by any"
     return (
         f"MODEL a step takes {alpha} + {beta} a token + {gamma} a context token; {told}, "
         f"{model.get('samples', '?')} samples, {used}"

@@ -173,8 +173,8 @@ def _describe_blindness(facts: Facts) -> str:
 def _describe_learning(facts: Facts) -> str:
     model = facts.evidence.get("model") or {}
     error, samples = parse_number(model.get("relativeError")), model.get("samples")
-    if model.get("fitted"):
-        return "waiting for the first answers: nobody knows yet what requests are like"
+    if model.get("tried"):
+        return "learning from the first requests: only what replicas tried before is known"
     if error is not None and not model.get("fitted"):
         return f"learning how fast a replica is: {100 * error:.0f}% off after {_show(samples)} samples"
     return f"learning how fast a replica is: {'no' if samples is None else samples} samples so far"
@@ -189,9 +189,8 @@ def _describe_load(facts: Facts) -> str:
     if carried is not None:
         text += f"; one replica carries {show_rate(carried)}"
         text += "" if limit is None else f" ({_describe_limit(str(limit))})"
-        text += (
-            ", as tried before its first request" if (facts.evidence.get("model") or {}).get("tried") else ""
-        )
+        is_tried = (facts.evidence.get("model") or {}).get("tried")
+        text += ", as tried before its first request" if is_tried else ""
     return text
 
 

@@ -257,7 +257,12 @@ def test_the_file_of_a_replica_wins_over_the_fit(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "says"), [({"fitted": False}, "does not fit yet"), (None, "no latency model")]
+    ("model", "says"),
+    [
+        ({"fitted": False}, "does not fit yet"),
+        ({"tried": True}, "does not fit yet"),
+        (None, "no latency model"),
+    ],
 )
 def test_a_service_without_a_fit_lends_nothing(desk: Desk, model: dict[str, Any] | None, says: str) -> None:
     desk.terminal.put(make_service() if model is None else fitted_service(**model))

@@ -91,7 +91,7 @@ def list_sweep(choices: list[Choice], least: int, most: int) -> list[Choice]:
 
 
 def _list_counts(least: int, most: int) -> list[float]:
-    """Return at most `MOST_COUNTS` counts between the bounds, each larger than the last by a like part."""
+    """Return at most `MOST_COUNTS` counts between the bounds, both included, each larger by a like part."""
     steps = MOST_COUNTS - 1
     found = (least * (most / least) ** (step / steps) for step in range(MOST_COUNTS))
     return sorted({float(round(count)) for count in found})

@@ -71,7 +71,7 @@ def read_fit(service: Mapping[str, Any]) -> dict[str, float]:
         raise PluginError(
             f"{name} has no latency model in status yet: wait for load, or write --replica FILE"
         )
-    if not model.get("fitted"):
+    if model.get("tried") or not model.get("fitted"):
         raise PluginError(
             f"the latency model of {name} does not fit yet: see kubectl millrace explain {name} -v, "
             "or write --replica FILE"

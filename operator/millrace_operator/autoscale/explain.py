@@ -74,12 +74,21 @@ def _name_load(situation: Situation) -> list[str]:
         carried, limit = estimate.capacity.rate, estimate.capacity.limit
         parts.append(f"one replica carries {carried:.2f} requests/s (limit: {limit})")
     else:
-        parts.append(situation.memory.model.describe_doubt() or "the length of its requests is not known yet")
+        parts.append(_name_ignorance(situation.memory))
     if signals.waiting:
         parts.append(f"{signals.waiting:.0f} waiting")
     if situation.num_starting > 0:
         parts.append(f"{situation.num_starting} not ready yet")
     return parts
+
+
+def _name_ignorance(memory: Memory) -> str:
+    """Say what is missing for a plan."""
+    if (doubt := memory.model.describe_doubt()) is not None:
+        return doubt
+    if memory.prompt_tokens is None or not memory.generation_tokens:
+        return "the length of its requests is not known yet"
+    return "what replicas tried before their first request is too unlike this load, or too slow for it"
 
 
 def _quote(unplaced: Mapping[str, Unplaced]) -> str:
