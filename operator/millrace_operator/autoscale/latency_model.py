@@ -12,8 +12,8 @@ night of idle steps, which tell α alone, leaves β and γ as the day has taught
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
+from millrace_operator.autoscale.normal_equations import NOTHING, Matrix, NormalEquations, Row
 from millrace_operator.autoscale.observation import StepMoments, TrialStep
 
 FORGETTING = 0.01
@@ -26,16 +26,11 @@ LARGEST_CHANGE = 10.0
 """How many times as slow or as fast other replicas are taken to be at once."""
 WINDOWS_OF_CHANGE = 5.0
 """Windows of steps, of all replicas, of which the median tells that. One may be odd, and two overlap it."""
-RIDGE = 1e-3
-"""Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts. The ramp of
-`tests/operator/autoscale/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
 DEVIATION = math.sqrt(math.pi / 2)
 """A normal error's standard deviation over its mean."""
 OUTLIER = 2.0
 """Usual errors beyond which a sample counts less."""
 LEAST_DEVIATION = 0.03
-TINY = 1e-9
-"""Keeps the matrix regular where a regressor was never seen."""
 SCALES = (1.0, 16.0, 4096.0)
 """Typical regressors, by which the ridge weighs the three alike."""
 MIN_STEPS = 5
@@ -52,15 +47,12 @@ TOKENS_APART = 8.0
 MOST_TRIAL_DOUBT = 0.5
 """By which part steps that were tried may leave a step uncertain that is planned with."""
 
-Row = tuple[float, float, float]
-Matrix = tuple[Row, Row, Row]
-
 
 @dataclass(frozen=True)
 class LatencyModel:
     """The fit so far: the normal equations and how well they predicted what came."""
 
-    gram: Matrix = ((0.0,) * 3,) * 3
+    gram: Matrix = NOTHING
     moment: Row = (0.0, 0.0, 0.0)
     num_samples: float = 0.0
     """Windows of steps that taught it, overlapping ones counted by what was new in them."""
@@ -100,7 +92,7 @@ class LatencyModel:
         tokens = [trial.tokens for trial in found]
         if max(tokens) < TOKENS_APART * min(tokens):
             return cls()
-        known = _Normal(((0.0,) * 3,) * 3, (0.0,) * 3)
+        known = NormalEquations()
         for trial in found:
             x = _find_row(trial.tokens, trial.context_tokens, trial.seconds)
             known = known.add(x, MIN_SAMPLES / len(found))
@@ -179,11 +171,7 @@ class LatencyModel:
         if seconds <= 0 or self.relative_error is None:
             return math.inf
         x = _find_row(tokens, context_tokens, seconds)
-        regular = [
-            [value + (RIDGE * row[i] + TINY if i == j else 0.0) for j, value in enumerate(row)]
-            for i, row in enumerate(self.gram)
-        ]
-        spread = sum(one * other for one, other in zip(x, _solve(regular, x), strict=True))
+        spread = NormalEquations(self.gram, self.moment).find_spread(x)
         return DEVIATION * self.relative_error * math.sqrt(max(spread, 0.0))
 
     def learn(
@@ -245,7 +233,7 @@ class LatencyModel:
     ) -> "LatencyModel":
         x = _find_row(moments.tokens, moments.context_tokens, moments.seconds)
         weight *= self._trust(moments)
-        gram, moment = _forget(self.gram, self.moment, x, forgetting).add(x, weight)
+        gram, moment = NormalEquations(self.gram, self.moment).forget(x, forgetting).add(x, weight)
         coefficients = _find_coefficients(gram, moment)
         num_samples = self.num_samples + weight
         return LatencyModel(
@@ -268,68 +256,6 @@ def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
     return 1.0
 
 
-class _Normal(NamedTuple):
-    """Normal equations."""
-
-    gram: Matrix
-    moment: Row
-
-    def add(self, x: Row, weight: float) -> "_Normal":
-        """Return the equations with one more sample of unit time."""
-        rows = [tuple(self.gram[i][j] + weight * x[i] * x[j] for j in range(3)) for i in range(3)]
-        moment = tuple(self.moment[i] + weight * x[i] for i in range(3))
-        return _Normal((rows[0], rows[1], rows[2]), moment)  # type: ignore[arg-type]
-
-
-def _forget(gram: Matrix, moment: Row, x: Sequence[float], part: float) -> _Normal:
-    """Return the equations without a part of what they say of direction x; their solution stays.
-
-    R - part · R x xᵀ R / (xᵀ R x), and the moment alike: see Cao and Schwartz, A directional forgetting
-    algorithm based on the decomposition of the information matrix, Automatica 36 (2000).
-    """
-    along = [sum(gram[i][j] * x[j] for j in range(3)) for i in range(3)]
-    known = sum(along[i] * x[i] for i in range(3))
-    if known <= 0:
-        return _Normal(gram, moment)
-    rate = part / known
-    told = rate * sum(moment[i] * x[i] for i in range(3))
-    rows = [tuple(gram[i][j] - rate * along[i] * along[j] for j in range(3)) for i in range(3)]
-    return _Normal((rows[0], rows[1], rows[2]), tuple(moment[i] - told * along[i] for i in range(3)))  # type: ignore[arg-type]
-
-
-def _find_coefficients(gram: tuple[tuple[float, ...], ...], moment: tuple[float, ...]) -> Row:
-    scaled = _solve_non_negative(gram, moment)
+def _find_coefficients(gram: Matrix, moment: Row) -> Row:
+    scaled = NormalEquations(gram, moment).solve()
     return scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2]
-
-
-def _solve_non_negative(gram: tuple[tuple[float, ...], ...], moment: tuple[float, ...]) -> list[float]:
-    """Least squares with the most negative coefficient dropped until none is negative."""
-    ridge = [RIDGE * gram[i][i] + TINY for i in range(3)]
-    active = [0, 1, 2]
-    solution = [0.0, 0.0, 0.0]
-    while active:
-        part = _solve([[gram[i][j] + (ridge[i] if i == j else 0.0) for j in active] for i in active],
-                      [moment[i] for i in active])  # fmt: skip
-        if min(part) >= 0:
-            for index, value in zip(active, part, strict=True):
-                solution[index] = value
-            break
-        del active[part.index(min(part))]
-    return solution
-
-
-def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Gaussian elimination; the ridge keeps the matrix regular."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    size = len(rows)
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda r: abs(rows[r][i]))
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        for r in range(i + 1, size):
-            factor = rows[r][i] / rows[i][i]
-            rows[r] = [value - factor * upper for value, upper in zip(rows[r], rows[i], strict=True)]
-    solution = [0.0] * size
-    for i in reversed(range(size)):
-        known = sum(rows[i][j] * solution[j] for j in range(i + 1, size))
-        solution[i] = (rows[i][size] - known) / rows[i][i]
-    return solution
