@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from millrace_kubectl.bill import describe_cost
+from millrace_kubectl.causes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.words import name_objective, show_latency, show_rate
-from millrace_operator.resources.change_record import merge_changes, read_changes
+from millrace_operator.resources.change_record import identify, merge_changes, read_changes
 from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
 from millrace_operator.resources.numbers import parse_number
@@ -17,6 +18,7 @@ RATES = {
     "forecast": "forecastPerSecond",
     "one replica": "perReplicaPerSecond",
 }
+LENGTHS = {"prompts": "promptTokens", "answers": "generationTokens"}
 STATES = ("ready", "starting", "failing", "unschedulable")
 
 
@@ -35,9 +37,12 @@ def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Ite
         if not kept:
             yield f"  (only the last {NUM_CHANGES} are kept)"
         yield f"  (known back to {describe_moment(oldest, facts.now)})"
+    formers = dict(zip(map(identify, changes[1:]), changes, strict=False))
     for one in recent:
         moment = describe_moment(parse_time(one["at"]) or 0.0, facts.now)
-        yield f"  {moment} {one['from']} -> {one['to']} {one.get('message') or one.get('reason', '')}"
+        causes = describe_causes(one, formers.get(identify(one)))
+        beside = f" ({causes})" if causes else ""
+        yield f"  {moment} {one['from']} -> {one['to']}{beside} {one.get('message') or one.get('reason', '')}"
 
 
 def list_details(facts: Facts) -> Iterator[str]:
@@ -65,6 +70,9 @@ def _list_inputs(facts: Facts) -> Iterator[str]:
             value = facts.figure(field)
             yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' req/s'}"
         yield from _list_cautions(facts)
+        for name, field in LENGTHS.items():
+            value = facts.figure(field)
+            yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' tokens on average'}"
         tokens = facts.figure("generatedTokensPerSecond")
         yield f"  {'tokens':<12} {'unknown' if tokens is None else show_rate(tokens) + ' generated/s'}"
         for name in ("running", "waiting"):

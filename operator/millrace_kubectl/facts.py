@@ -8,6 +8,7 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.resources.evidence_limits import SPENT_SECONDS
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
 
@@ -145,6 +146,14 @@ class Facts:
         """Whether the count is held because signals are missing."""
         found = self.condition("ScalingActive")
         return (found.get("status"), found.get("reason")) == ("False", "SignalsMissing")
+
+    @property
+    def waits_for_feedback(self) -> bool:
+        """Whether a replica will be asked for if an objective stays missed: its budget is being spent."""
+        spent = (parse_number(one.get("spentSeconds")) for one in self.objectives_in("Missed"))
+        is_whole = self.desired is not None and self.ready == self.desired
+        is_followed = self.mode == "Automatic" and self.pin is None and is_whole
+        return is_followed and any(seconds and seconds < SPENT_SECONDS for seconds in spent)
 
     @property
     def is_just_blind(self) -> bool:

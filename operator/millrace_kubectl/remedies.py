@@ -9,6 +9,7 @@ from millrace_kubectl.words import (
     NOT_REACHED,
     NOT_SIGNALLED,
     REMEDIES,
+    WAIT_FOR_FEEDBACK,
     WAIT_FOR_LOAD,
     WAIT_FOR_REPLICAS,
     WAIT_FOR_SCRAPE,
@@ -70,6 +71,7 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
         yield from [WAIT_FOR_REPLICAS] if not states or states.get("starting", 1) else []
     elif is_urgent and desired is not None and desired < facts.most:
+        yield from [WAIT_FOR_FEEDBACK] if facts.waits_for_feedback else []
         yield f"kubectl millrace pin {facts.name} {desired + 1} --for 1h"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from millrace_kubectl.causes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
@@ -10,10 +11,13 @@ from millrace_kubectl.remedies import find_remedies, find_shortage
 from millrace_kubectl.state import describe_state
 from millrace_kubectl.words import (
     BINDINGS,
+    ENOUGH_BY_MODEL,
     LIMITS,
     METRICS,
     NOTHING,
+    name_objective,
     shorten,
+    show_latency,
     show_rate,
     show_share,
 )
@@ -41,7 +45,7 @@ def summarise(facts: Facts) -> Summary:
         _describe_trouble(facts),
         _label("WHY", _describe_cause(facts)),
         _label("NEXT", _describe_next(facts)),
-        _label("CHANGED", describe_change(facts, facts.scaling.get("changes", [])[-1:])),
+        _label("CHANGED", _describe_change(facts)),
         _label("DO", " | ".join(remedies or (NOTHING,))),
     ]
     return Summary(state, tuple(line for line in lines if line), remedies)
@@ -122,6 +126,8 @@ def _describe_decision(facts: Facts) -> str:
         return shorten(facts.scaling.get("message", facts.reason))
     if facts.reason == "Learning":
         return f"{_describe_load(facts)}; {_describe_learning(facts)}"
+    if facts.binding == "forecast" and facts.waits_for_feedback:
+        words = ENOUGH_BY_MODEL
     return "; ".join(part for part in (_describe_load(facts), _fill(facts, words)) if part)
 
 
@@ -203,28 +209,37 @@ def _describe_limit(limit: str) -> str:
 
 
 def _describe_next(facts: Facts) -> str | None:
-    """Return what would be in time with the counts next to the present one; None where nobody is sure."""
+    """Return the latency with the counts next to the present one, and the part that would be in time.
+
+    None where nobody is sure.
+    """
     attainment = facts.evidence.get("attainment") or {}
     metric, percentile = attainment.get("metric"), attainment.get("percentile")
     if metric is None or percentile is None or facts.desired is None or facts.mode == "External":
         return None
     near = [one for one in attainment.get("counts", []) if abs(one["replicas"] - facts.desired) <= 1]
-    told = ", ".join(f"{_show_in_time(one)} at {one['replicas']}" for one in near)
-    return f"{METRICS.get(metric, metric)} in time: {told} ({percentile}% promised)" if told else None
+    told = ", ".join(_show_prediction(one) for one in near)
+    return f"{name_objective(metric, percentile)} {told}; {percentile}% in time is promised" if told else None
 
 
-def _show_in_time(one: Obj) -> str:
-    """Return a part of the requests."""
-    share = parse_number(one.get("inTime"))
-    return "?" if share is None else show_share(share) if share > 0 else "none"
+def _show_prediction(one: Obj) -> str:
+    """Return the latency with a count and the part of the requests in time."""
+    share, seconds = parse_number(one.get("inTime")), parse_number(one.get("seconds"))
+    if share == 0 and seconds is None:
+        return f"a growing queue at {one['replicas']}"
+    in_time = "?" if share is None else show_share(share) if share > 0 else "none"
+    latency = "?" if seconds is None else show_latency(seconds)
+    return f"{latency} at {one['replicas']} ({in_time})"
 
 
-def describe_change(facts: Facts, changes: list[Obj]) -> str | None:
-    """Return the last of these changes in a few words."""
+def _describe_change(facts: Facts) -> str | None:
+    """Return the last change in a few words, and what had changed of the load since the one before."""
+    changes = facts.scaling.get("changes", [])
     if not changes:
         return None
-    change = changes[-1]
+    change, former = changes[-1], changes[-2] if len(changes) > 1 else None
     at = parse_time(change["at"])
     moment = "?" if at is None else describe_moment(at, facts.now)
     by = change.get("binding") or change.get("reason", "")
-    return f"{moment} {change['from']} -> {change['to']} {by}"
+    causes = describe_causes(change, former)
+    return f"{moment} {change['from']} -> {change['to']} {by}" + (f": {causes}" if causes else "")

@@ -182,7 +182,7 @@ def test_it_asks_for_the_service_alone(shop: Terminal) -> None:
 
 def test_the_changes_since_are_listed(shop: Terminal) -> None:
     out = shop.run("explain", "chat", "--since", "2h").out
-    assert "CHANGES in the last 2h\n  01:12 UTC 3 -> 4 ScalingUp" in out
+    assert "CHANGES in the last 2h\n  01:12 UTC 3 -> 4 (8.1 -> 12.9 req/s) ScalingUp" in out
     assert "2 -> 3" not in out
     assert "NO CHANGE in the last 60s" in shop.run("explain", "chat", "--since", "1m").out
 

@@ -44,6 +44,14 @@ def predict(
     return {objective: find_attainment(pool, objective) for objective in objectives}
 
 
+def predict_seconds(replica: Replica, objective: Objective, rate: float, replicas: int) -> float | None:
+    """Return the objective's percentile at a load; None where a queue grows or a batch has no room for it."""
+    pool = Pool(replica, replicas, rate)
+    if replica.is_saturated(pool.share) or pool.sequences(objective.percentile / 100) > replica.room:
+        return None
+    return pool.latency_seconds(objective)
+
+
 @dataclass(frozen=True)
 class Record:
     """By how much predictions of one objective were off, on average over the requests of the last hour."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_operator.autoscale.attainment import LARGEST_ERROR, predict
+from millrace_operator.autoscale.attainment import LARGEST_ERROR, predict, predict_seconds
 from millrace_operator.autoscale.budget import find_burn
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.latency_model import LatencyModel
@@ -43,6 +43,8 @@ def gather_evidence(
             "marginPerSecond": render_number(estimate.demand.margin) if estimate.demand else None,
             "correction": render_number(memory.correction) if memory.correction > CORRECTED else None,
             "flaps": len(memory.flaps) or None,
+            "promptTokens": render_number(memory.prompt_tokens),
+            "generationTokens": render_number(memory.generation_tokens),
             "generatedTokensPerSecond": render_number(signals.generated_tokens_per_second),
             "perReplicaPerSecond": render_number(estimate.per_replica),
             "limit": estimate.capacity.limit[:NAME_LENGTH] if estimate.capacity else None,
@@ -130,7 +132,16 @@ def _show_attainment(
         "error": render_number(error),
         "metric": nearest.metric,
         "percentile": nearest.percentile,
-        "counts": [{"replicas": count, "inTime": f"{predicted[count][nearest]:.3f}"} for count in counts],
+        "counts": [
+            known(
+                {
+                    "replicas": count,
+                    "inTime": f"{predicted[count][nearest]:.3f}",
+                    "seconds": render_number(predict_seconds(estimate.replica, nearest, load, count)),
+                }
+            )
+            for count in counts
+        ],
     }
 
 

@@ -5,6 +5,7 @@ from enum import Enum, auto
 from typing import Any
 
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.change_record import pick_load
 from millrace_operator.resources.conditions import MESSAGE_MAX_LENGTH, render_time
 from millrace_operator.resources.evidence_limits import NUM_CHANGES, WORDS_LENGTH
 from millrace_operator.resources.pin import Pin
@@ -66,10 +67,14 @@ def choose_count(
     new["message"] = new["message"][:MESSAGE_MAX_LENGTH]
     change = _find_change(old, new)
     kept = {name: old[name] for name in TEXT if name in old} if change is Change.FIGURES else new
-    return Count(kept, new, change, _record(old, new, now))
+    is_ours = spec.scaling.mode is not ScalingMode.EXTERNAL
+    evidence = advice.evidence if advice and is_ours else None
+    return Count(kept, new, change, _record(old, new, evidence, now))
 
 
-def _record(old: dict[str, Any], new: dict[str, Any], now: float) -> list[dict[str, Any]]:
+def _record(
+    old: dict[str, Any], new: dict[str, Any], evidence: dict[str, Any] | None, now: float
+) -> list[dict[str, Any]]:
     """Return the changes so far, with this one."""
     changes = list(old.get("changes", []))
     before, after = old.get("desiredReplicas"), new["desiredReplicas"]
@@ -82,6 +87,7 @@ def _record(old: dict[str, Any], new: dict[str, Any], now: float) -> list[dict[s
         "reason": new["reason"],
         "binding": new["binding"],
         "message": new["message"][:WORDS_LENGTH],
+        **pick_load(evidence),
     }
     return [*changes, change][-NUM_CHANGES:]
 

@@ -11,15 +11,24 @@ from typing import Any
 
 from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.evidence_limits import NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH
+from millrace_operator.resources.numbers import parse_number, render_number
 
 Change = dict[str, Any]
 KEY = "changes"
 """Where in the ConfigMap the text is."""
 NUM_RECORDED = 200
-RECORD_BYTES = 24_000
+RECORD_BYTES = 32_000
 """As JSON has it. Where it would be more, the oldest changes go without their messages."""
 LONGEST_READ = 8 * RECORD_BYTES
 LENGTHS = {"reason": NAME_LENGTH, "binding": REASON_LENGTH, "message": WORDS_LENGTH}
+LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
+"""What a change keeps of the evidence of its time: beside that of the change before it is the cause."""
+
+
+def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is known of the load, as the field of a change; nothing where nothing is known."""
+    known = {name: evidence[name] for name in LOAD if name in evidence} if evidence else {}
+    return {"load": known} if known else {}
 
 
 def record_name(service: str) -> str:
@@ -58,7 +67,9 @@ def _count_fitting(sizes: Iterable[int], room: int) -> int:
 
 def _render(change: Change) -> str:
     words = (str(change.get(name, ""))[:length] for name, length in LENGTHS.items())
-    return json.dumps([change["at"], change["from"], change["to"], *words], ensure_ascii=False)
+    load = change.get("load") or {}
+    figures = [[parse_number(load.get(name)) for name in LOAD]] if load else []
+    return json.dumps([change["at"], change["from"], change["to"], *words, *figures], ensure_ascii=False)
 
 
 def _size(line: str) -> int:
@@ -74,12 +85,21 @@ def read_changes(text: str) -> list[Change]:
 def _read_lines(lines: Sequence[str]) -> Iterator[Change]:
     for line in lines:
         try:
-            at, before, after, *words = json.loads(line)
+            at, before, after, *others = json.loads(line)
+            words, load = others[: len(LENGTHS)], _read_load(*others[len(LENGTHS) :])
             is_change = _is_time(at) and _is_count(before) and _is_count(after) and _are_words(words)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError, OverflowError):
             continue
         if is_change:
-            yield {"at": at, "from": before, "to": after, **dict(zip(LENGTHS, words, strict=True))}
+            yield {"at": at, "from": before, "to": after, **dict(zip(LENGTHS, words, strict=True)), **load}
+
+
+def _read_load(figures: Sequence[float | None] = ()) -> dict[str, Any]:
+    """Return the load of a line; nothing where it has none. Raises TypeError or ValueError: no figures."""
+    if not figures:
+        return {}
+    texts = {name: render_number(value) for name, value in zip(LOAD, figures, strict=True)}
+    return pick_load({name: text for name, text in texts.items() if text is not None})
 
 
 def _is_time(value: Any) -> bool:

@@ -15,6 +15,17 @@ from millrace_operator.resources.part import ATOMIC, DATE_TIME, NumberText, Part
 from millrace_operator.resources.types import ObjectiveMetric
 
 
+class Load(Part):
+    """What came, and what a replica could do with it, at one moment. What is absent was not known."""
+
+    arrivals_per_second: NumberText | None = Field(default=None, description="Requests a second.")
+    prompt_tokens: NumberText | None = Field(default=None, description="Tokens of a prompt, on average.")
+    generation_tokens: NumberText | None = Field(default=None, description="Tokens of an answer, on average.")
+    per_replica_per_second: NumberText | None = Field(
+        default=None, description="Requests a second planned for one replica."
+    )
+
+
 class ScaleChange(Part):
     """One change of the count."""
 
@@ -27,6 +38,9 @@ class ScaleChange(Part):
     )
     message: str = Field(
         default="", max_length=WORDS_LENGTH, description="Why, with the numbers at that time."
+    )
+    load: Load | None = Field(
+        default=None, description="The load at that time: beside that of the change before it is the cause."
     )
 
 
@@ -84,6 +98,10 @@ class CountInTime(Part):
 
     replicas: int = Field(ge=1, description="The count.")
     in_time: NumberText = Field(description="The part of the requests; 0: none, or the queue would grow.")
+    seconds: NumberText | None = Field(
+        default=None,
+        description="The percentile of the latency; absent where queues would grow or a batch has no room.",
+    )
 
 
 class Attainment(Part):
@@ -154,6 +172,12 @@ class Evidence(Part):
         ge=0,
         description="Counts that were raised soon after they had fallen, in three hours: with two or more "
         "the window for scaling down is three times as long.",
+    )
+    prompt_tokens: NumberText | None = Field(
+        default=None, description="Tokens of a prompt, on average over some hundred requests."
+    )
+    generation_tokens: NumberText | None = Field(
+        default=None, description="Tokens of an answer, on average over some hundred requests."
     )
     generated_tokens_per_second: NumberText | None = Field(
         default=None, description="Tokens a second that are generated: arrivals by an answer's mean length."

@@ -54,6 +54,7 @@ def test_it_has_each_figure_that_is_known() -> None:
     assert found["marginPerSecond"] == "3.01"
     assert not {"correction", "flaps"} & found.keys()
     assert (found["running"], found["waiting"]) == (5, 3)
+    assert (found["promptTokens"], found["generationTokens"]) == ("40", "40")
     assert {"name": "forecast", "replicas": 5} in found["candidates"]  # type: ignore[operator]
     assert found["model"] == {
         "alphaSeconds": "0.02",
@@ -93,6 +94,13 @@ def test_the_part_in_time_is_told_for_the_neighbours_of_a_count_while_it_is_know
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert 0.9 < shares[-1] <= 0.999
+    assert "seconds" not in told["counts"][0]
+    seconds = [float(one["seconds"]) for one in told["counts"] if "seconds" in one]
+    assert seconds == sorted(seconds, reverse=True)
+    assert len(seconds) >= 3
+    for one in told["counts"]:
+        is_kept = float(one["inTime"]) >= 0.95
+        assert is_kept == (float(one.get("seconds", "inf")) <= TTFT.target_seconds)
     assert gather(SEEN, calibration=compared(-0.03))["attainment"] == {"error": "0.03"}
     assert "attainment" not in gather(SEEN, calibration=compared(0.01, TTFT))
     assert "attainment" not in gather(SEEN, policy=replace(POLICY, objectives=()), calibration=compared(0.0))

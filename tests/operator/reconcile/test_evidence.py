@@ -64,6 +64,17 @@ async def test_each_change_of_the_count_is_recorded_the_newest_last() -> None:
     assert world.scaling["changes"][0]["message"] == "more"
 
 
+async def test_a_change_keeps_the_load_of_its_time_which_a_person_does_not_have() -> None:
+    world = await started()
+    world.tell(rate="30", desired=3)
+    await world.settle()
+    world.edit(scaling={"mode": "External"}, replicas=1)
+    await world.settle()
+    first, second = world.scaling["changes"]
+    assert first["load"] == {"arrivalsPerSecond": "30"}
+    assert "load" not in second
+
+
 async def test_the_record_is_short() -> None:
     world = await started()
     for number in range(30):

@@ -22,14 +22,31 @@ def make_change(minute: int, message: str = MESSAGE) -> dict[str, Any]:
     return {"at": at, "from": minute % 7, "to": minute % 7 + 1, **words}
 
 
+def with_load(change: dict[str, Any]) -> dict[str, Any]:
+    names = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
+    return {**change, "load": dict(zip(names, ("14.2", "3100", "489", "2.67"), strict=True))}
+
+
 def test_it_is_read_as_it_was_written() -> None:
     changes = [make_change(minute) for minute in range(20)]
     assert read_changes(render_changes(changes)) == changes
     assert read_changes(render_changes([])) == []
 
 
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"arrivalsPerSecond": "14.2", "promptTokens": "3100", "perReplicaPerSecond": "2.6e-05"},
+        dict.fromkeys(("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond"), "0"),
+    ],
+)
+def test_the_load_of_a_change_is_read_as_it_was_written(load: dict[str, str]) -> None:
+    changes = [make_change(1), {**make_change(2), "load": load}]
+    assert read_changes(render_changes(changes)) == changes
+
+
 def test_two_hundred_usual_changes_are_kept_with_most_of_their_words() -> None:
-    changes = [make_change(minute) for minute in range(300)]
+    changes = [with_load(make_change(minute)) for minute in range(300)]
     found = read_changes(render_changes(changes))
     assert [one["at"] for one in found] == [one["at"] for one in changes[-NUM_RECORDED:]]
     told = [bool(one["message"]) for one in found]
@@ -62,6 +79,12 @@ def test_it_has_a_bound_whatever_the_changes_say(letter: str) -> None:
         '["2026-01-01T00:00:00Z", 1, 2, "a", "b"]',
         '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "\\u001b[2J"]',
         '["2026-01-01T00:00:00Z", 1, 2, "a", "b", 7]',
+        '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "c", 7]',
+        '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "c", "1234"]',
+        '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "c", [1, 2, 3]]',
+        '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "c", [1, 2, 3, "\\u001b[2J"]]',
+        '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "c", [1, 2, 3, 1%s]]' % (400 * "0"),
+        '["2026-01-01T00:00:00Z", 1, 2, "a", "b", "c", [1, 2, 3, 4], 5]',
         "[" * 100_000,
     ],
 )
