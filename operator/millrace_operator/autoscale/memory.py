@@ -110,6 +110,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
     memory = _follow_revision(memory, fleet)
     warm = [] if fleet.is_mixed else _find_warm(signals, ready_since, policy, now)
+    new_steps = [steps for steps in warm if memory.cadence.is_new(steps.pod, signals.sampled_at)]
     has_fallen = fleet.current < (memory.count or 0)
     new_requests = policy.tick_seconds * (signals.arrival_rate or 0.0)
     new = 1 - math.exp(-new_requests / REQUESTS_AVERAGED)
@@ -127,9 +128,11 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         unplaced=frozenset(fleet.unplaced),
         full_since=_find_full_since(memory, fleet, now),
         cadence=memory.cadence.observe(signals.sampled_at),
-        model=_learn(_begin(memory.model, signals), memory.learned, warm, policy, now),
+        model=_learn(
+            _begin(memory.model, signals), memory.learned, new_steps, policy, now, num_warm=len(warm)
+        ),
         learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
-        | {steps.pod: now for steps in warm},
+        | {steps.pod: now for steps in new_steps},
         prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
         generation_tokens=generated,
         answer_lengths=_add_lengths(
@@ -242,16 +245,18 @@ def _begin(model: LatencyModel, signals: Signals) -> LatencyModel:
 def _learn(
     model: LatencyModel,
     learned: Mapping[str, float],
-    warm: Sequence[StepMoments],
+    new_steps: Sequence[StepMoments],
     policy: Policy,
     now: float,
+    *,
+    num_warm: int,
 ) -> LatencyModel:
     """Learn what is new in each replica's window since it was learned from last.
 
     However many replicas there are, the same time passes until what they told is replaced.
     """
-    for steps in warm:
+    for steps in new_steps:
         since = now - learned.get(steps.pod, -math.inf)
         weight = min(since / policy.windows.recent, 1.0)
-        model = model.learn(steps, weight=weight, forgetting=FORGETTING * weight / len(warm))
+        model = model.learn(steps, weight=weight, forgetting=FORGETTING * weight / num_warm)
     return model

@@ -69,6 +69,11 @@ class Cadence:
         found = [_find_interval(gaps) for gaps in self.gaps.values() if gaps]
         return median_low(found) if found else self.last_seconds
 
+    def is_new(self, pod: str, sampled_at: Mapping[str, float]) -> bool:
+        """Whether this replica has been scraped since the last look, or that is not known."""
+        at = sampled_at.get(pod)
+        return at is None or at != self.latest.get(pod)
+
     def observe(self, sampled_at: Mapping[str, float]) -> "Cadence":
         """Return the cadence after one more look; `sampled_at` has the newest sample's time by pod."""
         gaps = {pod: self._gaps_until(pod, at) for pod, at in sampled_at.items()}

@@ -391,6 +391,25 @@ def test_replicas_are_added_while_they_help_whatever_is_out_of_reach_beside(
     assert max(counts) == 10
 
 
+@pytest.mark.parametrize("interval", [None, 2.0, 5.0, 30.0])
+def test_a_replica_teaches_once_a_scrape_and_the_same_however_often_it_is_scraped(
+    interval: float | None,
+) -> None:
+    """Six minutes of looks every two seconds. A window and the warm-up pass before the first."""
+    memory, taught = remembered(model=LatencyModel()), 0
+    policy = replace(POLICY, windows=fit_windows(interval))
+    for tick in range(180):
+        now = 2.0 * tick
+        at = {} if interval is None else {"pod-0": 9e8 + interval * (now // interval)}
+        steps = (StepMoments("pod-0", 0.05, 4, 4, 100, 50),)
+        before = memory.model.num_samples
+        _, memory = decide(policy, seen(1, 1.0, steps=steps, sampled_at=at), memory, now)
+        taught += memory.model.num_samples > before
+    learned_seconds = 360.0 - policy.warm_up_seconds - policy.windows.recent
+    assert taught == pytest.approx(learned_seconds / max(interval or 0.0, 2.0), abs=1.0)
+    assert memory.model.num_samples == pytest.approx(1 + learned_seconds / policy.windows.recent, abs=0.6)
+
+
 def test_a_container_that_begins_anew_teaches_nothing_while_it_warms_up() -> None:
     """In the same pod: not Ready for half a minute, and then three times as slow for as long."""
     memory, learned = remembered(model=LatencyModel()), []
