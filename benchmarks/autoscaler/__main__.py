@@ -38,7 +38,7 @@ from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Con
 
 DRAWN = ("W1", "W4", "W5", "W6")
 RECORDED = {"W2": "AzureLLMInferenceTrace_conv.csv", "W3": "AzureLLMInferenceTrace_code.csv"}
-USUAL = ("W1", "W2", "W3", "W4", "W5")
+USUAL = ("W1", "W2", "W3", "W4", "W5", "W6")
 REFINEMENTS = 2
 """Looks for each knob's best value: to a quarter of what lies between two values of its grid."""
 
@@ -55,9 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscaler", description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where Azure's traces are, for W2 and W3")
-    parser.add_argument(
-        "--only", metavar="W1,W4", help="these workloads; W6, a week, runs only where it is named"
-    )
+    parser.add_argument("--only", metavar="W1,W4", help="these workloads alone")
     parser.add_argument("--short", action="store_true", help="ten minutes of each, and two values a knob")
     add_output(parser)
     return parser

@@ -4,9 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.autoscaler.choice import JUDGED, Knob, attain, average
+from benchmarks.autoscaler.choice import JUDGED, WEEK, Knob, attain, average
 from benchmarks.autoscaler.jobs import Job, Result
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, HPA_QUEUE, OURS, PEERS
+from millrace_operator.autoscale.simulate.policies.contestants import (
+    CLAIRVOYANT,
+    HPA_QUEUE,
+    OURS,
+    PEERS,
+    STATIC,
+)
 
 SHORTEST, LONGEST = 30.0, 300.0
 """Cold starts beside the workloads' own of 100 and 120 s."""
@@ -46,8 +52,15 @@ class Outcome:
 
     def of(self, policy: str, name: str, **other: Any) -> Result:
         """Return how a policy did, with the knob that was chosen for all workloads."""
+        return self.results[self._find_job(policy, name, **other)]
+
+    def find(self, policy: str, name: str) -> Result | None:
+        """Return the same; None where it was not run."""
+        return self.results.get(self._find_job(policy, name))
+
+    def _find_job(self, policy: str, name: str, **other: Any) -> Job:
         knob = self.knobs[policy].value if policy in self.knobs else 0.0
-        return self.results[Job(name, policy, knob, **other)]
+        return Job(name, policy, knob, **other)
 
     def all_of(self, policy: str) -> list[Result]:
         """Return how a policy did on the judged workloads."""
@@ -61,11 +74,13 @@ class Outcome:
 def list_reports(
     names: Sequence[str], knobs: Mapping[str, Knob], tuned: Mapping[tuple[str, str], Knob]
 ) -> list[Job]:
-    """Return the jobs that are reported, after tuning. W3 and W6 are run as they are only."""
+    """Return the jobs that are reported, after tuning. W3 and the week are run as they are only."""
     chosen = {OURS: 0.0} | {policy: knob.value for policy, knob in knobs.items()}
     jobs = [Job(name, CLAIRVOYANT) for name in names if name in JUDGED]
     for policy, value in chosen.items():
         for name in names:
+            if name == WEEK and policy not in (OURS, STATIC):
+                continue
             is_varied = name in (JUDGED if policy == OURS else BRIEF)
             variations = VARIATIONS.values() if is_varied else [{}]
             jobs += [Job(name, policy, value, **other) for other in variations]
@@ -74,10 +89,9 @@ def list_reports(
 
 def summarise(outcome: Outcome) -> dict[str, Any]:
     """Return the figures. A figure whose workloads were not run is None."""
-    figures: dict[str, Any] = {f"attainment_w{number}": None for number in range(1, 6)}
+    figures: dict[str, Any] = {f"attainment_w{number}": None for number in range(1, 7)}
     for name in outcome.names:
-        if name != "W6":
-            figures[f"attainment_{name.lower()}"] = round(outcome.of(OURS, name).attainment, 4)
+        figures[f"attainment_{name.lower()}"] = round(outcome.of(OURS, name).attainment, 4)
     figures |= _compare(outcome)
     w1, days = "W1" in outcome.names, [name for name in DAYS if name in outcome.names]
     figures["w1_average_replicas"] = round(outcome.of(OURS, "W1").average_replicas, 2) if w1 else None
@@ -147,8 +161,8 @@ def render(outcome: Outcome) -> list[str]:
 def _render_row(outcome: Outcome, policy: str) -> str:
     judged = outcome.all_of(policy)
     cells = [_render_cell(attain(judged), average(judged))]
-    names = outcome.judged if policy == CLAIRVOYANT else outcome.names
-    cells += [_render_result(outcome.of(policy, name)) for name in names]
+    found = [outcome.find(policy, name) for name in outcome.names]
+    cells += [_render_result(result) if result else "" for result in found]
     return f"{policy:18} {_render_knob(outcome, policy):>17} " + " ".join(f"{cell:>13}" for cell in cells)
 
 

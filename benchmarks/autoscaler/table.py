@@ -33,7 +33,7 @@ def _render_row(run: Run, policy: str) -> str:
 
 
 def _find(run: Run, policy: str, knob: float, name: str) -> Mapping[str, Any] | None:
-    """Return what came out; None for the plan that knows the future, on workloads that do not count."""
+    """Return what came out; None where it was not run."""
     usual = {"policy": policy, "knob": knob, "workload": name, "cold_start": None, "scrape": 5.0, "fault": ""}
     return next((one for one in run["runs"] if usual.items() <= one.items()), None)
 

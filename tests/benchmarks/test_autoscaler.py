@@ -167,7 +167,7 @@ def test_a_folder_without_the_trace_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 def test_without_traces_their_workloads_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     names = pick_names(argparse.ArgumentParser(), None, None)
-    assert names == ["W1", "W4", "W5"]
+    assert names == ["W1", "W4", "W5", "W6"]
     assert "W2 is left out: it needs --data FOLDER" in capsys.readouterr().err
 
 
@@ -195,7 +195,7 @@ def test_a_short_run_prints_a_table_and_one_json_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "autoscaler.json"
-    assert main(["--short", "--only", "W1", "--output", str(path)]) == 0
+    assert main(["--short", "--only", "W1,W6", "--output", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     result = json.loads(lines[-1])
     assert result == json.loads(path.read_text())
@@ -203,6 +203,8 @@ def test_a_short_run_prints_a_table_and_one_json_line(
     assert result["peers"].keys() == PEERS.keys()
     assert any(line.startswith("millrace ") for line in lines)
     assert len(result["sweeps"]) == 2 * len(PEERS)
+    assert {run["policy"] for run in result["runs"] if run["workload"] == "W6"} == {OURS, STATIC}
+    assert result["attainment_w6"] > 0
 
 
 def test_the_picture_has_every_rule_that_ran_and_says_of_which_run_it_is(tmp_path: Path) -> None:
