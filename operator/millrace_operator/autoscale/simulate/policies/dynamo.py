@@ -6,15 +6,17 @@ keeps the target per token at the mean context. The profile is the true hardware
 deployment has it; the target per token is divided by how much slower steps are than the profile says. Both
 needs are added: one replica does both.
 
-Load mode, every 5 s: one replica more when every replica is beyond a target, one less when every one is below
-a part of them. What a replica's latencies are follows from its steps and its queue. It knows the time to the
-first token and the time per token, and holds where neither has a target.
+Load mode, every 5 s: one replica more when every replica is beyond a target. One less when each of N would be
+in time with N/(N - 1) of its load: its cache holds it, a step takes less than 80 % of the target, and the queue
+less than 80 % of what the target of the first token leaves beside the own prompt. What a replica's latencies
+are follows from its steps and its queue. It knows the time to the first token and the time per token, and
+holds where neither has a target.
 """
 
 import math
 from dataclasses import replace
 
-from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.observation import Signals, StepMoments
 from millrace_operator.autoscale.policy import LatencyMetric, Objective
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.policies.bounds import Bounds, check_knob
@@ -23,6 +25,8 @@ from millrace_operator.autoscale.simulate.run import Choice
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
 INTERVAL_SECONDS = 180.0
+SENSITIVITY = 0.8
+"""Its default of `load_scaling_down_sensitivity`."""
 
 
 def find_target(objectives: tuple[Objective, ...], metric: LatencyMetric) -> float:
@@ -86,7 +90,7 @@ class DynamoThroughput:
 
 
 class DynamoLoad:
-    """Goes down where every replica is below `sensitivity` of its targets."""
+    """Keeps a part of its targets: without one there is nothing to tune but how it goes down."""
 
     tick_seconds = 5.0
 
@@ -94,37 +98,53 @@ class DynamoLoad:
         self,
         bounds: Bounds,
         objectives: tuple[Objective, ...],
-        sensitivity: float = 0.8,
+        part: float = 1.0,
         windows: Windows = DEFAULT_WINDOWS,
     ) -> None:
-        check_knob("sensitivity", sensitivity)
+        check_knob("part", part)
         self.windows = windows
         self._bounds = bounds
-        self._first = find_target(objectives, "TimeToFirstToken")
-        self._token = find_target(objectives, "TimePerOutputToken")
-        self._sensitivity = sensitivity
+        self._first = part * find_target(objectives, "TimeToFirstToken")
+        self._token = part * find_target(objectives, "TimePerOutputToken")
         self._fit = Fit(windows, self.tick_seconds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
         """Hold while replicas start, and where nothing is known."""
         del now
         self._fit.learn(signals)
+        current = signals.fleet.current
         if math.isinf(self._first) and math.isinf(self._token):
-            return Choice(signals.fleet.current, "no target that it knows")
-        if len(signals.fleet.ready) < signals.fleet.current or not signals.steps:
-            return Choice(signals.fleet.current, "replicas start, or none computes")
-        shares = self._find_shares(signals)
-        wanted = signals.fleet.current
-        if min(shares) > 1:
+            return Choice(current, "no target that it knows")
+        if len(signals.fleet.ready) < current or not signals.steps:
+            return Choice(current, "replicas start, or none computes")
+        firsts = [self._find_first_token(signals, each) for each in signals.steps]
+        is_late = min(firsts) > self._first or min(each.seconds for each in signals.steps) > self._token
+        wanted = current
+        if is_late:
             wanted += 1
-        elif max(shares) < self._sensitivity:
+        elif current > 1 and all(self._may_be_merged(signals, each) for each in signals.steps):
             wanted -= 1
-        return Choice(self._bounds.clamp(wanted), f"{min(shares):.2f} to {max(shares):.2f} of the targets")
+        return Choice(
+            self._bounds.clamp(wanted), f"{min(firsts):.3g} to {max(firsts):.3g} s to a first token"
+        )
 
-    def _find_shares(self, signals: Signals) -> list[float]:
-        """Return of each replica the larger share of its targets."""
-        prompts = (signals.waiting or 0.0) / len(signals.fleet.ready) + 1
-        prefill = prompts * self._fit.model.beta * (self._fit.prompt_tokens or 0.0)
-        return [
-            max(each.seconds / self._token, (prefill + each.seconds) / self._first) for each in signals.steps
-        ]
+    def _find_first_token(self, signals: Signals, steps: StepMoments) -> float:
+        """Return what a new request would wait at a replica: a step, the prompts that wait, and its own."""
+        return steps.seconds + (self._count_waiting(signals) + 1) * self._prompt_seconds
+
+    def _may_be_merged(self, signals: Signals, steps: StepMoments) -> bool:
+        """Whether a replica would still be well in time with the part of one that goes."""
+        more = signals.fleet.current / (signals.fleet.current - 1)
+        if signals.kv_tokens is not None and more * steps.context_tokens >= signals.kv_tokens:
+            return False
+        token = self._fit.model.predict(more * steps.tokens, more * steps.context_tokens)
+        budget = SENSITIVITY * (self._first - token - self._prompt_seconds)
+        queued = more * self._count_waiting(signals) * self._prompt_seconds
+        return self._fit.model.is_fitted and token < SENSITIVITY * self._token and queued < budget
+
+    def _count_waiting(self, signals: Signals) -> float:
+        return (signals.waiting or 0.0) / len(signals.fleet.ready)
+
+    @property
+    def _prompt_seconds(self) -> float:
+        return self._fit.model.beta * (self._fit.prompt_tokens or 0.0)

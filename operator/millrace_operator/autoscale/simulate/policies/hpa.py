@@ -8,13 +8,13 @@ import math
 from collections.abc import Sequence
 
 from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.simulate.policies.behaviour import Behaviour, recommend_by_total
 from millrace_operator.autoscale.simulate.policies.bounds import Bounds, check_knob
 from millrace_operator.autoscale.simulate.run import Choice
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
 SYNC_SECONDS = 15.0
 TOLERANCE = 0.1
-DOWN_WINDOW_SECONDS = 300.0
 
 
 def recommend_by_pod(values: Sequence[float], num_missing: int, target: float) -> int:
@@ -26,35 +26,6 @@ def recommend_by_pod(values: Sequence[float], num_missing: int, target: float) -
     whole = sum(filled) / len(filled) / target
     turns = (ratio < 1 < whole) or (ratio > 1 > whole)
     return current if turns or abs(whole - 1) <= TOLERANCE else math.ceil(whole * len(filled))
-
-
-def recommend_by_total(total: float, current: int, target: float) -> int:
-    """Return the count for one metric of the whole service, of which each pod is to have a share."""
-    if abs(total / (target * current) - 1) <= TOLERANCE:
-        return current
-    return math.ceil(total / target)
-
-
-class Behaviour:
-    """How far a wanted count is followed at once."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._wanted: list[tuple[float, int]] = []
-        self._is_new = True
-        """Then the count that it finds counts as wanted."""
-
-    def follow(self, current: int, wanted: int, now: float) -> int:
-        """Return the count from now on. Called every `SYNC_SECONDS`, as its limits have it."""
-        wanted = self._bounds.clamp(wanted)
-        if self._is_new:
-            self._wanted.append((now, current))
-            self._is_new = False
-        self._wanted = [(at, count) for at, count in self._wanted if at > now - DOWN_WINDOW_SECONDS]
-        self._wanted.append((now, wanted))
-        if wanted >= current:
-            return min(wanted, max(2 * current, current + 4))
-        return min(current, max(count for _, count in self._wanted))
 
 
 class HpaInFlight:

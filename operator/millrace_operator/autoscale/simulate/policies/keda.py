@@ -8,8 +8,9 @@ take.
 
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.reading import EVERYTHING
+from millrace_operator.autoscale.simulate.policies.behaviour import Behaviour, recommend_by_total
 from millrace_operator.autoscale.simulate.policies.bounds import Bounds, check_knob
-from millrace_operator.autoscale.simulate.policies.hpa import SYNC_SECONDS, Behaviour, recommend_by_total
+from millrace_operator.autoscale.simulate.policies.hpa import SYNC_SECONDS
 from millrace_operator.autoscale.simulate.run import Choice
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 

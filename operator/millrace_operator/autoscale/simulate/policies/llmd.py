@@ -1,9 +1,10 @@
 """llm-d's guide to autoscaling by objectives with KEDA: P90 latencies in units of their targets.
 
-Every 15 s. The larger of both latencies counts, each at most twice its target, on average over 45 s. Above
-the upper threshold the count rises, below the lower one it falls, and in between it stays. Replicas that
-start count as serving. The guide's text gives thresholds, and the count here follows from them as KEDA's
-does: in proportion, to the middle of both.
+Every 15 s. The signal s is the larger of both latencies over its target, 0 where there is none, at most 2, on
+average over 45 s. Of n replicas r serve. Above the upper threshold the count wanted is n + ⌈n (s·c / up - 1)⌉,
+where c = r/n credits those that start; below the lower one it is n - ⌊n (1 - s / down)⌋, and in between n. An
+HPA follows it: up after 30 s by at most twice the count or four a minute, down after 180 s by one in two
+minutes. As the credit is for the way up alone, it lowers nothing here.
 """
 
 import math
@@ -11,7 +12,10 @@ from collections import deque
 
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.reading import EVERYTHING
+from millrace_operator.autoscale.simulate.policies.behaviour import Behaviour, Rules, recommend_by_total
 from millrace_operator.autoscale.simulate.policies.bounds import Bounds, check_knob
+from millrace_operator.autoscale.simulate.policies.hpa import SYNC_SECONDS
 from millrace_operator.autoscale.simulate.run import Choice
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows
 
@@ -19,8 +23,7 @@ WATCHED_PERCENTILE = 90
 AVERAGED_LOOKS = 3
 MOST_OF_TARGET = 2.0
 DOWN_PER_UP = 0.40 / 0.55
-UP_PERIOD_SECONDS = 60.0
-DOWN_PERIOD_SECONDS = 120.0
+RULES = Rules(up_window=30.0, down_window=180.0, up_period=60.0, down_pods=1, down_period=120.0)
 
 
 def watch(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
@@ -31,39 +34,31 @@ def watch(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
 class LlmD:
     """Follows latencies; `up` is the upper threshold."""
 
-    tick_seconds = 15.0
+    tick_seconds = SYNC_SECONDS
 
     def __init__(self, bounds: Bounds, up: float = 0.55, windows: Windows = DEFAULT_WINDOWS) -> None:
         check_knob("up", up)
         self.windows = windows
-        self._bounds = bounds
         self._up = up
         self._down = DOWN_PER_UP * up
         self._seen: deque[float] = deque(maxlen=AVERAGED_LOOKS)
-        self._rises: list[tuple[float, int]] = []
-        self._lowered_at = float("-inf")
+        self._behaviour = Behaviour(bounds, RULES)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where no latency is known."""
+        """Take a latency that nobody has measured for 0, as its rules do; hold where the query failed."""
+        current = signals.fleet.current
+        if EVERYTHING in signals.rejected:
+            return Choice(current, "the query failed")
         shares = [each.seconds / each.objective.target_seconds for each in signals.latencies]
-        if not shares:
-            return Choice(signals.fleet.current, "no metric")
-        self._seen.append(min(MOST_OF_TARGET, max(shares)))
-        load = sum(self._seen) / len(self._seen) * len(signals.fleet.ready) / signals.fleet.current
-        return Choice(self._count(signals.fleet.current, load, now), f"{load:.2f} of the targets")
+        self._seen.append(min(MOST_OF_TARGET, max(shares, default=0.0)))
+        load = sum(self._seen) / len(self._seen)
+        wanted = recommend_by_total(self._want(current, len(signals.fleet.ready), load), current, 1.0)
+        return Choice(self._behaviour.follow(current, wanted, now), f"{load:.2f} of the targets")
 
-    def _count(self, current: int, load: float, now: float) -> int:
-        wanted = self._bounds.clamp(math.ceil(current * 2 * load / (self._up + self._down)))
-        if load > self._up and wanted > current:
-            return self._raise(current, wanted, now)
-        if load < self._down and wanted < current and now - self._lowered_at >= DOWN_PERIOD_SECONDS:
-            self._lowered_at = now
-            return current - 1
-        return self._bounds.clamp(current)
-
-    def _raise(self, current: int, wanted: int, now: float) -> int:
-        self._rises = [(at, step) for at, step in self._rises if at > now - UP_PERIOD_SECONDS]
-        base = current - sum(step for _, step in self._rises)
-        raised = max(current, min(wanted, max(2 * base, base + 4)))
-        self._rises.append((now, raised - current))
-        return raised
+    def _want(self, current: int, ready: int, load: float) -> int:
+        if load > self._up:
+            credit = ready / current if 0 < ready < current else 1.0
+            return current + max(math.ceil(current * (load * credit / self._up - 1)), 0)
+        if load < self._down:
+            return current - math.floor(current * (1 - load / self._down))
+        return current

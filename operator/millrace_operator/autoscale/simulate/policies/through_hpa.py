@@ -1,12 +1,18 @@
-"""A count that another controller wishes, followed by a HorizontalPodAutoscaler with its default behaviour.
+"""A count that another controller wishes, followed by a HorizontalPodAutoscaler.
 
 So llm-d's Workload Variant Autoscaler acts: it writes the count as a metric every 60 s, and an HPA or KEDA on
 that metric (an average value of 1 a pod) changes the Deployment.
 """
 
 from millrace_operator.autoscale.observation import Signals
+from millrace_operator.autoscale.simulate.policies.behaviour import (
+    DEFAULT_RULES,
+    Behaviour,
+    Rules,
+    recommend_by_total,
+)
 from millrace_operator.autoscale.simulate.policies.bounds import Bounds
-from millrace_operator.autoscale.simulate.policies.hpa import SYNC_SECONDS, Behaviour, recommend_by_total
+from millrace_operator.autoscale.simulate.policies.hpa import SYNC_SECONDS
 from millrace_operator.autoscale.simulate.run import Choice, Scaler
 
 
@@ -15,10 +21,10 @@ class ThroughHpa:
 
     tick_seconds = SYNC_SECONDS
 
-    def __init__(self, bounds: Bounds, other: Scaler) -> None:
+    def __init__(self, bounds: Bounds, other: Scaler, rules: Rules = DEFAULT_RULES) -> None:
         self.windows = other.windows
         self._other = other
-        self._behaviour = Behaviour(bounds)
+        self._behaviour = Behaviour(bounds, rules)
         self._asked_at = float("-inf")
         self._wish = Choice(0, "")
 

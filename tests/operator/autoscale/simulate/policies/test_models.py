@@ -1,10 +1,13 @@
 """Rules that follow latencies, caches or a model: sequences worked out by hand from each rule."""
 
+from dataclasses import replace
+
 import pytest
 
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.observation import Latency, Signals, StepMoments
 from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale.reading import EVERYTHING
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.policies.bounds import Bounds
 from millrace_operator.autoscale.simulate.policies.dynamo import DynamoLoad, DynamoThroughput
@@ -67,12 +70,35 @@ def test_llmd_rises_above_its_upper_threshold_on_average_over_three_looks() -> N
     for tick, token in enumerate([0.05, 0.05, 0.08, 0.08, 0.08], 1):
         replicas = scaler.choose(see_latencies(0.2, token, replicas), 15.0 * tick).replicas
         counts.append(replicas)
-    # 0.5, 0.5, 0.6: 4 · 0.6 / 0.475 = 5.05; 0.7: 6 · 0.7 / 0.475 = 8.84, and in a minute at most 4 to 8.
-    assert counts == [4, 4, 6, 8, 8]
+    # 0.5, 0.5, 0.6: 4 · 0.6 / 0.55 = 4.4, so five are wanted, and six by 0.7. The least of 30 s is followed.
+    assert counts == [4, 4, 4, 5, 6]
 
 
-def test_llmd_counts_warming_replicas_as_serving() -> None:
-    assert LlmD(BOUNDS).choose(see_latencies(0.2, 0.09, 8, ready=4), 15.0).replicas == 8
+def test_llmd_counts_warming_replicas_as_serving_on_the_way_up_alone() -> None:
+    def settle(token: float) -> int:
+        scaler, signals = LlmD(BOUNDS), see_latencies(0.2, token, 8, ready=4)
+        return min(scaler.choose(signals, 15.0 * tick).replicas for tick in range(1, 16))
+
+    assert settle(0.09) == 8  # 0.9 of the targets on half of them
+    assert settle(0.06) == 8  # 0.6 is above the threshold, so it is no room to give back
+    assert settle(0.05) == 8
+    assert settle(0.03) == 7  # 0.3 of the targets as measured: after three minutes
+
+
+def test_llmd_takes_no_traffic_for_no_load_and_holds_where_the_query_failed() -> None:
+    def settle(signals: Signals) -> int:
+        scaler = LlmD(BOUNDS)
+        return min(scaler.choose(signals, 15.0 * tick).replicas for tick in range(1, 16))
+
+    assert settle(make_signals(8, 8, 8)) == 7  # after three minutes
+    failed = make_signals(8, 8, rejected={EVERYTHING: "Prometheus did not answer"})
+    assert settle(failed) == 8
+
+
+def test_llmds_hpa_leaves_what_is_within_a_tenth() -> None:
+    scaler = LlmD(BOUNDS)
+    counts = [scaler.choose(see_latencies(0.2, 0.056, 20), 15.0 * tick).replicas for tick in range(1, 10)]
+    assert counts[-1] == 20  # 20 · 0.56 / 0.55 = 20.4: one more is a twentieth
 
 
 def test_llmd_goes_down_by_one_in_two_minutes() -> None:
@@ -80,7 +106,8 @@ def test_llmd_goes_down_by_one_in_two_minutes() -> None:
     for tick in range(1, 18):
         replicas = scaler.choose(see_latencies(0.2, 0.02, replicas), 15.0 * tick).replicas
         counts.append(replicas)
-    assert counts == [7] * 8 + [6] * 8 + [5]
+    # What it found counts as wanted for 180 s; then one goes, and the next after 120 s.
+    assert counts == [8] * 12 + [7] * 5
 
 
 MODEL = LatencyModel(coefficients=(0.02, 1e-4, 1e-7))
@@ -181,7 +208,29 @@ def test_dynamos_load_mode_moves_by_one_where_all_replicas_agree() -> None:
     scaler = DynamoLoad(BOUNDS, (FIRST, TOKEN))
     assert scaler.choose(see_steps(1.0, 0.11), 5.0).replicas == 3
     assert scaler.choose(see_steps(1.0, 0.09), 10.0).replicas == 2
-    assert scaler.choose(see_steps(1.0, 0.07), 15.0).replicas == 1
+    assert DynamoLoad(BOUNDS, (FIRST, TOKEN), part=0.5).choose(see_steps(1.0, 0.06), 5.0).replicas == 3
+
+
+def settle(waiting: float = 0.0, kv_tokens: float = 30_000.0, seconds: float = 0.02) -> int:
+    """Return what the load mode wishes once it knows three replicas, by the share of their batches."""
+    scaler, count = DynamoLoad(BOUNDS, (FIRST, TOKEN)), 0
+    for tick in range(1, 200):
+        signals = see_steps(1.0, waiting=waiting, replicas=3)
+        steps = tuple(
+            replace(each, seconds=seconds + 5e-4 * each.tokens, context_tokens=2e3) for each in signals.steps
+        )
+        signals = replace(signals, steps=steps)
+        count = scaler.choose(replace(signals, kv_tokens=kv_tokens), 5.0 * tick).replicas
+    return count
+
+
+def test_dynamos_load_mode_goes_down_where_the_others_can_take_over_what_one_has() -> None:
+    assert settle() == 2
+    assert settle(kv_tokens=3000.0) == 3  # half as many tokens again as the 2000 of each do not fit
+    assert settle(seconds=0.06) == 3  # 60 ms and 45 sequences of half a one: longer than 80 ms
+    # A prompt takes 50 ms. 25 of them wait at each: 1.3 s, and 1.9 s once a third replica's are theirs too.
+    assert settle(waiting=75.0) == 3
+    assert settle(waiting=15.0) == 2
 
 
 def test_dynamos_load_mode_waits_for_replicas_that_start() -> None:
