@@ -45,7 +45,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     executor = _load_executor(membership, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
     scheduler = Scheduler(executor.limits)
-    trial_steps = try_steps(scheduler, executor)
+    trial_steps = try_steps(scheduler, executor, sum(clock.seconds.values()))
     clock.end("warmup")
     limits = executor.limits
 

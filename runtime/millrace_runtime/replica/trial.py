@@ -17,68 +17,92 @@ from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.engine_loop import StepClock
 
-SHORT_PROMPT = 4
-LONG_PROMPT = 1024
-LEAST_LONG_PROMPT = 64
+SHORTEST_PROMPT = 4
+SHORT_PROMPT = 64
 """A shorter one tells nothing of what a token takes beside the step's own time."""
+LONG_PROMPT = 1024
 NUM_SEQUENCES = 32
 """Of 1000 tokens each: what a GPU takes to read so many is a good part of a step, and no noise of it."""
 NUM_PROMPTS = 3
 NUM_STEPS = 8
 LEAST_SECONDS = 1e-6
 """No step takes less."""
-LONGEST_PROMPT_SECONDS = 2.0
-"""For a long prompt, were each of its tokens to take as long as a step of one. On a GPU it takes a hundredth
-of that."""
-LONGEST_PROMPTS_SECONDS = 0.2
-"""For those of several sequences, as measured of one. With 0.5 a replica of the shipped model started 0.9 s
-later on two cores than without any trial, and with this 0.45 s."""
+LONGEST_SHORT_PROMPT_SECONDS = 4.0
+"""For a short prompt, were each of its tokens to take as long as a step of one. On a GPU it takes a
+sixtieth."""
+LONGEST_PROMPT_SECONDS = 1.0
+"""For a long prompt, were each of its tokens to take as long as one of a short prompt."""
+LEAST_BATCH_SECONDS = 0.2
+"""For the prompts of several sequences, as measured of one. With 0.5 a replica of the shipped model started
+0.9 s later on two cores than without any trial, and with this 0.45 s."""
+BATCH_PER_LOADING = 0.05
+"""The same as a part of what loading took, where that is more: who waits a minute waits three seconds more."""
 
 
-def try_steps(scheduler: Scheduler, executor: Executor) -> list[StepTiming]:
+def try_steps(scheduler: Scheduler, executor: Executor, loading_seconds: float = 0.0) -> list[StepTiming]:
     """Return what was measured of a step of one token, one of a prompt, and one of several long sequences.
 
-    Where the model is so slow that this would keep a replica from its requests, nothing is measured, and the
-    list is empty. Raises ModelError where the model computes no token: it would fail every request.
+    `loading_seconds` is what the replica took to start until now. Where the model is so slow that this would
+    keep a replica from its requests, nothing is measured, and the list is empty. Raises ModelError where the
+    model computes no token: it would fail every request.
     """
-    return _Trial(scheduler, executor).measure()
+    return _Trial(scheduler, executor, loading_seconds).measure()
+
+
+def is_affordable(lone_seconds: float) -> bool:
+    """Whether a short prompt may be tried, by what a step of one token takes."""
+    return SHORT_PROMPT * lone_seconds <= LONGEST_SHORT_PROMPT_SECONDS
+
+
+def find_length(short_prompt_seconds: float) -> int:
+    """Return how many tokens a long prompt has; fewer than a short one where even that took too long."""
+    per_token = max(short_prompt_seconds, LEAST_SECONDS) / SHORT_PROMPT
+    return int(min(LONGEST_PROMPT_SECONDS / per_token, LONG_PROMPT))
+
+
+def find_number(prompt_seconds: float, loading_seconds: float) -> int:
+    """Return how many sequences with such prompts are tried together."""
+    budget = max(BATCH_PER_LOADING * loading_seconds, LEAST_BATCH_SECONDS)
+    return max(1, min(int(budget / max(prompt_seconds, LEAST_SECONDS)), NUM_SEQUENCES))
 
 
 class _Trial:
-    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, loading_seconds: float) -> None:
+        self._loading_seconds = loading_seconds
         self._scheduler = scheduler
         self._executor = executor
         self._rng = random.Random(0)  # noqa: S311  prompts that are alike would share what others don't
 
     def measure(self) -> list[StepTiming]:
         self._decode_alone(1)  # builds what is built on first use
-        if self._find_affordable(self._decode_alone(1)) < LEAST_LONG_PROMPT:
+        first = self._decode_alone(1)
+        if first is None or not is_affordable(first.seconds):
             return []
-        lone = self._decode_alone(NUM_STEPS)
-        length = self._find_affordable(lone)
-        if lone is None or length < LEAST_LONG_PROMPT:
+        lone, length = self._decode_alone(NUM_STEPS), self._find_length()
+        if lone is None or length < SHORT_PROMPT:
             return []
         self._run(1, length)
         runs = [self._run(1, length) for _ in range(NUM_PROMPTS)]
         seconds = sorted(sum(step.seconds for step in steps) for steps in runs)[NUM_PROMPTS // 2]
-        number = int(LONGEST_PROMPTS_SECONDS / max(seconds, LEAST_SECONDS))
         largest = sorted((max(steps, key=_count_tokens) for steps in runs), key=lambda step: step.seconds)
-        batch = self._decode_together(number, length)
+        batch = self._decode_together(find_number(seconds, self._loading_seconds), length)
         return [lone, largest[NUM_PROMPTS // 2], batch] if batch else []
 
-    def _find_affordable(self, lone: StepTiming | None) -> int:
-        """Return how many tokens a prompt may have; 0 where none is decoded."""
-        if lone is None:
-            return 0
+    def _find_length(self) -> int:
+        """Return how many tokens a long prompt may have."""
         longest = self._scheduler.max_model_length // 2
-        return int(min(LONGEST_PROMPT_SECONDS / max(lone.seconds, LEAST_SECONDS), LONG_PROMPT, longest))
+        if longest < SHORT_PROMPT:
+            return 0
+        self._run(1, SHORT_PROMPT)
+        seconds = sum(step.seconds for step in self._run(1, SHORT_PROMPT))
+        return min(find_length(seconds), longest)
 
     def _decode_alone(self, num_steps: int) -> StepTiming | None:
-        return _find_usual(self._run(1, SHORT_PROMPT, max_tokens=1 + num_steps))
+        return _find_usual(self._run(1, SHORTEST_PROMPT, max_tokens=1 + num_steps))
 
     def _decode_together(self, num_sequences: int, length: int) -> StepTiming | None:
         """Return a step of several sequences. The first still runs when the last one's prompt is computed."""
-        number = max(1, min(num_sequences, NUM_SEQUENCES, self._executor.limits.num_slots))
+        number = min(num_sequences, self._executor.limits.num_slots)
         num_chunks = 2 * number * length // self._executor.limits.max_batched_tokens
         return _find_usual(self._run(number, length, max_tokens=1 + num_chunks + NUM_STEPS))
 

@@ -7,7 +7,7 @@ from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan
 from millrace_runtime.replica import trial
 from millrace_runtime.replica.trial import (
     LONG_PROMPT,
-    LONGEST_PROMPTS_SECONDS,
+    LEAST_BATCH_SECONDS,
     NUM_SEQUENCES,
     try_steps,
 )
@@ -76,7 +76,7 @@ def test_nothing_is_left_of_it(executor: TimedExecutor) -> None:
     scheduler.check_integrity()
 
 
-@pytest.mark.parametrize("base_seconds", [0.02, 0.5, 30.0])
+@pytest.mark.parametrize("base_seconds", [0.02, 0.06, 0.5, 30.0])
 def test_a_slow_model_is_not_kept_from_its_requests(
     base_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +85,18 @@ def test_a_slow_model_is_not_kept_from_its_requests(
     found = try_steps(Scheduler(LIMITS), executor)
     assert executor.now < NUM_BUILT + max(10.0, 6 * base_seconds)
     assert bool(found) == (base_seconds < 0.1)
+
+
+@pytest.mark.parametrize(("loading_seconds", "number"), [(1.0, 1), (60.0, 12), (600.0, NUM_SEQUENCES)])
+def test_a_large_model_tells_of_several_sequences_where_loading_took_long(
+    loading_seconds: float, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """41 ms a step, as of 32 billion parameters on one device. A prompt takes 0.25 s."""
+    executor = TimedExecutor(base_seconds=0.041, token_seconds=2e-4)
+    follow(executor, monkeypatch)
+    lone, prompt, batch = try_steps(Scheduler(LIMITS), executor, loading_seconds)
+    assert (lone.num_tokens, prompt.num_tokens, batch.num_tokens) == (1, LONG_PROMPT, number)
+    assert executor.now < 2 * NUM_BUILT + 4.0 + 0.2 * loading_seconds
 
 
 @pytest.mark.parametrize(
@@ -103,4 +115,4 @@ def test_long_prompts_that_are_slow_are_tried_by_fewer_sequences(monkeypatch: py
     follow(executor, monkeypatch)
     _, prompt, batch = try_steps(Scheduler(LIMITS), executor)
     assert 1 <= batch.num_tokens < NUM_SEQUENCES
-    assert prompt.seconds * batch.num_tokens <= LONGEST_PROMPTS_SECONDS
+    assert prompt.seconds * batch.num_tokens <= LEAST_BATCH_SECONDS

@@ -14,18 +14,16 @@ from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
-from millrace_operator.autoscale.observation import TrialStep
 from millrace_operator.autoscale.policy import LatencyMetric
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.counters import Counters, Sample
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.stretch import Chunk, Sequence, Stretch
+from millrace_operator.autoscale.simulate.trials import try_steps
 
 STEPS_WHILE_COLD = 16
 """Of a stretch, whose steps are all slowed down alike."""
-TRIALS = ((1, 8), (1024, 1024), (16, 16 * 1050))
-"""The tokens and context tokens of the steps that a replica tries before its first request."""
 
 
 class Answer(NamedTuple):
@@ -71,7 +69,7 @@ class Engine:
         self._on_answer = on_answer
         self._is_warm = is_warm
         self._speed = math.exp(rng.gauss(0, hardware.unevenness))
-        self.trial_steps = tuple(self._try_step(*size) for size in TRIALS)
+        self.trial_steps = try_steps(hardware, self._speed, is_warm=is_warm)
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
         self._running: dict[Sequence, None] = {}
@@ -152,13 +150,6 @@ class Engine:
         )
         stretch.stall_seconds = self._draw_stalls(stretch.seconds(num_steps))
         self._await_end(stretch)
-
-    def _try_step(self, tokens: float, context_tokens: float) -> TrialStep:
-        """Return what a step took before the first request, the middle one of some."""
-        rng = random.Random(f"{self._speed} {tokens}")  # noqa: S311  later requests get the same noise without it
-        factor = self._speed * math.exp(rng.gauss(0, self._hardware.noise / 2))
-        factor *= 1.0 if self._is_warm else self._hardware.slowness(0.0)
-        return TrialStep(factor * self._hardware.step_seconds(tokens, context_tokens), tokens, context_tokens)
 
     def _find_slowness(self) -> float:
         """Return how many times as long a step takes now, while the replica is new."""

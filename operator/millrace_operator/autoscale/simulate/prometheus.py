@@ -77,13 +77,15 @@ class Prometheus:
         self._targets: dict[Pod, Series] = {}
         self._sightings = NEVER_SEEN
         self._repeat(self._scrape_gateway)
+        self._find_targets()
+        service.on_ready = self._find_targets
 
     def observe(self, objectives: Sequence[Objective], windows: Windows) -> Signals:
         """Return what the operator sees now: of Prometheus, and of the pods in the API server.
 
         Like the operator it remembers when each replica was seen last.
         """
-        self._find_targets()
+        self._forget_targets()
         now, pods = self._agenda.now, self._service.active
         if not self._is_up():
             reading = Reading(now, windows, failure="Prometheus did not answer")
@@ -101,11 +103,14 @@ class Prometheus:
         return read_signals(reading, KEY, fleet, objectives, before)
 
     def _find_targets(self) -> None:
-        """Begin with pods that are Ready now, and let go of those that ended a while ago."""
+        """Begin with pods that are Ready now."""
         for pod in self._service.ready:
             if pod not in self._targets:
                 self._targets[pod] = Series(self._keep_seconds)
                 self._repeat(lambda pod=pod: self._scrape(pod))  # type: ignore[misc]
+
+    def _forget_targets(self) -> None:
+        """Let go of those that ended a while ago."""
         horizon = self._agenda.now - max(self._keep_seconds, LOOKBACK_SECONDS)
         for pod, series in list(self._targets.items()):
             if pod not in self._service.pods and not (series.times and series.times[-1] > horizon):

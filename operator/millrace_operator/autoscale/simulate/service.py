@@ -24,6 +24,10 @@ LEAST_SHARE = 0.01
 _count_in_flight = attrgetter("engine.num_in_flight")
 
 
+def _tell_nobody() -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class Pod:
     """One replica's pod."""
@@ -66,6 +70,8 @@ class Service:
         """Requests that came while no replica was ready."""
         self.num_killed = 0
         """Requests that ended with their replica, unanswered."""
+        self.on_ready: Callable[[], None] = _tell_nobody
+        """Called when a pod has become Ready."""
         self.pod_seconds = 0.0
         """Of all pods from when they have a place until they are gone, up to the last `settle`."""
         self._agenda = agenda
@@ -237,6 +243,7 @@ class Service:
         def become_ready() -> None:
             pod.ready_at = self._agenda.now
             self._refresh()
+            self.on_ready()
             self._converge()
 
         self._agenda.add(self._agenda.now + seconds, become_ready)
