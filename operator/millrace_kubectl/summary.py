@@ -132,12 +132,12 @@ def _describe_decision(facts: Facts) -> str:
 
 
 def _fill(facts: Facts, words: str) -> str:
-    waiting = facts.evidence.get("waiting")
     return words.format(
         wanted="fewer" if facts.wanted is None and "would do" in words else _show(facts.wanted),
         most=facts.most,
         least=facts.spec.get("minReplicas", 1),
-        waiting=_show(waiting),
+        waiting=_show(facts.evidence.get("waiting")),
+        running=_show(facts.evidence.get("running")),
     )
 
 

@@ -12,6 +12,7 @@ METRICS = {
 BINDINGS = {
     "forecast": "",
     "queue": "{waiting} wait in the queue",
+    "inFlight": "{running} run, more than such a load explains",
     "kvCache": "the KV caches are nearly full",
     "feedback": "requests are late or queue up, so more are tried",
     "idle": "nothing arrives",

@@ -180,16 +180,32 @@ def _candidates(situation: Situation) -> dict[str, int]:
 
 
 def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
-    """Yield what the forecast load needs, and the present load with the queue worked off in time."""
+    """Yield what the forecast load needs, what is in flight, and the load with the queue worked off in time."""
     estimate, waiting = situation.estimate, situation.signals.waiting
     if situation.demand and (count := situation.count_for(situation.demand)) is not None:
         yield "forecast", count
+    if (count := _count_for_in_flight(situation)) is not None:
+        yield "inFlight", count
     if waiting:
         drain_seconds = max(situation.policy.drain_seconds, situation.memory.outlook.stay_seconds)
         coming = estimate.demand.expected if estimate.demand else 0.0
         drain = Demand(coming + waiting / drain_seconds).times(situation.memory.correction)
         if (count := situation.count_for(drain)) is not None:
             yield "queue", count
+
+
+def _count_for_in_flight(situation: Situation) -> int | None:
+    """Return how many replicas hold what is in flight, each a batch as at the most that it is planned for.
+
+    By Little's law that is no more than the load asks for, unless more came than was counted, or answers have
+    become longer: their lengths are known only once they have ended.
+    """
+    replica, capacity = situation.estimate.replica, situation.estimate.capacity
+    in_flight = situation.memory.in_flight
+    if replica is None or capacity is None or not in_flight:
+        return None
+    batch = min(max(replica.count_sequences(capacity.rate), 1.0), replica.room)
+    return math.ceil(situation.memory.correction * in_flight / batch)
 
 
 def _find_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:

@@ -88,6 +88,8 @@ class Memory:
     """Objectives that were out of an idle replica's reach at the last decision."""
     waiting: float | None = None
     """The queue at the last decision, of all replicas."""
+    in_flight: float | None = None
+    """Sequences that run or wait, on average over as long as rates look back."""
     spent: dict[str, float] = field(default_factory=dict)
     """Of each objective's error budget beyond what is allowed, in seconds; since the count changed."""
     calibration: Calibration = field(default_factory=Calibration)
@@ -141,6 +143,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         context_tokens=_average(memory.context_tokens, _mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
+        in_flight=_average_in_flight(memory.in_flight, signals, policy),
         cold_starts=_note_cold_starts(memory, fleet),
     )
 
@@ -195,6 +198,14 @@ def _average(known: float | None, seen: float | None, new: float) -> float | Non
     if known is None or seen is None:
         return _latest(seen, known)
     return known + new * (seen - known)
+
+
+def _average_in_flight(known: float | None, signals: Signals, policy: Policy) -> float | None:
+    """Return the average after one more look. Of silent replicas it is not known how much less they have."""
+    running, waiting = signals.running, signals.waiting
+    seen = None if running is None or waiting is None else running + waiting
+    found = _average(known, seen, 1 - math.exp(-policy.tick_seconds / policy.windows.rate))
+    return max(known, found) if signals.silent and known is not None and found is not None else found
 
 
 def _add_lengths(

@@ -68,9 +68,41 @@ def test_load_beyond_one_replica_scales_up_and_says_why() -> None:
 
 
 def test_a_queue_asks_for_replicas_to_work_it_off() -> None:
-    decision, _ = decide(POLICY, seen(2, 4.0, waiting=100.0), remembered(), 0.0)
+    decision, _ = decide(POLICY, seen(2, 4.0, waiting=100.0), remembered(in_flight=2.0), 0.0)
     assert decision.binding == "queue"
     assert decision.desired > 2
+
+
+@pytest.mark.parametrize("policy", [POLICY, CROWDED])
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_what_is_in_flight_counts_though_nobody_saw_it_arrive(policy: Policy, rate: float) -> None:
+    """Traffic past a gateway, or answers that have become a hundred times as long: 80 run, and six replicas do."""
+    signals = seen(6, rate, running=80.0, waiting=0.0, kv_usage=0.9, kv_tokens=10_000.0, max_sequences=16.0)
+    decisions = run(policy, signals, remembered(), 300)
+    assert min(decision.desired for decision in decisions) >= 5
+    assert decisions[-1].candidates["inFlight"] >= 5 > decisions[-1].candidates["forecast"]
+
+
+def test_what_is_in_flight_by_chance_adds_nothing() -> None:
+    """Thirty more for a moment, beside what such a load has anyway."""
+    usual = seen(6, 20.0, running=25.0, waiting=0.0)
+    memory = remembered()
+    for tick in range(120):
+        signals = replace(usual, running=55.0) if tick % 30 == 29 else usual
+        decision, memory = decide(POLICY, signals, memory, 2.0 * tick)
+        assert decision.candidates["inFlight"] <= decision.candidates["forecast"]
+
+
+def test_of_a_silent_replica_what_is_in_flight_is_not_taken_for_gone() -> None:
+    signals = seen(6, 0.2, running=80.0, waiting=0.0, max_sequences=16.0)
+    memory = remembered()
+    for tick in range(60):
+        _, memory = decide(POLICY, signals, memory, 2.0 * tick)
+    half = replace(signals, reporting=frozenset({"pod-0"}), running=1.0)
+    for tick in range(60, 200):
+        decision, memory = decide(POLICY, half, memory, 2.0 * tick)
+    assert memory.in_flight == pytest.approx(80.0, rel=0.01)
+    assert decision.desired >= 6
 
 
 def rate_of(decision: Decision) -> float:
@@ -303,7 +335,7 @@ def test_before_the_model_is_fitted_a_missed_objective_scales_up() -> None:
 def crowded(replicas: int) -> Signals:
     """Large batches that take four times as long as promised, and nobody waits."""
     slow = (Latency(TPOT, 0.4, 100, Bracket(0.1, 0.15, 0.1, 0.6)),)
-    return seen(replicas, 2.0, running=300.0, waiting=0.0, latencies=slow)
+    return seen(replicas, 2.0, running=6.0, waiting=0.0, latencies=slow)
 
 
 @pytest.mark.parametrize("model", [FITTED, LatencyModel()])
@@ -384,7 +416,7 @@ def test_replicas_are_added_while_they_help_whatever_is_out_of_reach_beside(
     for tick in range(900):
         late = 0.3 * 0.72 ** (counts[-1] - 4)
         latencies = (Latency(TPOT, 0.4, 1000, Bracket(0.1, 0.1, 1 - late, 1 - late)), *never)
-        signals = seen(counts[-1], 2.0, running=300.0, latencies=latencies)
+        signals = seen(counts[-1], 2.0, running=6.0, latencies=latencies)
         decision, memory = decide(policy, signals, memory, 2.0 * tick)
         counts.append(decision.desired)
     assert decision.estimate.infeasible == tuple(other.name for other in others)
