@@ -180,7 +180,7 @@ def _candidates(situation: Situation) -> dict[str, int]:
 
 
 def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
-    """Yield what the forecast load needs, what is in flight, and the load with the queue worked off in time."""
+    """Yield what the forecast load needs, what is in flight, and the load with the queue worked off."""
     estimate, waiting = situation.estimate, situation.signals.waiting
     if situation.demand and (count := situation.count_for(situation.demand)) is not None:
         yield "forecast", count

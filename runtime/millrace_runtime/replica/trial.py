@@ -36,7 +36,7 @@ LEAST_BATCH_SECONDS = 0.2
 """For the prompts of several sequences, as measured of one. With 0.5 a replica of the shipped model started
 0.9 s later on two cores than without any trial, and with this 0.45 s."""
 BATCH_PER_LOADING = 0.05
-"""The same as a part of what loading took, where that is more: who waits a minute waits three seconds more."""
+"""The same as a part of what loading took, where that is more: after a minute, three seconds."""
 
 
 def try_steps(scheduler: Scheduler, executor: Executor, loading_seconds: float = 0.0) -> list[StepTiming]:

@@ -76,7 +76,7 @@ def test_a_queue_asks_for_replicas_to_work_it_off() -> None:
 @pytest.mark.parametrize("policy", [POLICY, CROWDED])
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_what_is_in_flight_counts_though_nobody_saw_it_arrive(policy: Policy, rate: float) -> None:
-    """Traffic past a gateway, or answers that have become a hundred times as long: 80 run, and six replicas do."""
+    """Traffic past a gateway, or answers that have become very long: 80 run, and six replicas do."""
     signals = seen(6, rate, running=80.0, waiting=0.0, kv_usage=0.9, kv_tokens=10_000.0, max_sequences=16.0)
     decisions = run(policy, signals, remembered(), 300)
     assert min(decision.desired for decision in decisions) >= 5

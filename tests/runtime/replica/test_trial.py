@@ -6,8 +6,8 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan
 from millrace_runtime.replica import trial
 from millrace_runtime.replica.trial import (
-    LONG_PROMPT,
     LEAST_BATCH_SECONDS,
+    LONG_PROMPT,
     NUM_SEQUENCES,
     try_steps,
 )

@@ -18,7 +18,7 @@ LONGEST_SHORT_PROMPT_SECONDS = 4.0
 LONGEST_PROMPT_SECONDS = 1.0
 LEAST_BATCH_SECONDS = 0.2
 LOADING_SHARE = 0.5
-"""Of a cold start: what a replica takes to load its model. Made up; the rest is a pod's creation and image."""
+"""Of a cold start: what a replica takes to load its model. Made up; the rest is a pod and its image."""
 BATCH_PER_LOADING = 0.05
 MOST_SEQUENCES = 32
 GROWTH = 1.025

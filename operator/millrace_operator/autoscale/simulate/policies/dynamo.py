@@ -7,10 +7,10 @@ deployment has it; the target per token is divided by how much slower steps are 
 needs are added: one replica does both.
 
 Load mode, every 5 s: one replica more when every replica is beyond a target. One less when each of N would be
-in time with N/(N - 1) of its load: its cache holds it, a step takes less than 80 % of the target, and the queue
-less than 80 % of what the target of the first token leaves beside the own prompt. What a replica's latencies
-are follows from its steps and its queue. It knows the time to the first token and the time per token, and
-holds where neither has a target.
+in time with N/(N - 1) of its load: its cache holds it, a step takes less than 80 % of the target, and the
+queue less than 80 % of what the target of the first token leaves beside the own prompt. What a replica's
+latencies are follows from its steps and its queue. It knows the time to the first token and the time per
+token, and holds where neither has a target.
 """
 
 import math

@@ -1,10 +1,10 @@
 """llm-d's guide to autoscaling by objectives with KEDA: P90 latencies in units of their targets.
 
 Every 15 s. The signal s is the larger of both latencies over its target, 0 where there is none, at most 2, on
-average over 45 s. Of n replicas r serve. Above the upper threshold the count wanted is n + ⌈n (s·c / up - 1)⌉,
-where c = r/n credits those that start; below the lower one it is n - ⌊n (1 - s / down)⌋, and in between n. An
-HPA follows it: up after 30 s by at most twice the count or four a minute, down after 180 s by one in two
-minutes. As the credit is for the way up alone, it lowers nothing here.
+average over 45 s. Of n replicas r serve. Above the upper threshold it wants n + ⌈n (s·c / up - 1)⌉,
+where c = r/n credits those that start; below the lower one it is n - ⌊n (1 - s / down)⌋, and in between n. As
+the credit is for the way up alone, it lowers nothing here. An HPA follows: up after 30 s by at most twice the
+count or four a minute, down after 180 s by one in two minutes.
 """
 
 import math
