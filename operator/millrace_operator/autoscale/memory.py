@@ -204,6 +204,8 @@ def _average_in_flight(known: float | None, signals: Signals, policy: Policy) ->
     """Return the average after one more look. Of silent replicas it is not known how much less they have."""
     running, waiting = signals.running, signals.waiting
     seen = None if running is None or waiting is None else running + waiting
+    if seen is not None and not 0 <= seen < math.inf:
+        return known
     found = _average(known, seen, 1 - math.exp(-policy.tick_seconds / policy.windows.rate))
     return max(known, found) if signals.silent and known is not None and found is not None else found
 
