@@ -1,5 +1,6 @@
 """The replica count that everything follows, and the part of status that says why. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -73,7 +74,7 @@ def choose_count(
 
 
 def _record(
-    old: dict[str, Any], new: dict[str, Any], evidence: dict[str, Any] | None, now: float
+    old: dict[str, Any], new: dict[str, Any], evidence: Mapping[str, Any] | None, now: float
 ) -> list[dict[str, Any]]:
     """Return the changes so far, with this one."""
     changes = list(old.get("changes", []))

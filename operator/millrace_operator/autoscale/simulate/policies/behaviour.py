@@ -28,7 +28,7 @@ DEFAULT_RULES = Rules()
 
 class _Wanted(NamedTuple):
     at: float
-    count: int
+    replicas: int
 
 
 class Behaviour:
@@ -56,8 +56,8 @@ class Behaviour:
     def _stabilise(self, current: int, now: float) -> int:
         """Return the count that all that was wanted in the windows agrees on."""
         rules, latest = self._rules, self._wanted[-1]
-        least = min(one.count for one in self._wanted if one is latest or one.at > now - rules.up_window)
-        most = max(one.count for one in self._wanted if one is latest or one.at > now - rules.down_window)
+        least = min(one.replicas for one in self._wanted if one is latest or one.at > now - rules.up_window)
+        most = max(one.replicas for one in self._wanted if one is latest or one.at > now - rules.down_window)
         return min(max(current, least), most)
 
     def _limit(self, current: int, wanted: int, now: float) -> int:
@@ -75,7 +75,7 @@ class Behaviour:
 
     def _sum_steps(self, since: float) -> int:
         """Return by how much the count has changed since: what a period began with is told by it."""
-        return sum(step.count for step in self._steps if step.at > since)
+        return sum(step.replicas for step in self._steps if step.at > since)
 
 
 def recommend_by_total(total: float, current: int, target: float, tolerance: float = 0.1) -> int:
