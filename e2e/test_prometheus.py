@@ -36,6 +36,7 @@ from e2e.scraped import (
     serving_pages,
 )
 from millrace_gateway.objects import ServiceKey as GatewayKey
+from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.observation import Latency, Signals, TrialStep
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
@@ -58,6 +59,8 @@ RATE = 5.0
 RUNNING, WAITING = 3, 2
 SECONDS = 48
 RESTART_AT, CHANGE_AT, SHORTLY_AFTER = 7, 30, 38
+USUAL_INTERVAL, USUAL_SECONDS, FILLED_SECONDS = 30, 170, 75
+"""Prometheus' own default is a minute, and most people's 30 s. Two scrapes have come by then."""
 LONG_SECONDS = 330
 LONG_JOBS = {"fifteen": 15, "thirty": 30, "sixty": 60}
 
@@ -72,6 +75,7 @@ class Stage:
     def __init__(self, prometheus: RealPrometheus, pages: Pages) -> None:
         self.prometheus, self.pages, self.cache = prometheus, pages, Cache()
         self.seen: dict[int, dict[str, Signals]] = {}
+        self.decided: dict[int, dict[str, Decision]] = {}
         self.loop = self.make_loop(self.settings())
 
     def settings(self) -> PrometheusSettings:
@@ -126,7 +130,9 @@ class Stage:
                 if second in events:
                     await asyncio.to_thread(events[second])
                 await self.loop.tick(session)
-                self.seen[second] = {key.namespace: c.signals for key, c in self.loop.considered.items()}
+                considered = {key.namespace: found for key, found in self.loop.considered.items()}
+                self.seen[second] = {name: found.signals for name, found in considered.items()}
+                self.decided[second] = {name: found.decision for name, found in considered.items()}
 
 
 def make_prometheus(programs: Mapping[str, Path], folder: Path, jobs: list[Job]) -> RealPrometheus:
@@ -288,6 +294,26 @@ async def test_without_its_password_prometheus_says_who_may_ask_and_what_to_set(
     assert "prometheus.basicAuthSecret" in said
 
 
+def test_at_the_usual_interval_signals_never_go_missing_and_steps_are_learned_from(
+    programs: Mapping[str, Path], tmp_path: Path
+) -> None:
+    prometheus = make_prometheus(programs, tmp_path, [Job("thirty", USUAL_INTERVAL, as_service_monitor())])
+    with serving_pages() as pages:
+        stage = Stage(prometheus, pages)
+        stage.add_service("thirty", "thirty")
+        with running(prometheus):
+            asyncio.run(stage.play(USUAL_SECONDS, {}))
+    test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
+        _ending(stage, USUAL_SECONDS), "thirty"
+    )
+    assert stage.interval("thirty") == pytest.approx(USUAL_INTERVAL, rel=0.05)
+    filled = [stage.decided[second]["thirty"] for second in range(FILLED_SECONDS, USUAL_SECONDS)]
+    assert {decision.reason for decision in filled}.isdisjoint({Reason.SIGNALS_MISSING})
+    assert stage.seen[USUAL_SECONDS]["thirty"].arrivals_per_second == pytest.approx(2 * RATE, rel=0.15)
+    model = stage.loop._memories[ServiceKey("thirty", "chat")].model
+    assert model.num_samples > model.num_tried
+
+
 @pytest.mark.long
 def test_long_intervals_tell_the_same_as_short_ones(programs: Mapping[str, Path], tmp_path: Path) -> None:
     jobs = [Job(name, seconds, as_pod_monitor()) for name, seconds in LONG_JOBS.items()]
@@ -299,7 +325,9 @@ def test_long_intervals_tell_the_same_as_short_ones(programs: Mapping[str, Path]
         with running(prometheus):
             asyncio.run(stage.play(LONG_SECONDS, {40: prometheus.stop, 42: prometheus.start}))
     for name, seconds in LONG_JOBS.items():
-        test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(_ending(stage), name)
+        test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
+            _ending(stage, LONG_SECONDS), name
+        )
         signals = stage.seen[LONG_SECONDS][name]
         assert stage.interval(name) == pytest.approx(seconds, rel=0.05)
         assert signals.arrivals_per_second == pytest.approx(2 * RATE, rel=0.1)
@@ -307,6 +335,6 @@ def test_long_intervals_tell_the_same_as_short_ones(programs: Mapping[str, Path]
         assert latencies(signals)["missed"].is_missed
 
 
-def _ending(stage: Stage) -> Stage:
-    stage.seen[SECONDS] = stage.seen[LONG_SECONDS]
+def _ending(stage: Stage, seconds: int) -> Stage:
+    stage.seen[SECONDS] = stage.seen[seconds]
     return stage
