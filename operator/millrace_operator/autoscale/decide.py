@@ -201,7 +201,7 @@ def _count_for_in_flight(situation: Situation) -> int | None:
     become longer: their lengths are known only once they have ended.
     """
     replica, capacity = situation.estimate.replica, situation.estimate.capacity
-    in_flight = situation.memory.in_flight
+    in_flight = situation.in_flight
     if replica is None or capacity is None or not in_flight:
         return None
     batch = min(max(replica.count_sequences(capacity.rate), 1.0), replica.room)

@@ -173,6 +173,17 @@ class Situation:
         return tuple(name for name, sum_ in spent.items() if sum_ >= SPENT_SECONDS and name not in infeasible)
 
     @property
+    def in_flight(self) -> float | None:
+        """Sequences that have run or waited for a while: on average, and no more than there are now.
+
+        Of a silent replica it is not known what there is now.
+        """
+        average, running, waiting = self.memory.in_flight, self.signals.running, self.signals.waiting
+        if average is None or running is None or waiting is None or self.signals.silent:
+            return average
+        return min(average, running + waiting)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing arrives and nothing is in flight, as far as known: unknown is not idle."""
         signals = self.signals

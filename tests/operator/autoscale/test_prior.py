@@ -24,6 +24,7 @@ from millrace_operator.autoscale.prior import (
     read_prior,
     render_prior,
 )
+from millrace_operator.autoscale.simulate import engine
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths
 from millrace_operator.autoscale.simulate.prometheus import Scraping
@@ -90,7 +91,11 @@ def carry(memory: Memory, revision: str | None = "revision-0", accelerator: str 
     return found
 
 
-def test_a_new_leader_plans_with_the_model_from_its_first_decision_on(learned: Memory) -> None:
+def test_a_new_leader_plans_with_the_model_from_its_first_decision_on(
+    learned: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of replicas that tried no steps before their first request."""
+    monkeypatch.setattr(engine, "try_steps", lambda *_, **__: ())
     fresh, restored = live(seconds=60.0), live(carry(learned), seconds=60.0)
     assert Reason.LEARNING in fresh.reasons(10)
     assert Reason.LEARNING not in restored.reasons(10_000)

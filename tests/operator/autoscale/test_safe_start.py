@@ -9,9 +9,10 @@ from millrace_operator.autoscale.decision import Reason
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Fleet, Latency, Signals, TrialStep
 from millrace_operator.autoscale.policy import Objective, Policy
-from millrace_operator.autoscale.simulate import workloads
-from millrace_operator.autoscale.simulate.engine import Engine
+from millrace_operator.autoscale.simulate import engine, workloads
+from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.scalers import Ours
+from millrace_operator.autoscale.simulate.trials import try_steps
 from millrace_operator.autoscale.simulate.workloads import Ramp, Workload
 from millrace_operator.autoscale_loop.record import Record
 from tests.operator.autoscale.signals import make_fleet, make_signals
@@ -140,7 +141,7 @@ def test_a_service_that_gets_its_load_at_once_makes_fewer_wait(
     full_at_once: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_trials = count_late(full_at_once)
-    monkeypatch.setattr(Engine, "_try_step", lambda _, *size: TrialStep(0.0, *size))
+    monkeypatch.setattr(engine, "try_steps", lambda *_, **__: ())
     assert with_trials < 0.95 * count_late(full_at_once)
 
 
@@ -148,13 +149,11 @@ def test_a_service_that_gets_its_load_at_once_makes_fewer_wait(
 def test_trials_that_are_far_off_do_little_harm(
     factor: float, full_at_once: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = Engine._try_step
-    monkeypatch.setattr(Engine, "_try_step", lambda _, *size: TrialStep(0.0, *size))
+    monkeypatch.setattr(engine, "try_steps", lambda *_, **__: ())
     without = count_late(full_at_once)
 
-    def err(engine: Engine, tokens: float, context_tokens: float) -> TrialStep:
-        trial = usual(engine, tokens, context_tokens)
-        return trial._replace(seconds=factor * trial.seconds)
+    def err(hardware: Hardware, speed: float, *, is_warm: bool) -> tuple[TrialStep, ...]:
+        return try_steps(hardware, factor * speed, is_warm=is_warm)
 
-    monkeypatch.setattr(Engine, "_try_step", err)
+    monkeypatch.setattr(engine, "try_steps", err)
     assert count_late(full_at_once) < 1.1 * without
