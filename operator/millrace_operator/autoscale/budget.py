@@ -30,7 +30,7 @@ def spend(spent: Mapping[str, float], latencies: Iterable[Latency], seconds: flo
 
     Where too few requests come to say, nothing more is spent, and what was is made up for as time goes by.
     """
-    burns = {latency.objective.name: find_burn(latency) for latency in latencies if latency.has_samples}
+    burns = {latency.objective.name: find_burn(latency) for latency in latencies if latency.is_judged}
     sums = {
         name: spent.get(name, 0.0) + (burns.get(name, 0.0) - ALLOWED_BURN) * seconds
         for name in spent.keys() | burns.keys()

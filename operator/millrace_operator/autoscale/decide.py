@@ -27,6 +27,10 @@ from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situat
 
 LONGEST_STAY = 1800.0
 """Seconds that a request is taken to stay in a replica at most."""
+KEPT_SECONDS = 3600.0
+"""An objective that was kept of late is in reach, whatever the model says: it takes lengths for lognormal."""
+PASSING_PART = 0.1
+"""Of the replicas: so many may begin anew while the others are settled."""
 KV_USAGE_LIMIT = 0.85
 """Of the KV cache in use on average, while there is no model that could say more."""
 
@@ -61,21 +65,25 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
 def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Situation:
     replica = _read_replica(policy, memory)
     memory = _look_ahead(policy, signals, memory, replica, now)
-    estimate = _estimate(policy, signals, memory, replica)
+    estimate = _estimate(policy, signals, memory, replica, now)
     situation = Situation(policy, signals, memory, estimate, now)
     situation = replace(situation, memory=_note_knowledge(situation))
     situation = replace(situation, memory=_spend(situation))
     return replace(situation, memory=_calibrate(situation))
 
 
-def _estimate(policy: Policy, signals: Signals, memory: Memory, replica: Replica | None) -> Estimate:
+def _estimate(
+    policy: Policy, signals: Signals, memory: Memory, replica: Replica | None, now: float
+) -> Estimate:
     """Return what the model says of the present load; without a load nothing is planned for."""
     forecast = memory.outlook.forecast if signals.arrival_rate is not None else None
     load, demand = forecast or (None, None)
     missed = tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
     if replica is None:
         return Estimate(load, demand, None, None, memory.infeasible, missed)
-    infeasible = find_infeasible(replica, policy.objectives, memory.infeasible)
+    reachable = [each for each in policy.objectives if now - memory.kept.get(each, -math.inf) < KEPT_SECONDS]
+    others = [each for each in policy.objectives if each not in reachable]
+    infeasible = find_infeasible(replica, others, memory.infeasible)
     planned = ease(replica, [each for each in policy.objectives if each.name not in infeasible])
     capacity = find_capacity(replica, planned, max(signals.fleet.current, 1))
     if not replica.model.is_proven and (infeasible or _is_doubtful(replica, capacity)):
@@ -91,10 +99,14 @@ def _is_doubtful(replica: Replica, capacity: Capacity) -> bool:
 
 
 def _spend(situation: Situation) -> Memory:
-    """Return the memory with what the present replicas alone have spent of each objective's error budget."""
-    memory, spent = situation.memory, {}
-    if situation.is_settled:
-        spent = spend(memory.spent, situation.present_latencies, situation.policy.tick_seconds)
+    """Return the memory with what the present replicas alone have spent of each objective's error budget.
+
+    While nobody answers, or replicas start, nothing is spent and nothing made up for.
+    """
+    memory = situation.memory
+    if not situation.is_settled or not situation.is_informed:
+        return memory
+    spent = spend(memory.spent, situation.present_latencies, situation.policy.tick_seconds)
     return replace(memory, spent=spent)
 
 
@@ -139,13 +151,21 @@ def _look_ahead(
 
 
 def _note_knowledge(situation: Situation) -> Memory:
-    """Return the memory without what was recommended before a gap: it says nothing of the load since."""
-    memory = situation.memory
-    if not situation.is_informed:
-        return replace(memory, informed_since=None, recommendations=())
-    return replace(
-        memory, informed_since=situation.now if memory.informed_since is None else memory.informed_since
-    )
+    """Return the memory without what was recommended before a gap: it says nothing of the load since.
+
+    A gap in which nobody answered, and that rates look back over, hides nothing. Where some replicas were not
+    seen, some of what came was not.
+    """
+    memory, now = situation.memory, situation.now
+    if situation.is_informed:
+        since = now if memory.informed_since is None else memory.informed_since
+        return replace(memory, informed_since=since, uninformed_since=None)
+    since = now if memory.uninformed_since is None else memory.uninformed_since
+    is_whole = not situation.silent or situation.silent == situation.signals.fleet.ready
+    is_short = is_whole and now - since < situation.policy.windows.rate
+    if memory.informed_since is not None and is_short:
+        return replace(memory, uninformed_since=since)
+    return replace(memory, informed_since=None, uninformed_since=since, recommendations=())
 
 
 def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
@@ -204,7 +224,7 @@ def _count_for_in_flight(situation: Situation) -> int | None:
     in_flight = situation.in_flight
     if replica is None or capacity is None or not in_flight:
         return None
-    batch = min(max(replica.count_sequences(capacity.rate), 1.0), replica.room)
+    batch = max(min(replica.count_sequences(capacity.rate), replica.room), 1.0)
     return math.ceil(situation.memory.correction * in_flight / batch)
 
 
@@ -234,7 +254,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
     memory, now, estimate, desired = situation.memory, situation.now, situation.estimate, paced.replicas
     burn, futile = judge_feedback(situation, desired, candidates)
     recommendations = memory.recommendations
-    if memory.informed_since is not None:
+    if situation.is_informed:
         window, latest = situation.down_window_seconds, Recommendation(now, situation.bound(wanted))
         kept = [
             past for past in recommendations if now - past.at <= window and past.replicas > latest.replicas
@@ -263,7 +283,7 @@ def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
 
 
 def _find_settled_since(situation: Situation, desired: int) -> float | None:
-    if desired != situation.current or situation.num_starting:
+    if desired != situation.current or situation.num_starting > PASSING_PART * situation.current:
         return None
     since = situation.memory.settled_since
     return situation.now if since is None else since

@@ -70,13 +70,24 @@ def _find_correction(situation: Situation, demand: Demand) -> float | None:
     return None
 
 
+def _has_helped(situation: Situation) -> bool:
+    """Whether fewer are late than when a replica was added last."""
+    before = situation.memory.feedback_burn
+    missed = [each for each in situation.signals.latencies if each.objective.name in situation.missed]
+    burn = max(map(find_burn, missed), default=0.0)
+    return before is not None and burn <= HELPED * before
+
+
 def judge_feedback(
     situation: Situation, desired: int, candidates: Mapping[str, int]
 ) -> tuple[float | None, int]:
     """Return how fast budgets were spent when feedback last added a replica, and its futile steps."""
     memory = situation.memory
-    if situation.is_settled and not situation.missed:
+    is_known = situation.is_settled and situation.is_informed
+    if is_known and not situation.missed:
         return None, 0
+    if is_known and memory.futile and _has_helped(situation):
+        return memory.feedback_burn, 0
     if "feedback" not in candidates or desired <= situation.current or not situation.has_proven_model:
         return memory.feedback_burn, memory.futile
     asking = [each for each in situation.signals.latencies if each.objective.name in situation.spent]

@@ -9,7 +9,7 @@ from millrace_operator.autoscale.forecast import Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
 from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.observation import Fleet, Signals, StepMoments
-from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.windows import Cadence
 
 REQUESTS_AVERAGED = 200.0
@@ -38,7 +38,9 @@ class Memory:
     recommendations: tuple[Recommendation, ...] = ()
     """Those that no later one reaches, the largest first: the first is the largest of the window."""
     informed_since: float | None = None
-    """Since when no signal was missing. Scale-down waits until this covers its window."""
+    """Since when no signal was missing for long. Scale-down waits until this covers its window."""
+    uninformed_since: float | None = None
+    """Since when one is missing; None while none is."""
     count: int | None = None
     """How many replicas there were to be when this was looked at last."""
     lowered_at: float | None = None
@@ -86,6 +88,10 @@ class Memory:
     """When the count was raised soon after it had fallen, of late."""
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
+    doubted_since: float | None = None
+    """Since when an objective is likely to be missed, and not known to be; None while none is."""
+    kept: dict[Objective, float] = field(default_factory=dict)
+    """When each objective was measured as kept last."""
     waiting: float | None = None
     """The queue at the last decision, of all replicas."""
     in_flight: float | None = None
@@ -120,6 +126,9 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     return replace(
         memory,
         count=fleet.current,
+        doubted_since=_find_doubted_since(memory, signals, now),
+        kept=memory.kept | {x.objective: now for x in signals.latencies if x.is_known and not x.is_missed},
+        spent=memory.spent if memory.count in (None, fleet.current) else {},
         lowered_at=now if has_fallen else memory.lowered_at,
         fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
         ready_since=ready_since,
@@ -157,6 +166,12 @@ def _note_unready(memory: Memory, fleet: Fleet, policy: Policy, now: float) -> d
         if pod in fleet.revisions and now - memory.ready_since.get(pod, now) < least
     }
     return dict.fromkeys(fleet.revisions.keys() - fleet.ready, now) | kept
+
+
+def _find_doubted_since(memory: Memory, signals: Signals, now: float) -> float | None:
+    if not any(latency.may_be_missed and not latency.is_missed for latency in signals.latencies):
+        return memory.doubted_since if signals.unanswered else None
+    return now if memory.doubted_since is None else memory.doubted_since
 
 
 def _find_full_since(memory: Memory, fleet: Fleet, now: float) -> float | None:

@@ -98,12 +98,29 @@ class Latency:
     @property
     def is_known(self) -> bool:
         """Whether it can be said that the objective is met or missed."""
-        return self.has_samples and self._find_missed() is not None
+        return self.is_judged and self._find_missed() is not None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there are requests enough, or far too many late ones among few."""
+        return self.has_samples or self.is_flagrant
 
     @property
     def is_missed(self) -> bool:
-        """Whether the objective is known to be missed."""
-        return self.has_samples and self._find_missed() is True
+        """Whether the objective is known to be missed: also by few requests, where far too many are late."""
+        return self.is_judged and self._find_missed() is True
+
+    @property
+    def is_flagrant(self) -> bool:
+        """Whether more requests are late than three of a thousand such minutes would have by chance.
+
+        Late ones are about Poisson's: a mean μ of them, and no more than μ + 3·√μ + 3.
+        """
+        if self.bracket is None:
+            return False
+        usual = (1 - self.objective.percentile / 100) * self.num_samples
+        late = (1 - self.bracket.upper_share) * self.num_samples
+        return late > usual + 3 * math.sqrt(usual) + 3
 
     @property
     def may_be_missed(self) -> bool:

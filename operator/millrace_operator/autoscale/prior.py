@@ -56,6 +56,7 @@ def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
             "samples": model.num_samples,
             "tried": model.num_tried,
             "relativeError": model.relative_error,
+            "doubted": model.changes is not None,
         },
         "promptTokens": memory.prompt_tokens,
         "generationTokens": memory.generation_tokens,
@@ -112,6 +113,7 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
         max_sequences=_read_size(prior, "maxSequences"),
         kv_tokens=_read_size(prior, "kvTokens"),
         cold_starts=_read_cold_starts(prior),
+        has_served=True,
         correction=_read_number(prior, "correction", 1.0, LARGEST_CORRECTION),
     )
     if revision is None or revision == memory.revision:
@@ -182,6 +184,8 @@ def _read_model(prior: Mapping[str, Any]) -> LatencyModel:
     samples, error = _read_number(model, "samples", 0.0), _read_optional(model, "relativeError")
     tried = _read_number({"tried": 0.0, **model}, "tried", 0.0, samples)
     found = LatencyModel.restore((gram[0], gram[1], gram[2]), moment, samples, error, tried)
+    if model.get("doubted") is True:
+        found = replace(found, changes=(), distrusted_at=samples)
     if max(found.coefficients) > LONGEST_STEP:
         raise PriorError(f"by its model a step takes {max(found.coefficients):.3g} s or more")
     return found

@@ -24,6 +24,8 @@ FLAP_SECONDS = 600.0
 """A count that is raised so soon after it fell fell too early."""
 FLAPS_REMEMBERED = 10_800.0
 """Seconds."""
+DOUBT_SECONDS = 1800.0
+"""For so long a count is held up by an objective that is likely to be missed, and not known to be."""
 RESTLESS = 3.0
 """Times as long as usual a lower count must have been enough where there were more flaps."""
 
@@ -97,7 +99,7 @@ class Situation:
         fleet, full_since = self.signals.fleet, self.memory.full_since
         if full_since is None or self.now - full_since < NODE_SECONDS:
             return None
-        if not self.is_informed or self.estimate.replica is None:
+        if not self.is_informed or not self.has_proven_model:
             return self.current
         return len(fleet.revisions) - len(fleet.unplaced) + 1
 
@@ -138,8 +140,17 @@ class Situation:
     @property
     def may_miss(self) -> bool:
         """Whether an objective that more replicas could meet is missed, or likely to be."""
-        doubted = {each.objective.name for each in self.signals.latencies if each.may_be_missed}
+        doubted = {each.objective.name for each in self.signals.latencies if self._may_miss(each)}
         return bool(doubted - {*self.estimate.infeasible})
+
+    def _may_miss(self, latency: Latency) -> bool:
+        """Whether an objective is missed, or has not been likely to be for so long that it says nothing.
+
+        What is in the target's own bucket is there for good where idle replicas are no faster.
+        """
+        since = self.memory.doubted_since
+        is_new = since is None or self.now - since < DOUBT_SECONDS
+        return latency.is_missed or (latency.may_be_missed and is_new)
 
     @property
     def has_proven_model(self) -> bool:

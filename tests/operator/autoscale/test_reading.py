@@ -284,7 +284,13 @@ def test_where_a_histogram_cannot_tell_it_says_which_targets_it_can() -> None:
 
 def test_too_few_requests_say_nothing_and_leave_no_doubt_about_the_bounds() -> None:
     assert judge(0.6, {"0.5": 2.0, "0.75": 9.0, "+Inf": 9.0}) == (False, False, None)
-    assert judge(0.5, {"0.5": 1.0, "+Inf": 9.0}) == (False, False, None)
+    assert judge(0.5, {"0.5": 5.0, "+Inf": 9.0}) == (False, False, None)
+
+
+def test_a_few_requests_are_enough_where_nearly_all_are_late() -> None:
+    """Of nine, P95 allows half a one: six or more come by chance in no thousand minutes."""
+    assert judge(0.5, {"0.5": 1.0, "+Inf": 9.0}) == (True, True, None)
+    assert judge(0.5, {"0.5": 0.0, "+Inf": 4.0}) == (False, False, None)
 
 
 def test_a_latency_that_replicas_do_not_export_is_unknown_once_they_have_answered() -> None:

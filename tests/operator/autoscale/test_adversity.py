@@ -1,0 +1,241 @@
+"""Failures, few requests and odd lengths, each long enough to show where a count ends up."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from millrace_operator.autoscale.decide import KEPT_SECONDS, decide
+from millrace_operator.autoscale.decision import Decision
+from millrace_operator.autoscale.forecast import ForecastError, Outlook
+from millrace_operator.autoscale.latency_model import LatencyModel
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import (
+    Bracket,
+    Fleet,
+    Latency,
+    Signals,
+    StepMoments,
+    TrialStep,
+    Unplaced,
+)
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.prior import note_present, parse_prior, read_prior, render_prior
+from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths
+from millrace_operator.autoscale.simulate.run import Setting, simulate
+from millrace_operator.autoscale.simulate.scalers import Ours
+from millrace_operator.autoscale.situation import DOUBT_SECONDS
+from tests.operator.autoscale.signals import make_fleet
+
+TTFT = Objective("TimeToFirstToken", 95, 1.0)
+POLICY = Policy(1, 10, (TTFT,))
+FITTED = LatencyModel(num_samples=50.0, relative_error=0.02, coefficients=(0.02, 0.002, 2e-6))
+HOUR = 3600.0
+
+
+def see(replicas: int, rate: float, **other: object) -> Signals:
+    fleet = make_fleet(replicas)
+    known = Signals(
+        fleet, fleet.ready, rate, waiting=0.0, running=1.0, prompt_tokens=40, generation_tokens=40
+    )
+    return replace(known, **other)  # type: ignore[arg-type]
+
+
+def remembered(**other: object) -> Memory:
+    calm = Outlook(error=ForecastError(quantile=0.5))
+    return replace(Memory(model=FITTED, informed_since=-1000.0, outlook=calm), **other)  # type: ignore[arg-type]
+
+
+def measure(share: float, number: float = 600.0, objective: Objective = TTFT) -> tuple[Latency, ...]:
+    """So many requests, of which this share was in time."""
+    late = objective.target_seconds * (3.0 if share < objective.percentile / 100 else 0.5)
+    target = objective.target_seconds
+    return (Latency(objective, late, number, Bracket(target, target, share, share)),)
+
+
+def play(  # noqa: PLR0917
+    see_at: Callable[[float, int], Signals],
+    count: int,
+    seconds: float,
+    policy: Policy = POLICY,
+    memory: Memory | None = None,
+    begin: float = 0.0,
+) -> tuple[list[int], Decision, Memory]:
+    """Decide every two seconds; each decision is followed at once."""
+    memory, counts, decision = memory or remembered(), [count], None
+    for tick in range(int(seconds / 2)):
+        now = begin + 2.0 * tick
+        decision, memory = decide(policy, see_at(now, counts[-1]), memory, now)
+        counts.append(decision.desired)
+    assert decision is not None
+    return counts, decision, memory
+
+
+@pytest.mark.parametrize(("percentile", "number"), [(95, 58.0), (99, 298.0), (90, 28.0)])
+def test_few_requests_that_are_nearly_all_late_lower_nothing_and_ask_for_more(
+    percentile: int, number: float
+) -> None:
+    objective = Objective("TimeToFirstToken", percentile, 1.0)
+    policy, late = Policy(1, 10, (objective,)), measure(0.0, number, objective)
+    counts, _, _ = play(lambda _, count: see(count, number / 60, latencies=late), 6, 900.0, policy)
+    assert min(counts) == 6 < counts[-1]
+
+
+def test_few_requests_of_which_some_are_late_say_nothing() -> None:
+    late = measure(0.9, 58.0)  # six of them; three are allowed, and twelve may come by chance
+    counts, _, _ = play(lambda _, count: see(count, 58 / 60, latencies=late), 6, 900.0)
+    assert counts[-1] == 1
+
+
+def test_an_objective_that_is_kept_as_measured_is_in_reach_whatever_the_model_says() -> None:
+    """Long prompts that are all alike: the model takes the longest for three times as long."""
+    objectives = (Objective("TimeToFirstToken", 95, 1.5), Objective("TimePerOutputToken", 95, 0.4))
+    policy, model = Policy(1, 20, objectives), replace(FITTED, coefficients=(0.02, 2e-4, 1e-7))
+    shapes = {"prompt_tokens": 4000.0, "generation_tokens": 100.0, "running": 8.0}
+
+    def live(share: float, memory: Memory, begin: float, end: float) -> tuple[Decision, Memory]:
+        def look(_: float, count: int) -> Signals:
+            return see(count, 3.0, latencies=measure(share, objective=objectives[0]), **shapes)
+
+        _, decision, memory = play(look, 8, end - begin, policy, memory, begin)
+        return decision, memory
+
+    decision, memory = live(1.0, remembered(model=model), 0.0, 600.0)
+    assert decision.estimate.infeasible == ()
+    decision, memory = live(0.4, memory, 600.0, KEPT_SECONDS)
+    assert decision.estimate.infeasible == ()
+    decision, _ = live(0.4, memory, KEPT_SECONDS, KEPT_SECONDS + 700.0)
+    assert decision.estimate.infeasible == (objectives[0].name,)
+
+
+def test_prompts_that_are_alike_are_served_in_time() -> None:
+    """Of 4000 tokens, 5 % more or less. Five replicas keep 94.6 %, and six 98 %."""
+    policy = Policy(1, 20, (Objective("TimeToFirstToken", 95, 2.0),))
+    hardware = Hardware(token_seconds=2e-4, cold_start_seconds=60.0)
+    load = draw_requests(lambda _: 3.0, 3.0, HOUR, fixed_lengths(4000, 100, 0.05), 1)
+    setting = Setting(hardware, policy.objectives, initial_replicas=8, seed=1)
+    assert simulate(setting, Ours(policy), load, HOUR).attainment(policy.objectives) >= 0.95
+
+
+def test_an_objective_that_may_be_missed_for_ever_holds_the_count_up_for_half_an_hour() -> None:
+    """The target and all latencies are in one bucket, whatever the load."""
+    objective = Objective("TimeToFirstToken", 95, 0.6)
+    seen = (Latency(objective, 0.74, 90.0, Bracket(0.5, 0.75, 0.02, 1.0)),)
+    policy = Policy(1, 20, (objective,))
+    counts, _, _ = play(lambda _, count: see(count, 1.5, latencies=seen), 12, HOUR, policy)
+    assert counts[int(DOUBT_SECONDS / 2)] == 12
+    assert counts[-1] <= 2
+
+
+def test_a_step_of_feedback_that_helped_is_not_the_last() -> None:
+    """So late that the first steps show nothing: the third leaves 60 %, and more are wanted."""
+    shares = {6: 0.4, 7: 0.7}
+    counts, _, _ = play(
+        lambda _, count: see(
+            count, 9.0, running=5.0, latencies=measure(0.0 if count < 6 else shares.get(count, 0.99))
+        ),
+        3,
+        HOUR / 2,
+    )
+    assert max(counts) == 8
+
+
+@pytest.mark.parametrize("every", [170, 110, 58])
+def test_replicas_that_begin_anew_now_and_then_do_not_hide_what_is_late(every: int) -> None:
+    """One of thirty isn't Ready for 4 s. A tenth of the requests is late, twice what is allowed."""
+
+    def look(now: float, count: int) -> Signals:
+        fleet = make_fleet(count)
+        gone = f"pod-{int(now // every) % count}" if now % every < 4 else None
+        fleet = replace(fleet, ready=fleet.ready - {gone})
+        return see(
+            count, 60.0, fleet=fleet, reporting=fleet.ready, running=100.0, latencies=measure(0.9, 3600)
+        )
+
+    counts, _, _ = play(look, 30, HOUR, Policy(1, 60, (TTFT,)))
+    assert counts[-1] > 30
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_questions_that_fail_pay_nothing_of_what_was_late_back(every: int) -> None:
+    def look(now: float, count: int) -> Signals:
+        seen = see(count, 3.0, latencies=measure(0.91))
+        if (now // 2) % every:
+            return seen
+        return replace(seen, latencies=(), unanswered=frozenset({TTFT.name}))
+
+    usual, _, _ = play(lambda _, count: see(count, 3.0, latencies=measure(0.91)), 3, HOUR)
+    counts, _, _ = play(look, 3, HOUR)
+    assert counts[-1] == usual[-1] > 3
+
+
+@pytest.mark.parametrize("every", [85, 45])
+def test_a_tick_without_an_answer_now_and_then_holds_no_count_for_ever(every: int) -> None:
+    def look(now: float, count: int) -> Signals:
+        return see(count, 0.5) if (now // 2) % every else Signals(make_fleet(count))
+
+    counts, _, _ = play(look, 12, HOUR)
+    assert counts[-1] == 1
+
+
+def test_an_outage_still_asks_for_a_whole_window() -> None:
+    def look(now: float, count: int) -> Signals:
+        return Signals(make_fleet(count)) if 100 <= now < 200 else see(count, 0.5)
+
+    counts, _, _ = play(look, 8, 370.0, memory=remembered(informed_since=None))
+    assert set(counts) == {8}
+
+
+def test_what_was_only_tried_gives_up_no_replica_in_a_full_cluster() -> None:
+    fast = (TrialStep(0.0037, 1, 8), TrialStep(0.088, 256, 256), TrialStep(0.012, 16, 8400))
+    pods = [f"pod-{number}" for number in range(8)]
+    unplaced = {pod: Unplaced(1000.0, "no room") for pod in pods[4:]}
+    fleet = Fleet(dict.fromkeys(pods, "one"), frozenset(pods[:4]), unplaced=unplaced, desired=8)
+    signals = see(
+        8, 10.0, fleet=fleet, reporting=fleet.ready, max_sequences=32.0, trial_steps={"pod-0": fast}
+    )
+    decision, memory = decide(POLICY, signals, Memory(), 0.0)
+    assert memory.model.is_fitted
+    assert decision.desired == 8
+
+
+def test_sizes_of_zero_end_no_decision() -> None:
+    for sizes in ({"max_sequences": 0.0}, {"kv_tokens": 0.0}):
+        decision, _ = decide(POLICY, see(3, 2.0, **sizes), remembered(), 0.0)
+        assert decision.desired >= 1
+
+
+def restart(memory: Memory, revision: str) -> Memory:
+    found = read_prior(parse_prior(json.dumps(render_prior(memory, "h100"))), revision, "h100")
+    assert found is not None
+    return found
+
+
+def test_a_doubt_outlives_the_operator() -> None:
+    """A revision that is four times slower, and a leader that begins before any load has shown it."""
+    model = LatencyModel()
+    for sequences in range(2, 200):
+        size = 2 + sequences % 28
+        steps = StepMoments("pod-0", 0.02 + 4e-4 * size + 8e-4 * size, size, size, 400.0 * size, 300)
+        model = model.learn(steps)
+    doubted = restart(remembered(model=model.distrust(), revision="two"), "two").model
+    assert doubted.changes == ()
+    for sequences in range(8):
+        size = 10 + sequences
+        steps = StepMoments("pod-0", 4 * (0.02 + 1.2e-3 * size), size, size, 400.0 * size, 300)
+        doubted = doubted.learn(steps)
+    assert doubted.predict(20, 8000) == pytest.approx(4 * (0.02 + 1.2e-3 * 20), rel=0.05)
+
+
+def test_a_leader_that_begins_while_none_is_ready_takes_no_retries_for_load() -> None:
+    fleet = replace(make_fleet(4), ready=frozenset())
+    dark = Signals(fleet, frozenset(), 80.0, 80.0)
+    memory = note_present(
+        restart(remembered(cold_starts=(60.0,), revision="one"), "one"), fleet.revisions, 0.0
+    )
+    counts, _, _ = play(
+        lambda _, count: replace(dark, fleet=replace(fleet, desired=count)), 4, 100.0, memory=memory
+    )
+    assert set(counts) == {4}
