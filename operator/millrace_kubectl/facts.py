@@ -7,8 +7,9 @@ from typing import Any
 
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
+from millrace_kubectl.words import NOT_JUDGED
 from millrace_operator.resources.conditions import find_condition, parse_time
-from millrace_operator.resources.evidence_limits import SPENT_SECONDS
+from millrace_operator.resources.evidence_limits import MIN_LATENCY_SAMPLES, SPENT_SECONDS
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
 
@@ -133,6 +134,15 @@ class Facts:
         """Return the objectives in a state: Met, Missed, Unknown or Infeasible."""
         return [objective for objective in self.objectives if objective.get("state") == state]
 
+    def find_doubt(self, objective: Obj) -> str | None:
+        """Return why enough requests don't tell if an objective is met; None if they do, or are too few."""
+        percentile, samples = objective["percentile"], objective.get("samples") or 0
+        if objective.get("state") != "Unknown" or not _are_enough(samples, percentile):
+            return None
+        name, rejected = f"P{percentile} {objective['metric']}", self.evidence.get("rejected", [])
+        reason = next((one.get("reason") for one in rejected if one.get("signal") == name), None)
+        return reason.partition(":")[0] if reason else NOT_JUDGED
+
     def condition(self, name: str) -> Obj:
         """Return a condition, empty where it is not there."""
         return find_condition(self.status, name) or {}
@@ -182,6 +192,11 @@ class Facts:
         entries: list[Obj] = self.service["metadata"].get("managedFields") or []
         own = [entry for entry in entries if _has_field(entry.get("fieldsV1", {}), path)]
         return max(own, key=lambda entry: entry.get("time", ""), default=None)
+
+
+def _are_enough(samples: int, percentile: int) -> bool:
+    """Whether the operator judges a percentile by so many requests."""
+    return percentile < 100 and samples >= MIN_LATENCY_SAMPLES / (1 - percentile / 100)
 
 
 def _has_field(fields: Any, path: Sequence[str]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.words import (
+    CHOOSE_BOUND,
     NO_OPERATOR,
     NOT_REACHED,
     NOT_SIGNALLED,
@@ -13,6 +14,7 @@ from millrace_kubectl.words import (
     WAIT_FOR_LOAD,
     WAIT_FOR_REPLICAS,
     WAIT_FOR_SCRAPE,
+    name_objective,
 )
 
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
@@ -44,6 +46,9 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         yield WAIT_FOR_SCRAPE if facts.is_just_blind else NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):
         yield NOT_REACHED
+    for one in facts.objectives:
+        if facts.find_doubt(one):
+            yield CHOOSE_BOUND.format(name=name_objective(one["metric"], one["percentile"]))
     yield from _find_count_remedies(facts)
 
 

@@ -46,6 +46,8 @@ def _describe_objective(facts: Facts, objective: Obj) -> str:
     lasting = "" if age is None else f" for {age}"
     if objective["state"] == "Infeasible":
         return f"{name} {target}: an idle replica takes longer"
+    if doubt := facts.find_doubt(objective):
+        return f"{name} {target}: {doubt}"
     if measured is None:
         samples = objective.get("samples")
         return f"{name}: {'no' if not samples else f'only {samples}'} requests measured"

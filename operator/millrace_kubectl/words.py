@@ -27,7 +27,7 @@ BINDINGS = {
     "scaleDownInterval": "{wanted} would do; it waits until the last step down has settled",
     "deadBand": "{wanted} would do, but fewer leave too little room for a fifth more",
     "signals": "{wanted} would do; no lower while signals are missing",
-    "objectives": "{wanted} would do; no lower while an objective is missed",
+    "objectives": "{wanted} would do; no lower while an objective is missed, or likely to be",
     "rollout": "{wanted} would do; no lower while replicas of two revisions serve",
     "spec.scaling": "no decision yet since the start or a change of the bounds",
 }
@@ -53,6 +53,8 @@ REMEDIES = {
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
 NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
+NOT_JUDGED = "its target is between two bounds of what is measured"
+CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"
 NOTHING = "nothing"
 ENOUGH_BY_MODEL = "the model says that this is enough"
 WAIT_FOR_FEEDBACK = "wait: a replica is added if this goes on"

@@ -25,6 +25,7 @@ from tests.kubectl.golden import EXPECTED, NOW, read_cases, render
 
 CASES = read_cases()
 SCHEMA = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+OBJECTIVES_PAGE = "docs/how-to/objectives.md"
 CANDIDATES = {"forecast", "queue", "inFlight", "kvCache", "feedback", "idle", "learning"}
 ELSEWHERE = {"spec.replicas", "pin"}
 """Bindings that have sentences of their own."""
@@ -319,3 +320,29 @@ def test_the_status_of_another_version_is_told_as_far_as_it_is_understood() -> N
     told = say(service)
     assert "nan" not in told
     assert "REJECTED arrivals: unknown" in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("between the bounds 0.25 s and 0.5 s: choose one of them", "between the bounds 0.25 s and 0.5 s"),
+        (
+            "its target is above the last bound of what is measured: choose at most 20 s",
+            "above the last bound",
+        ),
+        (None, "its target is between two bounds of what is measured"),
+    ],
+)
+def test_where_requests_are_enough_the_target_is_why_nobody_can_judge_it(
+    reason: str | None, says: str
+) -> None:
+    service = copy.deepcopy(CASES["objective-between-bounds"])
+    evidence = service["status"]["scaling"]["evidence"]
+    evidence["rejected"] = [{"signal": "P95 TimeToFirstToken", "reason": reason}] if reason else []
+    for samples in (59, 60):
+        evidence["objectives"][0]["samples"] = samples
+        summary = summarise(Facts(service, NOW))
+        assert (says in summary.state) is (samples == 60)
+        assert (summary.state == "UNKNOWN TTFT p95: only 59 requests measured") is (samples == 59)
+        assert (f"target of TTFT p95: {OBJECTIVES_PAGE}" in "".join(summary.remedies)) is (samples == 60)
+    assert (generate.REPOSITORY / OBJECTIVES_PAGE).exists()

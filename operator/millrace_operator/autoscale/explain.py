@@ -25,7 +25,7 @@ BINDINGS = {
     "deadBand": "no lower than surely suffices for a fifth more load",
     "signals": "no lower while signals are missing",
     "rollout": "no lower while replicas of two revisions serve",
-    "objectives": "no lower while an objective is missed",
+    "objectives": "no lower while an objective is missed, or likely to be",
     "current": "nothing asks for a change",
 }
 

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from millrace_operator.autoscale.lengths import AnswerLengths
 from millrace_operator.autoscale.policy import Objective
+from millrace_operator.resources.evidence_limits import MIN_LATENCY_SAMPLES
 
-MIN_LATENCY_SAMPLES = 3.0
-"""Times 1/(1-q): fewer requests say nothing about a quantile."""
 ROUNDING = 1e-9
 """Of a share of requests, and of seconds."""
 

@@ -356,6 +356,7 @@ def test_no_replica_goes_while_an_objective_may_be_missed(seconds: float, least:
     assert not unsure.is_known
     decisions = run(policy, seen(8, 2.0, latencies=(unsure,)), remembered(), 300)
     assert decisions[-1].desired == least
+    assert ("objective is missed, or likely to be" in decisions[-1].message) is (least == 8)
 
 
 @pytest.mark.parametrize(("model", "added"), [(FITTED, 1), (LatencyModel(), 2)])
