@@ -10,6 +10,9 @@ from millrace_operator.resources.numbers import parse_number
 
 LEAST_RATIO = 1.1
 MOST_CAUSES = 2
+EDITS = frozenset({"pin", "spec.replicas", "spec.scaling", "minReplicas", "maxReplicas"})
+"""Bindings of a change that a pin or an edit of the spec made or bounded, whatever the load did."""
+EDIT_REASONS = frozenset({"Pinned", "External", "Bounds"})
 
 
 class Figure(NamedTuple):
@@ -32,14 +35,18 @@ CARRIED = Figure("perReplicaPerSecond", "a replica carries {} -> {} req/s")
 def describe_causes(change: Obj, former: Obj | None) -> str:
     """Return what moved the way the count did by a tenth or more, the most first; "" where nothing did.
 
-    `former` is the change before.
+    `former` is the change before. What a pin or an edit made has no cause in the load.
     """
-    if former is None:
+    if former is None or _is_edit(change):
         return ""
     loads = former.get("load") or {}, change.get("load") or {}
     way = 1 if change["to"] > change["from"] else -1
     moved = sorted(_find_moved(*loads, way), reverse=True) or list(_look_at(CARRIED, *loads, -way))
     return ", ".join(text for _, text in moved[:MOST_CAUSES])
+
+
+def _is_edit(change: Obj) -> bool:
+    return change.get("binding") in EDITS or change.get("reason") in EDIT_REASONS
 
 
 def _find_moved(before: dict[str, Any], after: dict[str, Any], way: int) -> Iterator[tuple[float, str]]:

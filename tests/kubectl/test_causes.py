@@ -47,3 +47,23 @@ def test_what_moved_the_way_the_count_did_is_told_the_most_first(after: dict[str
 def test_without_a_change_before_nothing_is_told() -> None:
     assert describe_causes(change(rate="90"), None) == ""
     assert describe_causes(change(rate="90"), {"from": 3, "to": 4}) == ""
+
+
+@pytest.mark.parametrize(
+    "decided",
+    [
+        {"binding": "pin", "reason": "Pinned"},
+        {"binding": "spec.replicas", "reason": "External"},
+        {"binding": "spec.scaling", "reason": "Bounds"},
+        {"binding": "minReplicas", "reason": "AtMinimum"},
+        {"binding": "maxReplicas", "reason": "AtMaximum"},
+        {"reason": "Pinned"},
+        {"reason": "External"},
+        {"reason": "Bounds"},
+    ],
+    ids=lambda decided: "-".join(decided.values()),
+)
+def test_the_load_is_no_cause_of_what_a_pin_or_an_edit_did(decided: dict[str, str]) -> None:
+    after = {**change(rate="20"), **decided}
+    assert describe_causes(after, FORMER) == ""
+    assert describe_causes({**after, "binding": "forecast", "reason": "ScalingUp"}, FORMER) != ""
