@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from millrace_kubectl.errors import PluginError, UsageError
+from millrace_kubectl.errors import PluginError, UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.words import strip_unprintable
 
@@ -46,10 +46,16 @@ def run(argv: Sequence[str]) -> int:
     try:
         text = arguments.run(arguments, Services(tuple(flags)), time.time())
     except PluginError as error:
+        if isinstance(error, UnwrittenError):
+            _print(error.answer)
         sys.stderr.write(f"{PROGRAM}: {strip_unprintable(str(error))}\n")
         return 2 if isinstance(error, UsageError) else 1
-    sys.stdout.write(f"{strip_unprintable(text)}\n")
+    _print(text)
     return 0
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{strip_unprintable(text)}\n")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 PluginError
 ├── UsageError                  an argument can't be used: exit status 2
+├── UnwrittenError              the answer is there, and a file of it can't be written
 └── ServerError                 kubectl failed: the text is what it said
     └── ConflictError           the object has changed since it was read
 """
@@ -13,6 +14,15 @@ class PluginError(Exception):
 
 class UsageError(PluginError):
     """An argument can't be used: exit status 2."""
+
+
+class UnwrittenError(PluginError):
+    """The answer is there, and a file of it can't be written."""
+
+    def __init__(self, message: str, answer: str) -> None:
+        super().__init__(message)
+        self.answer = answer
+        """What is printed all the same."""
 
 
 class ServerError(PluginError):

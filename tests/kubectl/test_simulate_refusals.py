@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from millrace_kubectl.simulation import report
+from millrace_kubectl.simulation.session import Session
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.simulation import REPLICA, Desk, make_manifest
 
@@ -156,3 +158,60 @@ def test_a_file_that_is_not_there_is_named(desk: Desk) -> None:
     answer = desk.simulate("-f", "absent.yaml", without=("-f",))
     assert answer.status == 2
     assert "absent.yaml: No such file" in answer.error
+
+
+@pytest.fixture
+def nothing_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("it was simulated before the folder was tried")
+
+    monkeypatch.setattr(Session, "run", refuse)
+
+
+@pytest.mark.usefixtures("nothing_simulated")
+@pytest.mark.parametrize("folder", ["/sys", "/dev/null", "/dev/null/report"])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_simulated(
+    desk: Desk, folder: str
+) -> None:
+    answer = desk.simulate("--output", folder)
+    assert (answer.status, answer.out) == (2, "")
+    assert f"--output {folder}" in answer.error
+    assert "write another folder" in answer.error
+
+
+@pytest.mark.usefixtures("nothing_simulated")
+@pytest.mark.parametrize("name", ["simulation.png", "simulation.html", "sweep.png"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_simulated(
+    desk: Desk, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "report" / name).mkdir(parents=True)
+    answer = desk.simulate("--sweep", "--output", str(tmp_path / "report"))
+    assert (answer.status, answer.out) == (2, "")
+    assert f"{tmp_path / 'report' / name}: Is a directory" in answer.error
+
+
+def test_trying_a_folder_leaves_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "simulation.html").write_text("an older one")
+    report.prepare(tmp_path, with_sweep=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["simulation.html"]
+    assert (tmp_path / "simulation.html").read_text() == "an older one"
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_the_table_is_printed_where_the_folder_fails_later(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    words = ("--policy", "static:2", "-o", format_)
+    table = desk.simulate(*words).out
+    write = Path.write_bytes
+
+    def fill(path: Path, content: bytes) -> int:
+        if path.name == "simulation.html":
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    answer = desk.simulate(*words, "--output", str(tmp_path / "report"))
+    assert answer.status == 1
+    assert answer.out == table
+    assert "No space left on device; write another folder" in answer.error

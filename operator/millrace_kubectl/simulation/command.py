@@ -1,17 +1,18 @@
 """From flags to the answer: read everything and refuse early, simulate, print, draw."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from millrace_kubectl.errors import UsageError
+from millrace_kubectl.errors import UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.simulation import history, report
 from millrace_kubectl.simulation.choices import Choice, read_choices
 from millrace_kubectl.simulation.documents import read_documents
 from millrace_kubectl.simulation.manifest import Manifest, pick_service, read_lent_price, read_manifest
+from millrace_kubectl.simulation.measure import Measured
 from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.replica import Replica, build_hardware, read_fields, read_fit
 from millrace_kubectl.simulation.session import Session, count_simulations, find_initial
@@ -38,7 +39,7 @@ def compare(arguments: argparse.Namespace, services: Services, now: float, strea
     """Simulate, and return what is printed. Raises PluginError."""
     _check_flags(arguments)
     if arguments.output is not None:
-        report.prepare(arguments.output)
+        report.prepare(arguments.output, with_sweep=arguments.sweep)
     session, choices, notes = _read(arguments, services, now)
     total = count_simulations(session, choices, with_sweep=arguments.sweep)
     progress = Progress(stream, total, session.traffic.seconds)
@@ -47,15 +48,24 @@ def compare(arguments: argparse.Namespace, services: Services, now: float, strea
         sweep = session.sweep(choices, measured, progress) if arguments.sweep else []
     finally:
         progress.close()
-    files = []
-    if arguments.output is not None:
+    is_json = arguments.format == "json"
+    answer = (render_json if is_json else _render_text)(session, measured, sweep, notes)
+    if arguments.output is None:
+        return answer
+    try:
         files = report.write(arguments.output, session, measured, sweep, notes)
-    if arguments.format == "json":
-        return render_json(session, measured, sweep, notes)
+    except OSError as error:
+        raise UnwrittenError(report.describe_failure(arguments.output, error), answer) from error
+    return answer if is_json else "\n".join([answer, *(f"written: {file}" for file in files)])
+
+
+def _render_text(
+    session: Session, measured: Sequence[Measured], sweep: Sequence[Measured], notes: Sequence[str]
+) -> str:
     lines = [*describe(session, notes), "", *render_table(session.manifest, measured)]
     if sweep:
         lines += ["", "sweep:", *render_table(session.manifest, sweep)]
-    return "\n".join([*lines, *(f"written: {file}" for file in files)])
+    return "\n".join(lines)
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
