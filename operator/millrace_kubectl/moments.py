@@ -10,8 +10,19 @@ def describe_moment(at: float, now: float) -> str:
     return f"{day}{moment:%H:%M} UTC"
 
 
+EXACT_BELOW = 600.0
+"""A length is told to the second below ten minutes: with a count beside it, it is reckoned with."""
+
+
+def describe_length(seconds: float) -> str:
+    """Return how long something is that was recorded or set: 80s, 1m47s, 2m, 1h05m."""
+    minutes, rest = divmod(int(seconds), 60)
+    is_exact = seconds < EXACT_BELOW and rest and describe_seconds(seconds).endswith("m")
+    return f"{minutes}m{rest:02d}s" if is_exact else describe_seconds(seconds)
+
+
 def describe_seconds(seconds: float) -> str:
-    """Return a duration in its largest units: 80s, 6m, 1h05m, 2d3h. One below zero is 0s: clocks differ."""
+    """Return an age in its largest units: 80s, 6m, 1h05m, 2d3h. One below zero is 0s: clocks differ."""
     whole = max(0, int(seconds))
     if whole < 100:
         return f"{whole}s"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace_kubectl.errors import ServerError, UsageError
-from millrace_kubectl.moments import describe_seconds
+from millrace_kubectl.moments import describe_length
 from millrace_kubectl.simulation.traffic import Traffic
 from millrace_operator.autoscale.queries import LABEL_SIGNAL, Question, Scope, build_load
 from millrace_operator.autoscale.simulate.load import CONVERSATION, Lengths, Request
@@ -67,7 +67,7 @@ def fetch(url: str, namespace: str, name: str, past: Past) -> History:
     """Return a service's load over some time. Raises PluginError."""
     step = past.step
     if past.seconds < step:
-        raise UsageError(f"--since is shorter than a step of {describe_seconds(step)}; write a longer one")
+        raise UsageError(f"--since is shorter than a step of {describe_length(step)}; write a longer one")
     signals = build_load(Windows(rate=step, recent=step, latency=step), Scope((namespace,)))
     question = Question({signal: signals[signal] for signal in SIGNALS})
     begin = past.now - past.seconds + step
@@ -78,7 +78,7 @@ def fetch(url: str, namespace: str, name: str, past: Past) -> History:
     if not any(each.rate for each in steps):
         raise ServerError(
             f"Prometheus at {url} knows no requests of {namespace}/{name} in the last "
-            f"{describe_seconds(past.seconds)}; look at --since, --namespace and the service's name"
+            f"{describe_length(past.seconds)}; look at --since, --namespace and the service's name"
         )
     return History(steps, step, num_filled)
 
@@ -176,7 +176,7 @@ def draw(history: History, kv_tokens: int, seed: int) -> Traffic:
     ]
     if not requests:
         raise ServerError("so few requests were recorded that none was drawn; write a longer --since")
-    length = describe_seconds(history.step_seconds)
+    length = describe_length(history.step_seconds)
     notes = [f"rates and mean lengths are recorded, each of {length}; bursts and lengths within are drawn"]
     if history.num_filled:
         notes.append(

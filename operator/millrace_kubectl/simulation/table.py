@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from millrace_kubectl.moments import describe_seconds
+from millrace_kubectl.moments import describe_length
 from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.measure import Course, Measured, Point
 from millrace_kubectl.simulation.replica import describe_hardware
@@ -21,7 +21,7 @@ LEFT = 2
 def describe(session: Session, notes: Sequence[str]) -> list[str]:
     """Return what was simulated, one line each."""
     manifest, hardware = session.manifest, session.hardware
-    pace = f"cold start {describe_seconds(hardware.cold_start_seconds)}"
+    pace = f"cold start {describe_length(hardware.cold_start_seconds)}"
     counts = (
         f"{manifest.min_replicas} to {manifest.max_replicas} replicas, {session.initial_replicas} at first"
     )
@@ -29,7 +29,7 @@ def describe(session: Session, notes: Sequence[str]) -> list[str]:
         f"{manifest.name}: {session.traffic.describe()}",
         f"objectives: {list_objectives(manifest)}; {counts}",
         f"a replica: {describe_hardware(hardware)}",
-        f"{pace}, scraped every {describe_seconds(session.scrape_seconds)}, seed {session.seed}",
+        f"{pace}, scraped every {describe_length(session.scrape_seconds)}, seed {session.seed}",
         *(f"note: {note}" for note in (*session.traffic.notes, *notes)),
     ]
 

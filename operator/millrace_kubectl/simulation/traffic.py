@@ -1,11 +1,12 @@
 """The requests that are replayed, and what to say of them. A recorded trace, or a part of it, scaled."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from millrace_kubectl.errors import UsageError
-from millrace_kubectl.moments import describe_seconds
+from millrace_kubectl.moments import describe_length
 from millrace_kubectl.simulation.documents import read_text
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.traces import TraceError, part, read_lines, scale
@@ -28,11 +29,18 @@ class Traffic:
         count = len(self.requests)
         prompt = sum(request.prompt_tokens for request in self.requests) / count
         answer = sum(request.generation_tokens for request in self.requests) / count
-        peak = max(self.count_by(MINUTE)) / min(MINUTE, self.seconds)
+        peak = self._find_peak()
         return (
-            f"{count} requests in {describe_seconds(self.seconds)}: {count / self.seconds:.3g} a second, "
+            f"{count} requests in {describe_length(self.seconds)}: {count / self.seconds:.3g} a second, "
             f"{peak:.3g} in the busiest minute; prompts of {prompt:.0f} and answers of {answer:.0f} tokens"
         )
+
+    def _find_peak(self) -> float:
+        """Return the requests a second of the busiest minute, wherever it begins, or of a shorter whole."""
+        width = min(MINUTE, self.seconds)
+        times = [request.at for request in self.requests]
+        most = max(bisect_left(times, at + width) - index for index, at in enumerate(times))
+        return most / width
 
     def count_by(self, width: float) -> list[int]:
         """Return the requests of each `width` seconds."""
@@ -82,5 +90,5 @@ def _read_span(text: str | None, length: float) -> tuple[float, float]:
     except ValueError as error:
         raise UsageError(f"--part {text}: write two times, such as 0s-30m") from error
     if not dash or begin >= min(end, length):
-        raise UsageError(f"--part {text}: write a begin before its end and within {describe_seconds(length)}")
+        raise UsageError(f"--part {text}: write a begin before its end and within {describe_length(length)}")
     return begin, min(end, length)
