@@ -2,16 +2,15 @@
 
 from datetime import UTC, datetime
 
+EXACT_BELOW = 600.0
+"""A length is told to the second below ten minutes: with a count beside it, it is reckoned with."""
+
 
 def describe_moment(at: float, now: float) -> str:
     """Return a time of day in UTC, with its date unless that is today's: 03:00 UTC."""
     moment, today = (datetime.fromtimestamp(time, UTC) for time in (at, now))
     day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M} UTC"
-
-
-EXACT_BELOW = 600.0
-"""A length is told to the second below ten minutes: with a count beside it, it is reckoned with."""
 
 
 def describe_length(seconds: float) -> str:

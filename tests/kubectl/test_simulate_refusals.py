@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from millrace_kubectl.simulation import report
+from millrace_kubectl.simulation.manifest import PERCENTILES
 from millrace_kubectl.simulation.session import Session
+from millrace_operator.resources import generate
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.simulation import REPLICA, Desk, make_manifest
 
@@ -109,6 +111,13 @@ def test_numbers_that_yaml_takes_for_texts_are_read(desk: Desk) -> None:
             "objectives[0].metric is 'Latency'; write one of TimeToFirst",
         ),
         ({"objectives": [{"metric": "TimeToFirstToken"}]}, "write for example {metric: TimeToFirstToken"),
+        *(
+            (
+                {"objectives": [{"metric": "TimeToFirstToken", "percentile": percentile, "target": "1s"}]},
+                f"objectives[0].percentile is {percentile!r}; write a whole number from 50 to 99",
+            )
+            for percentile in (99.5, "p95", "95", True, 0, 49, 100)
+        ),
         ({"minReplicas": 7}, "maxReplicas is 6; write 7 (minReplicas) or more"),
         ({"maxReplicas": "six"}, "spec.scaling.maxReplicas is 'six'; write a whole number from 1"),
         ({"mode": "Manual"}, "spec.scaling.mode is 'Manual'; write one of Automatic, DryRun, External"),
@@ -119,6 +128,12 @@ def test_a_wrong_field_of_the_manifest_is_named(desk: Desk, change: dict[str, An
     answer = desk.simulate()
     assert (answer.status, answer.out) == (2, "")
     assert says in answer.error
+
+
+def test_the_percentiles_are_those_that_the_api_server_takes() -> None:
+    scaling = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    objective = scaling["properties"]["scaling"]["properties"]["objectives"]["items"]["properties"]
+    assert range(objective["percentile"]["minimum"], objective["percentile"]["maximum"] + 1) == PERCENTILES
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from millrace_operator.resources.prices import PriceError, Prices, add_prices, i
 
 KIND = "InferenceService"
 MODES = ("Automatic", "DryRun", "External")
+PERCENTILES = range(50, 100)
 EXAMPLE = "{metric: TimeToFirstToken, percentile: 95, target: 2s}"
 
 
@@ -107,11 +108,20 @@ def _read_objective(item: Any, number: int) -> Objective:
     try:
         if item["metric"] not in METRICS:
             raise UsageError(f"{path}.metric is {item['metric']!r}; write one of {', '.join(METRICS)}")
-        return Objective(item["metric"], int(item["percentile"]), parse_duration(str(item["target"])))
+        percentile = _read_percentile(item["percentile"], f"{path}.percentile")
+        return Objective(item["metric"], percentile, parse_duration(str(item["target"])))
     except PolicyError as error:
         raise UsageError(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is {item!r}; write for example {EXAMPLE}") from error
+
+
+def _read_percentile(value: Any, path: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PERCENTILES:
+        raise UsageError(
+            f"{path} is {value!r}; write a whole number from {PERCENTILES[0]} to {PERCENTILES[-1]}"
+        )
+    return value
 
 
 def _read_limits(spec: Mapping[str, Any]) -> Mapping[str, Any]:
