@@ -3,7 +3,7 @@
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
-from millrace_kubectl.words import name_objective, shorten, show_latency
+from millrace_kubectl.words import name_objective, shorten, show_apart, show_latency
 from millrace_operator.resources.numbers import parse_number
 
 STATES = {"Missed": "MISSING", "Infeasible": "CAN'T MEET", "Unknown": "UNKNOWN", "Met": "MEETING"}
@@ -40,7 +40,8 @@ def _lower(text: str) -> str:
 
 def _describe_objective(facts: Facts, objective: Obj) -> str:
     name = name_objective(objective["metric"], objective["percentile"])
-    target = show_latency(parse_number(objective.get("targetSeconds")))
+    target_seconds = parse_number(objective.get("targetSeconds"))
+    target = show_latency(target_seconds)
     measured = parse_number(objective.get("measuredSeconds"))
     age = facts.age(objective.get("since"))
     lasting = "" if age is None else f" for {age}"
@@ -52,7 +53,7 @@ def _describe_objective(facts: Facts, objective: Obj) -> str:
         samples = objective.get("samples")
         return f"{name}: {'no' if not samples else f'only {samples}'} requests measured"
     sign = ">" if objective["state"] == "Missed" else "<="
-    return f"{name} {show_latency(measured)} {sign} {target}{lasting}"
+    return f"{name} {show_apart(measured, target_seconds)} {sign} {target}{lasting}"
 
 
 def _describe_burn(missed: list[Obj]) -> str:

@@ -50,6 +50,9 @@ REMEDIES = {
 }
 """Of the condition Degraded, by its reason."""
 
+DIGITS, MOST_DIGITS = 3, 9
+"""Of a latency. What is equal with the most is equal."""
+
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
 NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
@@ -87,11 +90,17 @@ def show_whole_share(share: float) -> str:
     return f"{math.floor(10_000 * share + 1e-6) / 100:.2f} %"
 
 
-def show_latency(seconds: float | None) -> str:
+def show_latency(seconds: float | None, digits: int = DIGITS) -> str:
     """Return a latency as people write it: 3.4s, 50ms."""
     if seconds is None:
         return "?"
-    return f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1000:.3g}ms"
+    return f"{seconds:.{digits}g}s" if seconds >= 1 else f"{seconds * 1000:.{digits}g}ms"
+
+
+def show_apart(seconds: float, other: float | None) -> str:
+    """Return a latency with so many digits more that it does not look like another one beside it: 2.004s."""
+    texts = (show_latency(seconds, digits) for digits in range(DIGITS, MOST_DIGITS))
+    return next((text for text in texts if text != show_latency(other)), show_latency(seconds))
 
 
 def show_rate(rate: float | None) -> str:

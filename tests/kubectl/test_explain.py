@@ -346,3 +346,20 @@ def test_where_requests_are_enough_the_target_is_why_nobody_can_judge_it(
         assert (summary.state == "UNKNOWN TTFT p95: only 59 requests measured") is (samples == 59)
         assert (f"target of TTFT p95: {OBJECTIVES_PAGE}" in "".join(summary.remedies)) is (samples == 60)
     assert (generate.REPOSITORY / OBJECTIVES_PAGE).exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "measured", "says"),
+    [
+        ("Missed", "2.004", "MISSING TTFT p95 2.004s > 2s"),
+        ("Missed", "2.0004", "MISSING TTFT p95 2.0004s > 2s"),
+        ("Missed", "2.05", "MISSING TTFT p95 2.05s > 2s"),
+        ("Met", "1.999", "MEETING TTFT p95 1.999s <= 2s"),
+        ("Met", "2", "MEETING TTFT p95 2s <= 2s"),
+    ],
+)
+def test_a_latency_that_is_not_its_target_does_not_look_like_it(state: str, measured: str, says: str) -> None:
+    service = copy.deepcopy(CASES["met"])
+    objective = service["status"]["scaling"]["evidence"]["objectives"][0]
+    objective |= {"state": state, "measuredSeconds": measured}
+    assert summarise(Facts(service, NOW)).state.startswith(f"{says} for ")
