@@ -8,6 +8,7 @@ import pytest
 
 from millrace_kubectl.simulation import report
 from millrace_kubectl.simulation.manifest import PERCENTILES
+from millrace_kubectl.simulation.replica import NEEDED
 from millrace_kubectl.simulation.session import Session
 from millrace_operator.resources import generate
 from tests.kubectl.conftest import Terminal
@@ -87,7 +88,10 @@ def test_a_wrong_field_of_a_replica_is_named(desk: Desk, field: str, value: Any,
 
 def test_a_replica_that_lacks_what_decides_is_refused(desk: Desk) -> None:
     desk.write("replica.json", {"token_seconds": 0.001})
-    assert "lacks overhead_seconds, weights_seconds, context_seconds, kv_tokens" in desk.simulate().error
+    error = desk.simulate().error
+    assert "lacks overhead_seconds, weights_seconds, context_seconds, kv_tokens; docs/how-to" in error
+    page = generate.REPOSITORY / next(word for word in error.split() if word.startswith("docs/"))
+    assert all(name in page.read_text() for name in NEEDED)
 
 
 def test_numbers_that_yaml_takes_for_texts_are_read(desk: Desk) -> None:

@@ -84,7 +84,8 @@ def build_hardware(
 ) -> Replica:
     """Return the replica. Flag and manifest win over the file, as they do on a cluster. Raises UsageError."""
     if not is_fitted and (missing := [name for name in NEEDED if name not in fields]):
-        raise UsageError(f"the replica's file lacks {', '.join(missing)}; see the page of commands for each")
+        lacking = ", ".join(missing)
+        raise UsageError(f"the replica's file lacks {lacking}; docs/how-to/simulate.md says what each is")
     own = {"max_sequences": manifest.max_sequences, "max_batched_tokens": manifest.max_batched_tokens}
     known = {**fields, **{name: value for name, value in own.items() if value is not None}}
     if cold_start is not None:
