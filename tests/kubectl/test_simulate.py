@@ -169,6 +169,8 @@ def test_the_folder_has_a_picture_and_one_page_that_loads_nothing(desk: Desk, tm
     assert not re.search(r"https?:|@import|url\((?!#)|<script|<link|\bsrc=", page)
     assert not re.search(r'href="(?!#)', page)
     assert page.count("<svg") == page.count("</svg>") == 2
+    assert page.count("<table") == page.count('<div class="wide"><table') == 2
+    assert ".wide { overflow-x: auto; }" in page
     assert "Simulation of chat" in page
     assert "static" in page
 

@@ -16,6 +16,7 @@ th, td { padding: .35rem .7rem; border-bottom: 1px solid #dfe3e8; text-align: ri
 th { font-size: .8rem; color: #57606a; }
 .word { text-align: left; }
 tr.first td { font-weight: 600; }
+.wide { overflow-x: auto; }
 svg { width: 100%; height: auto; }
 li { margin: .2rem 0; }
 """
@@ -76,7 +77,7 @@ def _render_table(session: Session, measured: Sequence[Measured]) -> str:
         + "</tr>"
         for index, each in enumerate(measured)
     ]
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 
 
 def _render_cell(tag: str, text: str, column: int) -> str:

@@ -32,6 +32,9 @@ HIGHEST, LOWEST = 8.0, 0.02
 LEAST_LATE = 0.01
 """In percent, at the upper edge of the sweep's picture."""
 
+LABEL_WIDTH, LABEL_HEIGHT = 0.026, 0.025
+"""Of a knob's value in the sweep's picture, as parts of the axes. The largest, such as 0.475, is so wide."""
+
 
 class _Pen(NamedTuple):
     """How one policy is drawn."""
@@ -76,11 +79,10 @@ def draw_sweep(session: Session, sweep: Sequence[Measured]) -> "Figure":
             label=policy,
             **pen._asdict(),
         )
-        for each in points:
-            _name_point(axes, each)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(130.0, LEAST_LATE / 1.3)
+    _name_points(axes, sweep)
     _draw_promise(axes, session)
     axes.xaxis.set_major_locator(_ticker().LogLocator(subs=(1.0, 2.0, 5.0)))
     for axis in (axes.xaxis, axes.yaxis):
@@ -256,7 +258,30 @@ def _name_cost(session: Session) -> str:
     return f"cost ({price.currency})" if price else "replicas on average"
 
 
-def _name_point(axes: "Axes", measured: Measured) -> None:
-    text = "" if measured.choice.knob is None else f"{measured.choice.knob:g}"
-    at = (_read_size(measured), _read_late(measured))
-    axes.annotate(text, at, xytext=(5, -10), textcoords="offset points", fontsize=7, color="#555555")
+def _name_points(axes: "Axes", sweep: Sequence[Measured]) -> None:
+    """Write the knobs' values beside their points: one value where points are equal, or nearly so."""
+    axes.autoscale_view()
+    to_axes, taken = axes.transData - axes.transAxes, list[tuple[float, float]]()
+    for each in sweep:
+        x, y = to_axes.transform((_read_size(each), _read_late(each)))
+        is_left, is_above = x > 1 - 2 * LABEL_WIDTH, y < 2 * LABEL_HEIGHT
+        place = (x - is_left * 1.5 * LABEL_WIDTH, y + is_above * 1.5 * LABEL_HEIGHT)
+        is_free = all(
+            abs(place[0] - other[0]) > LABEL_WIDTH or abs(place[1] - other[1]) > LABEL_HEIGHT
+            for other in taken
+        )
+        if each.choice.knob is not None and is_free:
+            taken.append(place)
+            _name_point(axes, each, is_left=is_left, is_above=is_above)
+
+
+def _name_point(axes: "Axes", measured: Measured, *, is_left: bool, is_above: bool) -> None:
+    axes.annotate(
+        f"{measured.choice.knob:g}",
+        (_read_size(measured), _read_late(measured)),
+        xytext=(-5 if is_left else 5, 5 if is_above else -10),
+        textcoords="offset points",
+        ha="right" if is_left else "left",
+        fontsize=7,
+        color="#555555",
+    )
