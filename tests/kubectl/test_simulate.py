@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES
 from millrace_kubectl.subcommands import simulate
 from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.autoscale.simulate.load import Request
 from millrace_runtime.replica.settings import _MAX_BATCHED_TOKENS, _MAX_SEQUENCES
 from tests.kubectl.conftest import Terminal, make_service
 from tests.kubectl.simulation import Desk, make_manifest
@@ -360,10 +360,24 @@ def test_the_bar_is_for_terminals_and_is_gone_at_the_end(*, is_terminal: bool) -
     progress = Progress(screen, total=2, seconds=10.0)  # type: ignore[arg-type]
     for label in ("ours", "hpa"):
         progress.begin(label)
-        assert len(list(progress.watch([Request(5.0, 1, 1), Request(9.0, 1, 1)]))) == 2
+        for at in (5.0, 9.0, 12.0):
+            progress.follow(at)
         progress.end()
     shown = re.findall(r"(\d+) %  (\d/\d \w+)", screen.text)
-    wanted = [("0", "1/2 ours"), ("25", "1/2 ours"), ("45", "1/2 ours")]
-    wanted += [("50", "2/2 hpa"), ("75", "2/2 hpa"), ("95", "2/2 hpa")]
+    wanted = [("0", "1/2 ours"), ("25", "1/2 ours"), ("45", "1/2 ours"), ("50", "1/2 ours")]
+    wanted += [("50", "2/2 hpa"), ("75", "2/2 hpa"), ("95", "2/2 hpa"), ("100", "2/2 hpa")]
     assert shown == (wanted if is_terminal else [])
     assert screen.text.endswith("\x1b[K") is is_terminal
+
+
+@pytest.mark.parametrize("policy", ["ours", "hpa", "keda", "wva", "llmd", "static"])
+def test_the_bar_follows_the_time_where_nothing_comes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    shown: list[float] = []
+    monkeypatch.setattr(Progress, "follow", lambda _, at: shown.append(at))
+    desk.trace.write_text("seconds,prompt_tokens,generation_tokens\n0,100,50\n3600,100,50\n")
+    assert desk.simulate("--policy", policy).status == 0
+    assert shown == sorted(shown)
+    assert shown[0] <= 60
+    assert all(after - before <= 60 for before, after in pairwise([*shown, 3600.0]))

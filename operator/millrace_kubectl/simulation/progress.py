@@ -1,10 +1,7 @@
 """How far the simulations are: one line on a terminal, which is gone when they are done."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
-
-from millrace_operator.autoscale.simulate.load import Request
 
 CELLS = 30
 CLEAR = "\r\x1b[K"
@@ -40,11 +37,9 @@ class Progress:
             self.stream.write(CLEAR)
             self.stream.flush()
 
-    def watch(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Yield the requests, and follow how far their times are."""
-        for request in requests:
-            self._show(request.at / self.seconds)
-            yield request
+    def follow(self, at: float) -> None:
+        """Show how far the virtual time is, in seconds."""
+        self._show(at / self.seconds)
 
     def _show(self, share: float) -> None:
         percent = int(100 * (self.num_done + min(share, 1.0)) / self.total)

@@ -1,6 +1,6 @@
 """Runs the simulations: every policy on the same requests and replicas, with the same seed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from millrace_kubectl.simulation.choices import Choice, list_sweep
@@ -8,20 +8,24 @@ from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.measure import Measured, measure
 from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.traffic import Traffic
+from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
 from millrace_operator.autoscale.simulate.policies.clairvoyant import SHARES, foresee, foresee_shares
 from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
 from millrace_operator.autoscale.simulate.prometheus import Scraping
-from millrace_operator.autoscale.simulate.run import Run
+from millrace_operator.autoscale.simulate.run import Choice as Count
+from millrace_operator.autoscale.simulate.run import Run, Scaler, Setting
 from millrace_operator.autoscale.simulate.scalers import Static
 from millrace_operator.autoscale.simulate.workloads import Workload
+from millrace_operator.autoscale.windows import Windows
 
 FIRST_SECONDS = 300.0
 """The count at the beginning is as many as these need."""
 NEARLY_BEST = 0.005
 """So much less than with all replicas still is enough."""
-Watch = Callable[[Iterable[Request]], Iterator[Request]]
+Follow = Callable[[float], None]
+"""Told the virtual time again and again, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,45 @@ class Replay:
     """Requests that are there already."""
 
     recorded: Sequence[Request]
-    watch: Watch = iter
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield them. The seed has been used already."""
         del seed
-        return self.watch(self.recorded)
+        return iter(self.recorded)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """A scaler that tells the time whenever it is asked: requests may be days apart, ticks are not."""
+
+    scaler: Scaler
+    follow: Follow
+
+    @property
+    def tick_seconds(self) -> float:
+        """How often it is asked."""
+        return self.scaler.tick_seconds
+
+    @property
+    def windows(self) -> Windows:
+        """How far back its signals look at the next tick."""
+        return self.scaler.windows
+
+    def choose(self, signals: Signals, now: float) -> Count:
+        """Return the count from now on."""
+        self.follow(now)
+        return self.scaler.choose(signals, now)
+
+
+@dataclass(frozen=True)
+class _Watched(Workload):
+    """A load whose simulations are followed."""
+
+    follow: Follow
+
+    def play(self, setting: Setting, scaler: Scaler) -> Run:
+        """Simulate it with a scaler."""
+        return super().play(setting, _Followed(scaler, self.follow))
 
 
 @dataclass(frozen=True)
@@ -68,12 +105,12 @@ class Session:
 
     def _measure(self, choice: Choice, progress: Progress) -> Measured:
         progress.begin(choice.label)
-        measured = measure(choice, self._simulate(choice, progress.watch), self.traffic, self.manifest)
+        measured = measure(choice, self._simulate(choice, progress.follow), self.traffic, self.manifest)
         progress.end()
         return measured
 
-    def _simulate(self, choice: Choice, watch: Watch) -> Run:
-        workload = build_workload(self.manifest, self.traffic, self.hardware, self.initial_replicas, watch)
+    def _simulate(self, choice: Choice, follow: Follow) -> Run:
+        workload = build_workload(self.manifest, self.traffic, self.hardware, self.initial_replicas, follow)
         setting = workload.setting(self.seed, Scraping(self.scrape_seconds))
         if choice.policy == CLAIRVOYANT:
             return foresee(workload, self.seed)
@@ -83,7 +120,7 @@ class Session:
 
     def _sweep_future(self, progress: Progress) -> list[Measured]:
         workload = build_workload(
-            self.manifest, self.traffic, self.hardware, self.initial_replicas, progress.watch
+            self.manifest, self.traffic, self.hardware, self.initial_replicas, progress.follow
         )
         found = []
         for run in foresee_shares(workload, self.seed):
@@ -102,14 +139,12 @@ def count_simulations(session: Session, choices: Sequence[Choice], *, with_sweep
 
 
 def build_workload(
-    manifest: Manifest, traffic: Traffic, hardware: Hardware, initial: int, watch: Watch = iter
+    manifest: Manifest, traffic: Traffic, hardware: Hardware, initial: int, follow: Follow
 ) -> Workload:
     """Return the service with its load as the simulator has them."""
     least, most = manifest.min_replicas, manifest.max_replicas
-    replay = Replay(traffic.requests, watch)
-    return Workload(
-        manifest.name, replay, traffic.seconds, manifest.objectives, hardware, least, most, initial, 0.0
-    )
+    replay, seconds, objectives = Replay(traffic.requests), traffic.seconds, manifest.objectives
+    return _Watched(manifest.name, replay, seconds, objectives, hardware, least, most, initial, 0.0, follow)
 
 
 def find_initial(manifest: Manifest, traffic: Traffic, hardware: Hardware, seed: int) -> int:
@@ -120,7 +155,8 @@ def find_initial(manifest: Manifest, traffic: Traffic, hardware: Hardware, seed:
     """
     seconds = min(FIRST_SECONDS, traffic.seconds)
     first = [request for request in traffic.requests if request.at < seconds]
-    workload = build_workload(manifest, replace(traffic, requests=first, seconds=seconds), hardware, 1)
+    beginning = replace(traffic, requests=first, seconds=seconds)
+    workload = build_workload(manifest, beginning, hardware, 1, lambda _: None)
 
     def play(count: int) -> Run:
         return workload.play(replace(workload.setting(seed), initial_replicas=count), Static(count))
