@@ -1,7 +1,7 @@
 """What the page on simulations shows: its own command, run on its own replica, trace and manifest.
 
 After a change of the simulator, `python -m tests.kubectl.page` writes the page's table anew. It takes some
-seconds, and Azure's conversation trace in the folder `MILLRACE_TRACES`, or in `../shared/data`.
+seconds, and Azure's conversation trace in the folder that `MILLRACE_TRACES` names.
 """
 
 import io
@@ -20,7 +20,7 @@ from millrace_kubectl import command
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "simulate.md"
 TRACE = "AzureLLMInferenceTrace_conv.csv"
-TRACES = Path(os.environ.get("MILLRACE_TRACES", ROOT.parent / "shared" / "data"))
+TRACES = Path(os.environ.get("MILLRACE_TRACES", "traces"))
 TABLE = re.compile(r"(?<=```\n)POLICY .+?(?=```)", re.DOTALL)
 MANIFEST = {
     "kind": "InferenceService",

@@ -10,7 +10,7 @@ from tests.kubectl.page import PAGE, TRACE, TRACES, read_table, simulate
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (TRACES / TRACE).exists(),
-    reason=f"there is no {TRACE} in {TRACES}: MILLRACE_TRACES names its folder",
+    reason=f"there is no {TRACE} in {TRACES}: MILLRACE_TRACES names the folder",
 )
 def test_the_pages_table_is_what_its_command_prints(tmp_path: Path) -> None:
     page = PAGE.read_text()
