@@ -5,20 +5,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from millrace_operator.autoscale_loop.settings import PrometheusSettings
 from millrace_operator.command import DEFAULT_URL, _read_prometheus, build_parser
 
 
+def render(programs: Mapping[str, Path], values: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """What Helm makes of values below `prometheus`."""
+    chart = Path(__file__).resolve().parents[1] / "charts" / "millrace"
+    chosen = [
+        word
+        for name, value in values.items()
+        for word in ("--set" if value == "true" else "--set-literal", f"prometheus.{name}={value}")
+    ]
+    words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/operator.yaml"]
+    return subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+
+
 def render_operator(
     programs: Mapping[str, Path], values: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
     """The operator's arguments as the chart renders them, and what is mounted at which folder."""
-    chart = Path(__file__).resolve().parents[1] / "charts" / "millrace"
-    chosen = [w for name, value in values.items() for w in ("--set-literal", f"prometheus.{name}={value}")]
-    words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/operator.yaml"]
-    done = subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+    done = render(programs, values)
     assert not done.returncode, done.stderr
     objects = {obj["kind"]: obj for obj in yaml.safe_load_all(done.stdout)}
     pod = objects["Deployment"]["spec"]["template"]["spec"]
@@ -54,6 +64,29 @@ def test_the_chart_gives_the_operator_its_credentials_as_files_that_are_mounted(
     assert sources["key_file"]["secret"]["secretName"] == "own"
     assert sources["ca_file"]["configMap"]["name"] == "openshift-service-ca.crt"
     assert files["ca_file"].name == "service-ca.crt"
+
+
+@pytest.mark.parametrize(
+    ("values", "token"),
+    [
+        ({"tokenSecret": "own"}, "/etc/millrace/prometheus/token/token"),
+        ({"serviceAccountToken": "true"}, "/var/run/secrets/kubernetes.io/serviceaccount/token"),
+    ],
+)
+def test_a_token_is_a_secrets_or_that_of_the_service_account(
+    programs: Mapping[str, Path], values: Mapping[str, str], token: str
+) -> None:
+    url = {"url": "https://prometheus.example:9091", "insecureSkipVerify": "true"}
+    arguments, mounted = render_operator(programs, {**url, **values})
+    settings = _read_prometheus(build_parser().parse_args(arguments[1:]))
+    assert (str(settings.token_file), settings.is_insecure) == (token, True)
+    if "tokenSecret" in values:
+        assert mounted[str(Path(token).parent)]["secret"]["secretName"] == "own"
+
+
+def test_two_kinds_of_credentials_are_refused(programs: Mapping[str, Path]) -> None:
+    said = render(programs, {"tokenSecret": "own", "basicAuthSecret": "pair"}).stderr
+    assert "set one of prometheus.tokenSecret, prometheus.serviceAccountToken and" in said
 
 
 def test_without_credentials_the_chart_mounts_none(programs: Mapping[str, Path]) -> None:

@@ -1,5 +1,8 @@
 """Who asks Prometheus, and whom that one trusts. `e2e/test_prometheus.py` does it over TLS."""
 
+import shutil
+import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +82,37 @@ def test_whom_to_trust_is_found_out_once() -> None:
     access = Access(PrometheusSettings(URL))
     assert access.trust() is access.trust()
     assert Access(PrometheusSettings("http://host")).trust() is True
+
+
+def make_authority(folder: Path, name: str) -> Path:
+    """Return the certificate of an authority that signs itself."""
+    path, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subject = ["-subj", f"/CN={name}", "-days", "2"]
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    subprocess.run([*words, "-keyout", key, "-out", path, *subject], check=True, capture_output=True)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_whom_to_trust_is_read_again_when_the_file_is_renewed(tmp_path: Path) -> None:
+    first, second = (make_authority(tmp_path, name) for name in ("first", "second"))
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_text(first.read_text())
+    access = Access(PrometheusSettings(URL, ca_file=ca_file))
+    before = access.trust()
+    assert access.trust() is before
+    ca_file.write_text(second.read_text() + "\n")
+    after = access.trust()
+    assert isinstance(before, ssl.SSLContext)
+    assert isinstance(after, ssl.SSLContext)
+    [found] = [dict(pair[0] for pair in one["subject"])["commonName"] for one in after.get_ca_certs()]  # type: ignore[union-attr, index, misc]
+    assert (found, before is after) == ("second", False)
+
+
+def test_an_insecure_connection_asks_for_no_certificate() -> None:
+    context = Access(PrometheusSettings(URL, is_insecure=True)).trust()
+    assert isinstance(context, ssl.SSLContext)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
+    usual = Access(PrometheusSettings(URL)).trust()
+    assert isinstance(usual, ssl.SSLContext)
+    assert (usual.verify_mode, usual.check_hostname) == (ssl.CERT_REQUIRED, True)
