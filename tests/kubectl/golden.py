@@ -15,7 +15,7 @@ from millrace_kubectl.summary import summarise
 FOLDER = Path(__file__).with_name("golden")
 EXPECTED = FOLDER / "expected.txt"
 NOW = 1767322632.0  # 2026-01-02T02:57:12Z
-WHOLE = ("missed-loading-pending", "signals-missing", "external-hpa", "not-seen")
+WHOLE = ("missed-loading-pending", "missed-at-maximum", "signals-missing", "external-hpa", "not-seen")
 """Those whose details are shown, too."""
 
 
