@@ -1,5 +1,6 @@
 """`simulate --from-prometheus`: requests drawn from rates that a Prometheus recorded."""
 
+import argparse
 import json
 import threading
 import urllib.parse
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from millrace_kubectl.subcommands.simulate import add_arguments
 from millrace_operator.autoscale.queries import LABEL_SIGNAL
+from millrace_operator.command import build_parser as build_operators_parser
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.simulation import Desk
 
@@ -28,6 +31,9 @@ class StandIn:
         }
         self.fields: dict[str, str] = {}
         self.refusal: tuple[int, bytes] | None = None
+        self.headers: dict[str, str] = {}
+        self.location: str | None = None
+        self.beside: dict[str, Any] = {}
 
     def answer(self, fields: dict[str, str]) -> tuple[int, bytes]:
         self.fields = fields
@@ -38,7 +44,7 @@ class StandIn:
         result = [
             self._series("chat", signal, values, times, end) for signal, values in self.signals.items()
         ] + [self._series("chatty", "arrivals", lambda _: 500.0, times, end)]
-        body = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+        body = {"status": "success", "data": {"resultType": "matrix", "result": result}, **self.beside}
         return 200, json.dumps(body).encode()
 
     @staticmethod
@@ -80,8 +86,11 @@ def shop(terminal: Terminal, tmp_path: Path) -> Iterator[Shop]:
             length = int(self.headers["Content-Length"])
             fields = dict(urllib.parse.parse_qsl(self.rfile.read(length).decode()))
             assert self.path == "/prefix/api/v1/query_range"
+            stand_in.headers = dict(self.headers)
             status, body = stand_in.answer(fields)
-            self.send_response(status)
+            self.send_response(302 if stand_in.location else status)
+            if stand_in.location:
+                self.send_header("Location", stand_in.location)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -177,3 +186,69 @@ def test_lengths_that_are_cut_are_told_with_their_share(shop: Shop) -> None:
 def test_one_that_does_not_answer_is_named(shop: Shop) -> None:
     shop.url = "http://127.0.0.1:9"
     assert "Prometheus at http://127.0.0.1:9 did not answer: " in shop.fail()
+
+
+def test_it_is_asked_as_the_operator_asks(shop: Shop) -> None:
+    token = shop.folder / "token"
+    token.write_text("secret\n")
+    words = ("--prometheus-token-file", str(token), "--prometheus-tenant", "team-a")
+    shop.replay("--since", "30m", *words, "--prometheus-matchers", 'cluster="eu"')
+    assert shop.prometheus.headers["Authorization"] == "Bearer secret"
+    assert shop.prometheus.headers["X-Scope-Orgid"] == "team-a"
+    assert 'cluster="eu"' in shop.prometheus.fields["query"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ({"isPartial": True}, "from a part of its stores only; ask again"),
+        ({"warnings": ["store eu is gone"]}, "may not have answered from all its stores: store eu is gone"),
+    ],
+)
+def test_an_answer_from_a_part_of_the_stores_is_refused(
+    shop: Shop, beside: dict[str, Any], said: str
+) -> None:
+    shop.prometheus.beside = beside
+    assert said in shop.fail()
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "it wants to know who asks"), (403, "may not read it")])
+def test_without_credentials_it_says_which_flag_has_them(shop: Shop, status: int, said: str) -> None:
+    shop.prometheus.refusal = (status, b"Forbidden")
+    error = shop.fail()
+    assert said in error
+    assert "--prometheus-token-file" in error
+
+
+def test_credentials_go_to_no_other_address(shop: Shop) -> None:
+    shop.prometheus.location = "http://127.0.0.2:9/"
+    assert "is elsewhere: write http://127.0.0.2:9/" in shop.fail()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--prometheus-username-file", "a"), "--prometheus-password-file"),
+        (("--prometheus-insecure",), "--from-prometheus begins with http://"),
+        (("--prometheus-token-file", "absent"), "no credentials for Prometheus in absent"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(shop: Shop, words: tuple[str, ...], said: str) -> None:
+    answer = shop.simulate("--from-prometheus", shop.url, *words, without=("--trace",))
+    assert answer.status == 2
+    assert said in answer.error
+
+
+def test_of_a_trace_nobody_is_asked(shop: Shop) -> None:
+    answer = shop.simulate("--prometheus-tenant", "team-a")
+    assert (answer.status, "--prometheus-tenant is of --from-prometheus" in answer.error) == (2, True)
+
+
+def test_the_flags_are_those_of_the_operator() -> None:
+    def list_flags(parser: argparse.ArgumentParser) -> set[str]:
+        flags = {flag for action in parser._actions for flag in action.option_strings}
+        return {flag for flag in flags if flag.startswith("--prometheus-")}
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert list_flags(parser) == list_flags(build_operators_parser()) - {"--prometheus-url"}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TextIO
 from millrace_kubectl.errors import UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.simulation import history, report
+from millrace_kubectl.simulation.asking import read_asking
 from millrace_kubectl.simulation.choices import Choice, read_choices
 from millrace_kubectl.simulation.documents import read_documents
 from millrace_kubectl.simulation.manifest import Manifest, pick_service, read_lent_price, read_manifest
@@ -79,6 +80,9 @@ def _check_flags(arguments: argparse.Namespace) -> None:
     if arguments.trace is None and (arguments.part is not None or arguments.scale is not None):
         flag = "--part" if arguments.part is not None else "--scale"
         raise UsageError(f"{flag} is of --trace; of a Prometheus write --since DURATION")
+    given = (name for name, value in vars(arguments).items() if name.startswith("prometheus_") and value)
+    if arguments.trace is not None and (name := next(given, None)) is not None:
+        raise UsageError(f"--{name.replace('_', '-')} is of --from-prometheus")
 
 
 def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wanted:
@@ -130,7 +134,7 @@ def _read_traffic(
         return read_trace(arguments.trace, arguments.part, arguments.scale or 1, arguments.seed)
     namespace = arguments.namespace or manifest.namespace or "default"
     past = history.Past(now, arguments.since or DEFAULT_SINCE, arguments.scrape)
-    found = history.fetch(arguments.from_prometheus, namespace, manifest.name, past)
+    found = history.fetch(read_asking(arguments), namespace, manifest.name, past)
     return history.draw(found, hardware.kv_tokens, arguments.seed)
 
 

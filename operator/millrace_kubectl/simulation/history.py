@@ -4,19 +4,15 @@ A Prometheus keeps no single requests. So arrivals within a step are Poisson's, 
 round the step's means.
 """
 
-import json
 import math
 import random
-import re
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace_kubectl.errors import ServerError, UsageError
 from millrace_kubectl.moments import describe_length
+from millrace_kubectl.simulation.asking import Asking
 from millrace_kubectl.simulation.traffic import Traffic
 from millrace_operator.autoscale.queries import LABEL_SIGNAL, Question, Scope, build_load
 from millrace_operator.autoscale.simulate.load import CONVERSATION, Lengths, Request
@@ -25,7 +21,6 @@ from millrace_operator.autoscale.windows import SCRAPES, Windows
 SHORTEST_STEP = 60.0
 MOST_STEPS = 10_000
 """Prometheus answers with 11,000 points at most."""
-TIMEOUT_SECONDS = 30.0
 SIGNALS = ("arrivals", "received", "refused", "prompt_tokens", "generation_tokens")
 PROMPT_SPREAD, GENERATION_SPREAD = CONVERSATION.prompt_deviation, CONVERSATION.generation_deviation
 """Of the logarithm, about a step's mean: those of a public trace of conversations."""
@@ -63,60 +58,24 @@ class History:
     """Of which nothing was known: they are taken to be like the one before."""
 
 
-def fetch(url: str, namespace: str, name: str, past: Past) -> History:
+def fetch(asking: Asking, namespace: str, name: str, past: Past) -> History:
     """Return a service's load over some time. Raises PluginError."""
     step = past.step
     if past.seconds < step:
         raise UsageError(f"--since is shorter than a step of {describe_length(step)}; write a longer one")
-    signals = build_load(Windows(rate=step, recent=step, latency=step), Scope((namespace,)))
+    signals = build_load(Windows(rate=step, recent=step, latency=step), Scope((namespace,), asking.matchers))
     question = Question({signal: signals[signal] for signal in SIGNALS})
     begin = past.now - past.seconds + step
     fields = {"query": question.text, "start": begin, "end": past.now, "step": step}
-    series = _sort(_ask(url, fields), namespace, name)
+    series = _sort(asking.ask(fields), namespace, name)
     times = [begin + i * step for i in range(int((past.seconds - step) / step) + 1)]
     steps, num_filled = _list_steps(series, [round(at, 3) for at in times])
     if not any(each.rate for each in steps):
         raise ServerError(
-            f"Prometheus at {url} knows no requests of {namespace}/{name} in the last "
+            f"Prometheus at {asking.url} knows no requests of {namespace}/{name} in the last "
             f"{describe_length(past.seconds)}; look at --since, --namespace and the service's name"
         )
     return History(steps, step, num_filled)
-
-
-def _ask(url: str, fields: Mapping[str, Any]) -> Any:
-    """Return a range query's answer. Raises PluginError."""
-    if not _is_address(url):
-        raise UsageError(f"--from-prometheus {url}: write an address such as http://127.0.0.1:9090")
-    request = urllib.request.Request(  # noqa: S310  the scheme is checked above
-        f"{url.rstrip('/')}/api/v1/query_range", urllib.parse.urlencode(fields).encode()
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  as above
-            return _parse(url, answer.read())
-    except urllib.error.HTTPError as error:
-        return _parse(url, error.read(), error.code)
-    except (OSError, ValueError) as error:
-        raise ServerError(f"Prometheus at {url} did not answer: {error}") from error
-
-
-def _is_address(url: str) -> bool:
-    """Whether that can be asked at all."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        return parts.scheme in ("http", "https") and parts.port != 0 and not re.search(r"[^!-~]", url)
-    except ValueError:  # of the host or of the port
-        return False
-
-
-def _parse(url: str, body: bytes, status: int = 200) -> Any:
-    try:
-        found = json.loads(body)
-    except ValueError as error:
-        raise ServerError(f"what answers at {url} is no Prometheus: status {status} and no JSON") from error
-    if not isinstance(found, dict) or found.get("status") != "success":
-        reason = found.get("error") if isinstance(found, dict) else None
-        raise ServerError(f"Prometheus at {url} refused the query: {reason or f'status {status}'}")
-    return found
 
 
 def _sort(found: Any, namespace: str, name: str) -> dict[str, Series]:

@@ -10,6 +10,15 @@ from millrace_operator.resources.durations import parse_duration
 SUMMARY = "replay traffic against the autoscaler and others' rules"
 DESCRIPTION = """Replay a service's traffic in virtual time: who keeps the objectives, and with how many
 replicas. It starts nothing and changes nothing. It asks no cluster, unless --like is given."""
+PROMETHEUS_FILES = {
+    "token": "bearer token to send",
+    "username": "name to send, with a password",
+    "password": "that password",
+    "headers": "more headers to send, one 'Name: value' a line",
+    "ca": "PEM certificates to trust instead of the system's",
+    "certificate": "PEM certificate to show, with its key",
+    "key": "PEM key of that certificate",
+}
 POLICIES = "ours,hpa,keda,knative,static"
 
 
@@ -23,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-prometheus", metavar="URL", help="draw requests from a service's recorded rates"
     )
     add("--since", type=_parse_length, metavar="DURATION", help="of --from-prometheus (default: 6h)")
+    _add_prometheus_flags(parser)
     add("--part", metavar="BEGIN-END", help="of --trace: from when to when, such as 0s-30m (default: all)")
     add(
         "--scale", type=_parse_count, metavar="COUNT", help="of --trace: so many of each request (default: 1)"
@@ -44,6 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sweep", action="store_true", help="also try several values of each policy's knob")
     add("--output", type=Path, metavar="FOLDER", help="also write simulation.png and simulation.html there")
     add("-o", dest="format", choices=("text", "json"), default="text", help="default: text")
+
+
+def _add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
+    """Add how --from-prometheus is asked: the flags of `millrace operator`."""
+    group = parser.add_argument_group("of --from-prometheus, as the operator has them")
+    for name, text in PROMETHEUS_FILES.items():
+        group.add_argument(f"--prometheus-{name}-file", type=Path, metavar="FILE", help=text)
+    group.add_argument("--prometheus-matchers", metavar="MATCHERS", help='more labels, such as cluster="eu"')
+    group.add_argument("--prometheus-tenant", metavar="NAME", help="whose series to read: X-Scope-OrgID")
+    group.add_argument("--prometheus-insecure", action="store_true", help="trust any certificate")
 
 
 def _parse_length(text: str) -> float:

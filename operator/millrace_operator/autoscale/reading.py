@@ -77,13 +77,7 @@ def parse_samples(body: Any) -> list[Sample]:
     if not isinstance(body, dict) or body.get("status") != "success":
         reason = body.get("error", "no reason given") if isinstance(body, dict) else "not a JSON object"
         raise SignalError(f"Prometheus refused the query: {reason}")
-    if body.get("isPartial") is True:
-        raise SignalError("what answers as Prometheus answered from a part of its stores only")
-    warnings = body.get("warnings") or []
-    if doubts := [str(text) for text in warnings if not str(text).startswith(OWN_WARNING)]:
-        raise SignalError(
-            f"what answers as Prometheus may not have answered from all its stores: {doubts[0]}"
-        )
+    check_whole(body)
     try:
         series = [
             Sample({name: str(text) for name, text in item["metric"].items()}, float(item["value"][1]))
@@ -92,6 +86,17 @@ def parse_samples(body: Any) -> list[Sample]:
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise SignalError(f"Prometheus answered in an unknown shape: {error!r}") from error
     return [sample for sample in series if math.isfinite(sample.value)]
+
+
+def check_whole(body: Mapping[str, Any]) -> None:
+    """Refuse an answer that may lack a part of the series; raises SignalError."""
+    if body.get("isPartial") is True:
+        raise SignalError("what answers as Prometheus answered from a part of its stores only")
+    warnings = body.get("warnings") or []
+    if doubts := [str(text) for text in warnings if not str(text).startswith(OWN_WARNING)]:
+        raise SignalError(
+            f"what answers as Prometheus may not have answered from all its stores: {doubts[0]}"
+        )
 
 
 def sort_samples(

@@ -88,7 +88,7 @@ class ObjectiveState(Part):
     )
     state: str = Field(
         json_schema_extra={"enum": ["Met", "Missed", "Unknown", "Infeasible"]},
-        description="Met, Missed, Unknown (too few requests, or the target lies between two bounds of what is "
+        description="Met, Missed, Unknown (too few requests, or a target between two bounds of what is "
         "measured), or Infeasible (an idle replica misses it).",
     )
     since: str = Field(json_schema_extra=DATE_TIME, description="Since when this state was seen.")

@@ -1,0 +1,143 @@
+"""Asks a Prometheus as the operator does: the same flags, files, headers and certificates."""
+
+import argparse
+import json
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPMessage
+from typing import IO, Any
+
+from millrace_kubectl.errors import PluginError, ServerError, UsageError
+from millrace_operator.autoscale.reading import SignalError, check_whole
+from millrace_operator.autoscale_loop.access import Access
+from millrace_operator.autoscale_loop.settings import AccessError, PrometheusSettings
+
+TIMEOUT_SECONDS = 30.0
+CREDENTIALS = {
+    401: "it wants to know who asks: write --prometheus-token-file, or one of its neighbours",
+    403: "these credentials, or none, may not read it: write others, such as --prometheus-token-file",
+}
+PREFIX, OWN_FLAG = "--prometheus-url", "--from-prometheus"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nobody: credentials are for the address that was written."""
+
+    def redirect_request(  # noqa: PLR0917  as urllib has it
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> None:
+        del req, fp, code, msg, headers, newurl
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Where a Prometheus is, and who asks."""
+
+    access: Access
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.access.settings.url
+
+    @property
+    def matchers(self) -> str:
+        """More label matchers for each series."""
+        return self.access.settings.matchers
+
+    def ask(self, fields: Mapping[str, Any]) -> Any:
+        """Return a range query's answer. Raises PluginError."""
+        body, url = urllib.parse.urlencode(fields).encode(), f"{self.url.rstrip('/')}/api/v1/query_range"
+        try:
+            request = urllib.request.Request(url, body, self.access.headers())  # noqa: S310  checked: http(s)
+            with self._open(request) as answer:
+                return self._parse(answer.read())
+        except AccessError as error:
+            raise UsageError(_rename(error)) from error
+        except urllib.error.HTTPError as error:
+            raise self._refuse(error) from error
+        except (OSError, ValueError) as error:
+            raise ServerError(f"Prometheus at {self.url} did not answer: {error}") from error
+
+    def _open(self, request: urllib.request.Request) -> Any:
+        trust = self.access.trust()
+        context = trust if isinstance(trust, ssl.SSLContext) else None
+        opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+        return opener.open(request, timeout=TIMEOUT_SECONDS)
+
+    def _refuse(self, error: urllib.error.HTTPError) -> PluginError:
+        if error.code in CREDENTIALS:
+            return ServerError(f"Prometheus at {self.url} answered {error.code}: {CREDENTIALS[error.code]}")
+        if "location" in error.headers:
+            return ServerError(f"Prometheus at {self.url} is elsewhere: write {error.headers['location']}")
+        try:
+            self._parse(error.read(), error.code)
+        except ServerError as refused:
+            return refused
+        return ServerError(f"Prometheus at {self.url} refused the query: status {error.code}")
+
+    def _parse(self, body: bytes, status: int = 200) -> Any:
+        try:
+            found = json.loads(body)
+        except ValueError as error:
+            raise ServerError(
+                f"what answers at {self.url} is no Prometheus: status {status} and no JSON"
+            ) from error
+        if not isinstance(found, dict) or found.get("status") != "success":
+            reason = found.get("error") if isinstance(found, dict) else None
+            raise ServerError(f"Prometheus at {self.url} refused the query: {reason or f'status {status}'}")
+        try:
+            check_whole(found)
+        except SignalError as error:
+            raise ServerError(f"{error}; ask again, or ask one that has all of it") from error
+        return found
+
+
+def read_asking(arguments: argparse.Namespace) -> Asking:
+    """Return how to ask, from the flags. Raises UsageError for settings that contradict each other."""
+    if not _is_address(arguments.from_prometheus):
+        raise UsageError(
+            f"{OWN_FLAG} {arguments.from_prometheus}: write an address such as http://127.0.0.1:9090"
+        )
+    try:
+        settings = PrometheusSettings(
+            url=arguments.from_prometheus,
+            matchers=arguments.prometheus_matchers or "",
+            tenant=arguments.prometheus_tenant or "",
+            token_file=arguments.prometheus_token_file,
+            username_file=arguments.prometheus_username_file,
+            password_file=arguments.prometheus_password_file,
+            headers_file=arguments.prometheus_headers_file,
+            ca_file=arguments.prometheus_ca_file,
+            certificate_file=arguments.prometheus_certificate_file,
+            key_file=arguments.prometheus_key_file,
+            is_insecure=arguments.prometheus_insecure or False,
+        )
+    except AccessError as error:
+        raise UsageError(_rename(error)) from error
+    return Asking(Access(settings))
+
+
+def _is_address(url: str) -> bool:
+    """Whether that can be asked at all."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme in ("http", "https") and parts.port != 0 and not re.search(r"[^!-~]", url)
+    except ValueError:  # of the host or of the port
+        return False
+
+
+def _rename(error: AccessError) -> str:
+    """Return the operator's words with the plugin's flag."""
+    return str(error).replace(PREFIX, OWN_FLAG)
