@@ -36,8 +36,11 @@ from e2e.scraped import (
     serving_pages,
 )
 from millrace_gateway.objects import ServiceKey as GatewayKey
+from millrace_kubectl.simulation.asking import Asking
+from millrace_kubectl.simulation.history import Past, fetch
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.observation import Latency, Signals, TrialStep
+from millrace_operator.autoscale_loop.access import Access
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import POD, ServiceKey
@@ -297,12 +300,15 @@ async def test_without_its_password_prometheus_says_who_may_ask_and_what_to_set(
 def test_at_the_usual_interval_signals_never_go_missing_and_steps_are_learned_from(
     programs: Mapping[str, Path], tmp_path: Path
 ) -> None:
+    """`kubectl millrace simulate` reads the same load from what was recorded."""
     prometheus = make_prometheus(programs, tmp_path, [Job("thirty", USUAL_INTERVAL, as_service_monitor())])
     with serving_pages() as pages:
         stage = Stage(prometheus, pages)
         stage.add_service("thirty", "thirty")
         with running(prometheus):
             asyncio.run(stage.play(USUAL_SECONDS, {}))
+            past = Past(time.time(), 4.0 * USUAL_INTERVAL, USUAL_INTERVAL)
+            recorded = fetch(Asking(Access(stage.settings())), "thirty", "chat", past)
     test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
         _ending(stage, USUAL_SECONDS), "thirty"
     )
@@ -310,6 +316,8 @@ def test_at_the_usual_interval_signals_never_go_missing_and_steps_are_learned_fr
     filled = [stage.decided[second]["thirty"] for second in range(FILLED_SECONDS, USUAL_SECONDS)]
     assert {decision.reason for decision in filled}.isdisjoint({Reason.SIGNALS_MISSING})
     assert stage.seen[USUAL_SECONDS]["thirty"].arrivals_per_second == pytest.approx(2 * RATE, rel=0.15)
+    [step] = recorded.steps
+    assert step == pytest.approx((2 * RATE, PROMPT_TOKENS, GENERATION_TOKENS), rel=0.15)
     model = stage.loop._memories[ServiceKey("thirty", "chat")].model
     assert model.num_samples > model.num_tried
 
