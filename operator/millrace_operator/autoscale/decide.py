@@ -15,7 +15,7 @@ from millrace_operator.autoscale.capacity import (
 )
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
-from millrace_operator.autoscale.feedback import ask_feedback, correct, judge_feedback
+from millrace_operator.autoscale.feedback import ask_feedback, correct, judge_feedback, note_too_few
 from millrace_operator.autoscale.forecast import Arrivals
 from millrace_operator.autoscale.latency_model import MOST_TRIAL_DOUBT
 from millrace_operator.autoscale.memory import Memory, Recommendation, remember
@@ -269,6 +269,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
         correction=correct(situation, candidates),
         feedback_burn=burn,
         futile=futile,
+        too_few=note_too_few(situation, desired),
         infeasible=estimate.infeasible,
         waiting=None if situation.signals.silent else situation.signals.waiting,
     )

@@ -5,12 +5,16 @@ from collections.abc import Mapping
 
 from millrace_operator.autoscale.budget import find_burn
 from millrace_operator.autoscale.capacity import Demand
+from millrace_operator.autoscale.memory import TooFew
 from millrace_operator.autoscale.situation import Situation
 
 FUTILE = 2
 """Steps of feedback in turn that did not help, after which it asks for no more."""
 HELPED = 0.9
 """Of the burn before a step of feedback: what is left if it helped."""
+REMEMBERED_SECONDS = 3600.0
+ALIKE = 0.9
+"""Of the load for which a count was too few: with less it may do."""
 LARGEST_CORRECTION = 3.0
 CORRECTION_STEP = 1.05
 CORRECTION_SECONDS = 3600.0
@@ -20,15 +24,45 @@ CORRECTION_SECONDS = 3600.0
 def ask_feedback(situation: Situation) -> int | None:
     """Up when busy replicas miss an objective, whatever the model says; unless it is proven also for a queue.
 
-    Only once every replica asked for serves: those still starting may be the cure.
+    Only once every replica asked for serves: those still starting may be the cure. What was too few is so for
+    a while.
     """
-    if situation.num_starting or not situation.signals.running:
+    counts = [_remember_floor(situation)]
+    if _overrules(situation):
+        counts.append(situation.current + 1)
+    elif not situation.has_proven_model and _is_whole_and_busy(situation):
+        is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
+        if is_missed or _is_queue_growing(situation):
+            counts.append(math.ceil(situation.current * 1.5))
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _is_whole_and_busy(situation: Situation) -> bool:
+    return not situation.num_starting and bool(situation.signals.running)
+
+
+def _overrules(situation: Situation) -> bool:
+    """Whether requests have been late for so long that a proven model is wrong about them."""
+    if not situation.has_proven_model or not _is_whole_and_busy(situation):
+        return False
+    return bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
+
+
+def _remember_floor(situation: Situation) -> int | None:
+    """Return one more than what was too few for such a load in the last hour, if one more helped."""
+    few, load = situation.memory.too_few, situation.estimate.rate
+    if few is None or load is None or situation.memory.futile:
         return None
-    if situation.has_proven_model:
-        is_asked = bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
-        return situation.current + 1 if is_asked else None
-    is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
-    return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
+    is_alike = situation.now - few.at < REMEMBERED_SECONDS and load >= ALIKE * few.load
+    return few.replicas + 1 if is_alike else None
+
+
+def note_too_few(situation: Situation, desired: int) -> TooFew | None:
+    """Return what was too few last, with this decision: the count with which requests were late."""
+    load = situation.estimate.rate
+    if not _overrules(situation) or desired <= situation.current or load is None:
+        return situation.memory.too_few
+    return TooFew(situation.current, load, situation.now)
 
 
 def _is_queue_growing(situation: Situation) -> bool:
@@ -47,7 +81,8 @@ def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
     are where some of those asked for do not serve, or no more may be asked for.
     """
     correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
-    is_overruled = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
+    is_close = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
+    is_overruled = is_close and _overrules(situation)
     is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
     needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
     if needed and is_whole and situation.has_proven_model:

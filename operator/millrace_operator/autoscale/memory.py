@@ -28,6 +28,16 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class TooFew:
+    """A count with which an objective was missed for so long that feedback added a replica."""
+
+    replicas: int
+    load: float
+    """Requests a second then."""
+    at: float
+
+
+@dataclass(frozen=True)
 class Memory:
     """The autoscaler's state for one service. How many replicas there are to be is not in it: status says."""
 
@@ -76,6 +86,8 @@ class Memory:
     """Seconds from creation until Ready of the pods that started last, as first seen."""
     feedback_burn: float | None = None
     """How fast budgets were spent when feedback last added a replica."""
+    too_few: TooFew | None = None
+    """The last count that feedback raised."""
     futile: int = 0
     """How many of its last steps changed nothing of that."""
     unplaced: frozenset[str] = frozenset()

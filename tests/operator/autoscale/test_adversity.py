@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -140,6 +141,31 @@ def test_a_step_of_feedback_that_helped_is_not_the_last() -> None:
         HOUR / 2,
     )
     assert max(counts) == 8
+
+
+def test_what_was_too_few_is_not_tried_again_and_again() -> None:
+    """The model asks for two, and seven do: the count falls once an hour, and not each nine minutes."""
+
+    def look(rate: float) -> Callable[[float, int], Signals]:
+        return lambda _, count: see(count, rate, running=5.0, latencies=measure(0.85 if count < 7 else 0.99))
+
+    counts, decision, memory = play(look(9.0), 9, 3 * HOUR)
+    falls = sum(later < sooner for sooner, later in pairwise(counts[600:]))
+    assert falls <= 3
+    assert decision.desired == 7
+    counts, _, _ = play(look(6.0), 7, HOUR / 2, memory=memory, begin=3 * HOUR)
+    assert min(counts) == 6  # with less load it is tried at once
+
+
+def test_what_was_too_few_teaches_no_correction_while_it_is_remembered() -> None:
+    """The model asks for one less than is needed."""
+
+    def look(_: float, count: int) -> Signals:
+        return see(count, 9.0, running=5.0, latencies=measure(0.85 if count < 4 else 0.99))
+
+    counts, _, memory = play(look, 3, HOUR)
+    assert max(counts) == counts[-1] == 4
+    assert memory.correction < 1.5
 
 
 @pytest.mark.parametrize("every", [170, 110, 58])
