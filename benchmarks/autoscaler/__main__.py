@@ -32,6 +32,7 @@ from benchmarks.autoscaler.report import (
     render_variations,
     summarise,
 )
+from benchmarks.autoscaler.reuse import Earlier, ReuseError, read_earlier
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
 from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Contestant
@@ -57,6 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where Azure's traces are, for W2 and W3")
     parser.add_argument("--only", metavar="W1,W4", help="these workloads alone")
     parser.add_argument("--short", action="store_true", help="ten minutes of each, and two values a knob")
+    parser.add_argument(
+        "--reuse", type=Path, metavar="FILE", help="others' results of this run: only ours is run again"
+    )
     add_output(parser)
     return parser
 
@@ -70,11 +74,17 @@ def main(argv: list[str]) -> int:
     names = pick_names(parser, arguments.only, arguments.data)
     bench = Bench(arguments.data, arguments.short)
     values = {policy: _thin(peer, is_short=arguments.short) for policy, peer in PEERS.items()}
-    outcome, tuning = compare(bench, names, values, arguments.jobs)
+    try:
+        earlier = read_earlier(arguments.reuse) if arguments.reuse else None
+    except ReuseError as error:
+        parser.error(f"--reuse: {error}")
+    outcome, tuning = compare(bench, names, values, arguments.jobs, earlier)
     figures = summarise(outcome)
     print("\n".join([*render_sweeps(tuning), "", *render(outcome), "", *render_variations(outcome), ""]))
     print("\n".join(f"{name:32} {value}" for name, value in figures.items()))
     origin = {"date": read_date(), "commit": read_commit(), "machine": describe_machine()}
+    if earlier is not None:
+        origin["others_commit"] = earlier.commit
     publish(
         {"benchmark": "autoscaler", **origin, "short": arguments.short, "workloads": names}
         | figures
@@ -112,21 +122,37 @@ def _thin(peer: Contestant, *, is_short: bool) -> tuple[float, ...]:
 
 
 def compare(
-    bench: Bench, names: Sequence[str], values: Mapping[str, Sequence[float]], num_processes: int
+    bench: Bench,
+    names: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+    num_processes: int,
+    earlier: Earlier | None = None,
 ) -> Comparison:
-    """Tune each peer, then run all."""
+    """Tune each peer, then run all but what is known from an earlier run."""
     judged = [name for name in names if name in JUDGED]
-    tuning = run_all(bench, list_tuning(values, names), num_processes, "tuning")
-    for _ in range(0 if bench.is_short else REFINEMENTS):
-        tuning |= run_all(bench, list_refining(tuning, judged), num_processes, "refining")
+    tuning = earlier.tuning if earlier else tune(bench, names, values, num_processes)
 
     def choose(policy: str, on: Sequence[str]) -> Knob:
         return choose_knob(list_tried(tuning, policy, on))
 
     knobs = {policy: choose(policy, judged) for policy in values}
     tuned = {(policy, name): choose(policy, [name]) for policy in values for name in judged}
-    results = run_all(bench, list_reports(names, knobs, tuned), num_processes, "comparing")
+    known, wanted = earlier.results if earlier else {}, list_reports(names, knobs, tuned)
+    missing = [job for job in wanted if job not in known]
+    results = {job: known[job] for job in wanted if job in known}
+    results |= run_all(bench, missing, num_processes, "comparing")
     return Comparison(Outcome(tuple(names), results, knobs, tuned), tuning)
+
+
+def tune(
+    bench: Bench, names: Sequence[str], values: Mapping[str, Sequence[float]], num_processes: int
+) -> dict[Job, Result]:
+    """Try each peer's values, and then more between the best ones."""
+    judged = [name for name in names if name in JUDGED]
+    tuning = run_all(bench, list_tuning(values, names), num_processes, "tuning")
+    for _ in range(0 if bench.is_short else REFINEMENTS):
+        tuning |= run_all(bench, list_refining(tuning, judged), num_processes, "refining")
+    return tuning
 
 
 def list_refining(tuning: Mapping[Job, Result], judged: Sequence[str]) -> list[Job]:

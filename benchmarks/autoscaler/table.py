@@ -12,7 +12,11 @@ def render_prose(run: Run) -> str:
     """Say when and on what it was run, and which workloads are in it."""
     names = run["workloads"]
     told = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return f"Run on {run['date']} at commit {run['commit']}, on {told}."
+    others = run.get("others_commit")
+    beside = (
+        f"; the others at {others}, and nothing of them or of the simulator has changed" if others else ""
+    )
+    return f"Run on {run['date']} at commit {run['commit']}, on {told}{beside}."
 
 
 def render_table_rows(run: Run) -> list[str]:
