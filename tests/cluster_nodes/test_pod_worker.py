@@ -248,3 +248,26 @@ async def test_a_port_that_a_probe_or_hook_names_wrongly_is_said_and_outlived(be
     worker.update({**worker.pod, "metadata": metadata})
     await bench.until(lambda: bench.api.deleted)
     assert "FailedPreStopHook" in bench.reasons()
+
+
+async def test_a_cancellation_that_is_lost_is_not_the_last(bench: Any) -> None:
+    """As when what is awaited ends at the same moment."""
+    worker = bench.start()
+    await bench.wait(worker, is_ready)
+    lost = []
+
+    async def lose_one() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if lost:
+                    raise
+                lost.append(1)
+
+    worker._writing.cancel()
+    worker._writing = asyncio.create_task(lose_one())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await worker.kill()
+    assert lost

@@ -24,6 +24,7 @@ from millrace_kubernetes.errors import ApiError
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
 _DEFAULT_GRACE_SECONDS = 30
+_CANCEL_AGAIN_SECONDS = 1.0
 
 
 class PodWorker:
@@ -89,8 +90,12 @@ class PodWorker:
     async def kill(self) -> None:
         """End all of its processes now, silently: the node ends or the pod is gone."""
         tasks = [task for task in (self._life, self._writing, self._ending) if task is not None]
-        for task in tasks:
-            task.cancel()
+        pending = set(tasks)
+        while pending:
+            for task in pending:
+                task.cancel()
+            # A cancellation can be lost to what ends at the same moment: a crash loop once went on for ever.
+            _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._kill_containers()
 
