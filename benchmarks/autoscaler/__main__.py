@@ -170,6 +170,7 @@ def describe_peers(outcome: Outcome) -> dict[str, Any]:
     """Return each peer's one knob, and what it gave on the requests that are reported."""
     return {
         policy: {
+            "name": PEERS[policy].knob,
             "knob": knob.value,
             "reaches_the_bar": knob.is_good,
             "attainment": round(attain(outcome.all_of(policy)), 4),

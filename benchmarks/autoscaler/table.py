@@ -29,7 +29,7 @@ def render_table_rows(run: Run) -> list[str]:
 
 def _render_row(run: Run, policy: str) -> str:
     peer = run["peers"].get(policy)
-    knob, told = (peer["knob"], f"{PEERS[policy].knob} {peer['knob']:g}") if peer else (0.0, "")
+    knob, told = (peer["knob"], f"{peer['name']} {peer['knob']:g}") if peer else (0.0, "")
     if peer and not peer["reaches_the_bar"]:
         told += " (none tried keeps 99 %)"
     cells = [_render_cell(_find(run, policy, knob, name)) for name in run["workloads"]]
