@@ -216,8 +216,9 @@ def _follow_revision(memory: Memory, fleet: Fleet) -> Memory:
     model = memory.model
     if memory.revision is not None:
         model = LatencyModel() if model.is_untaught else model.distrust()
-    calibration = memory.calibration if memory.revision is None else Calibration()
-    return replace(memory, revision=revision, model=model, calibration=calibration)
+        # What was too few, or kept, was so of other replicas.
+        memory = replace(memory, calibration=Calibration(), too_few=None, kept={})
+    return replace(memory, revision=revision, model=model)
 
 
 def _average(known: float | None, seen: float | None, new: float) -> float | None:

@@ -11,7 +11,7 @@ from millrace_operator.autoscale.decide import KEPT_SECONDS, decide
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.forecast import ForecastError, Outlook
 from millrace_operator.autoscale.latency_model import LatencyModel
-from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.memory import Memory, TooFew
 from millrace_operator.autoscale.observation import (
     Bracket,
     Fleet,
@@ -155,6 +155,16 @@ def test_what_was_too_few_is_not_tried_again_and_again() -> None:
     assert decision.desired == 7
     counts, _, _ = play(look(6.0), 7, HOUR / 2, memory=memory, begin=3 * HOUR)
     assert min(counts) == 6  # with less load it is tried at once
+
+
+def test_what_was_too_few_or_kept_says_nothing_of_another_revision() -> None:
+    few = TooFew(6, 9.0, 0.0)
+    memory = remembered(revision="zero", too_few=few, kept={TTFT: 0.0})
+    decision, after = decide(POLICY, see(7, 9.0), memory, 10.0)
+    assert (after.too_few, after.kept) == (None, {})
+    assert "feedback" not in decision.candidates
+    decision, after = decide(POLICY, see(7, 9.0), replace(memory, revision="one"), 10.0)
+    assert (after.too_few, decision.candidates["feedback"]) == (few, 7)
 
 
 def test_what_was_too_few_teaches_no_correction_while_it_is_remembered() -> None:
