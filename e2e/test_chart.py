@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from millrace_operator.autoscale_loop.settings import PrometheusSettings
-from millrace_operator.command import DEFAULT_URL, _read_prometheus, build_parser
+from millrace_operator.autoscale_loop.settings import PrometheusSettings, read_prometheus
+from millrace_operator.command import DEFAULT_URL, build_parser
 
 
 def render(programs: Mapping[str, Path], values: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -22,6 +22,12 @@ def render(programs: Mapping[str, Path], values: Mapping[str, str]) -> subproces
     ]
     words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/operator.yaml"]
     return subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+
+
+def read_flags(words: list[str]) -> PrometheusSettings:
+    """How the operator would ask Prometheus with these arguments."""
+    arguments = build_parser().parse_args(words)
+    return read_prometheus(arguments.prometheus_url, arguments)
 
 
 def render_operator(
@@ -53,7 +59,7 @@ def test_the_chart_gives_the_operator_its_credentials_as_files_that_are_mounted(
         "clientCertificateSecret": "own",
     }
     arguments, mounted = render_operator(programs, values)
-    settings = _read_prometheus(build_parser().parse_args(arguments[1:]))
+    settings = read_flags(arguments[1:])
     assert (settings.matchers, settings.tenant) == (values["matchers"], values["tenant"])
     files = {name: path for name, path in vars(settings).items() if isinstance(path, Path)}
     assert set(files) == {
@@ -78,7 +84,7 @@ def test_a_token_is_a_secrets_or_that_of_the_service_account(
 ) -> None:
     url = {"url": "https://prometheus.example:9091", "insecureSkipVerify": "true"}
     arguments, mounted = render_operator(programs, {**url, **values})
-    settings = _read_prometheus(build_parser().parse_args(arguments[1:]))
+    settings = read_flags(arguments[1:])
     assert (str(settings.token_file), settings.is_insecure) == (token, True)
     if "tokenSecret" in values:
         assert mounted[str(Path(token).parent)]["secret"]["secretName"] == "own"
@@ -91,6 +97,6 @@ def test_two_kinds_of_credentials_are_refused(programs: Mapping[str, Path]) -> N
 
 def test_without_credentials_the_chart_mounts_none(programs: Mapping[str, Path]) -> None:
     arguments, mounted = render_operator(programs, {})
-    settings = _read_prometheus(build_parser().parse_args(arguments[1:]))
+    settings = read_flags(arguments[1:])
     assert settings == PrometheusSettings(DEFAULT_URL)
     assert set(mounted) == {"/tmp"}

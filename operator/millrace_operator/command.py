@@ -16,8 +16,8 @@ from millrace_operator.application import OperatorSettings, run_operator
 from millrace_operator.autoscale_loop.settings import (
     TENANT_HEADER,
     AccessError,
-    PrometheusSettings,
     ScalingSettings,
+    read_prometheus,
 )
 from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -188,30 +188,15 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
             prices=Prices(arguments.currency, dict(arguments.resource_hour)),
         ),
         scaling=ScalingSettings(
-            _read_prometheus(arguments), arguments.tick_seconds, arguments.scale_down_window_seconds
+            read_prometheus(arguments.prometheus_url, arguments),
+            arguments.tick_seconds,
+            arguments.scale_down_window_seconds,
         ),
         namespace=arguments.namespace,
         identity=arguments.identity,
         bind_address=read_bind_address(os.environ),
         port=arguments.port,
         workers=arguments.workers,
-    )
-
-
-def _read_prometheus(arguments: argparse.Namespace) -> PrometheusSettings:
-    """Return how to ask Prometheus. Raises AccessError for settings that contradict each other."""
-    return PrometheusSettings(
-        url=arguments.prometheus_url,
-        matchers=arguments.prometheus_matchers,
-        tenant=arguments.prometheus_tenant,
-        token_file=arguments.prometheus_token_file,
-        username_file=arguments.prometheus_username_file,
-        password_file=arguments.prometheus_password_file,
-        headers_file=arguments.prometheus_headers_file,
-        ca_file=arguments.prometheus_ca_file,
-        certificate_file=arguments.prometheus_certificate_file,
-        key_file=arguments.prometheus_key_file,
-        is_insecure=arguments.prometheus_insecure,
     )
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 from millrace_kubectl.errors import PluginError, ServerError, UsageError
 from millrace_operator.autoscale.reading import SignalError, check_whole
 from millrace_operator.autoscale_loop.access import Access
-from millrace_operator.autoscale_loop.settings import AccessError, PrometheusSettings
+from millrace_operator.autoscale_loop.settings import AccessError, read_prometheus
 
 TIMEOUT_SECONDS = 30.0
 CREDENTIALS = {
@@ -111,19 +111,7 @@ def read_asking(arguments: argparse.Namespace) -> Asking:
             f"{OWN_FLAG} {arguments.from_prometheus}: write an address such as http://127.0.0.1:9090"
         )
     try:
-        settings = PrometheusSettings(
-            url=arguments.from_prometheus,
-            matchers=arguments.prometheus_matchers or "",
-            tenant=arguments.prometheus_tenant or "",
-            token_file=arguments.prometheus_token_file,
-            username_file=arguments.prometheus_username_file,
-            password_file=arguments.prometheus_password_file,
-            headers_file=arguments.prometheus_headers_file,
-            ca_file=arguments.prometheus_ca_file,
-            certificate_file=arguments.prometheus_certificate_file,
-            key_file=arguments.prometheus_key_file,
-            is_insecure=arguments.prometheus_insecure or False,
-        )
+        settings = read_prometheus(arguments.from_prometheus, arguments)
     except AccessError as error:
         raise UsageError(_rename(error)) from error
     return Asking(Access(settings))

@@ -61,8 +61,12 @@ def _add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of --from-prometheus, as the operator has them")
     for name, text in PROMETHEUS_FILES.items():
         group.add_argument(f"--prometheus-{name}-file", type=Path, metavar="FILE", help=text)
-    group.add_argument("--prometheus-matchers", metavar="MATCHERS", help='more labels, such as cluster="eu"')
-    group.add_argument("--prometheus-tenant", metavar="NAME", help="whose series to read: X-Scope-OrgID")
+    group.add_argument(
+        "--prometheus-matchers", default="", metavar="MATCHERS", help='more labels, such as cluster="eu"'
+    )
+    group.add_argument(
+        "--prometheus-tenant", default="", metavar="NAME", help="whose series to read: X-Scope-OrgID"
+    )
     group.add_argument("--prometheus-insecure", action="store_true", help="trust any certificate")
 
 

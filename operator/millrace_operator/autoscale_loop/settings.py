@@ -1,5 +1,6 @@
 """The scaling loop's settings, from the command line."""
 
+import argparse
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,6 +84,23 @@ class PrometheusSettings:
         has_tls = self.is_insecure or self.ca_file or self.certificate_file
         if has_tls and url.scheme == "http":
             yield "--prometheus-url begins with http://; write https:// where certificates are to be used"
+
+
+def read_prometheus(url: str, flags: argparse.Namespace) -> PrometheusSettings:
+    """Return how to ask Prometheus, by its flags. Raises AccessError where they contradict each other."""
+    return PrometheusSettings(
+        url=url,
+        matchers=flags.prometheus_matchers,
+        tenant=flags.prometheus_tenant,
+        token_file=flags.prometheus_token_file,
+        username_file=flags.prometheus_username_file,
+        password_file=flags.prometheus_password_file,
+        headers_file=flags.prometheus_headers_file,
+        ca_file=flags.prometheus_ca_file,
+        certificate_file=flags.prometheus_certificate_file,
+        key_file=flags.prometheus_key_file,
+        is_insecure=flags.prometheus_insecure,
+    )
 
 
 @dataclass(frozen=True)
