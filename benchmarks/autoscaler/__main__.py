@@ -20,7 +20,8 @@ from benchmarks.autoscaler.choice import (
     list_tried,
     list_tuning,
 )
-from benchmarks.autoscaler.jobs import Bench, Job, Result, run_all
+from benchmarks.autoscaler.jobs import Bench, Job, Result
+from benchmarks.autoscaler.kept import Kept, KeptError
 from benchmarks.autoscaler.refine import propose
 from benchmarks.autoscaler.report import (
     Outcome,
@@ -33,6 +34,7 @@ from benchmarks.autoscaler.report import (
     summarise,
 )
 from benchmarks.autoscaler.reuse import Earlier, ReuseError, read_earlier
+from benchmarks.autoscaler.runner import Runner
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
 from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Contestant
@@ -61,6 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reuse", type=Path, metavar="FILE", help="others' results of this run: only ours is run again"
     )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write each result there, and go on from what is there"
+    )
     add_output(parser)
     return parser
 
@@ -76,9 +81,12 @@ def main(argv: list[str]) -> int:
     values = {policy: _thin(peer, is_short=arguments.short) for policy, peer in PEERS.items()}
     try:
         earlier = read_earlier(arguments.reuse) if arguments.reuse else None
+        kept = open_kept(arguments.keep, is_short=arguments.short) if arguments.keep else None
     except ReuseError as error:
         parser.error(f"--reuse: {error}")
-    outcome, tuning = compare(bench, names, values, arguments.jobs, earlier)
+    except (KeptError, OSError) as error:
+        parser.error(f"--keep: {error}")
+    outcome, tuning = compare(Runner(bench, arguments.jobs, kept), names, values, earlier)
     figures = summarise(outcome)
     print("\n".join([*render_sweeps(tuning), "", *render(outcome), "", *render_variations(outcome), ""]))
     print("\n".join(f"{name:32} {value}" for name, value in figures.items()))
@@ -116,21 +124,25 @@ def pick_names(parser: argparse.ArgumentParser, only: str | None, data: Path | N
     return names
 
 
+def open_kept(path: Path, *, is_short: bool) -> Kept:
+    """Return the results of this commit that a file has. Raises KeptError where they are of another."""
+    return Kept(path, read_commit() + (", short" if is_short else ""))
+
+
 def _thin(peer: Contestant, *, is_short: bool) -> tuple[float, ...]:
     """Return the values to try; of a short run the cautious end and the middle."""
     return (peer.values[0], peer.values[len(peer.values) // 2]) if is_short else peer.values
 
 
 def compare(
-    bench: Bench,
+    runner: Runner,
     names: Sequence[str],
     values: Mapping[str, Sequence[float]],
-    num_processes: int,
     earlier: Earlier | None = None,
 ) -> Comparison:
     """Tune each peer, then run all but what is known from an earlier run."""
     judged = [name for name in names if name in JUDGED]
-    tuning = earlier.tuning if earlier else tune(bench, names, values, num_processes)
+    tuning = earlier.tuning if earlier else tune(runner, names, values)
 
     def choose(policy: str, on: Sequence[str]) -> Knob:
         return choose_knob(list_tried(tuning, policy, on))
@@ -140,18 +152,16 @@ def compare(
     known, wanted = earlier.results if earlier else {}, list_reports(names, knobs, tuned)
     missing = [job for job in wanted if job not in known]
     results = {job: known[job] for job in wanted if job in known}
-    results |= run_all(bench, missing, num_processes, "comparing")
+    results |= runner.run(missing, "comparing")
     return Comparison(Outcome(tuple(names), results, knobs, tuned), tuning)
 
 
-def tune(
-    bench: Bench, names: Sequence[str], values: Mapping[str, Sequence[float]], num_processes: int
-) -> dict[Job, Result]:
+def tune(runner: Runner, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> dict[Job, Result]:
     """Try each peer's values, and then more between the best ones."""
     judged = [name for name in names if name in JUDGED]
-    tuning = run_all(bench, list_tuning(values, names), num_processes, "tuning")
-    for _ in range(0 if bench.is_short else REFINEMENTS):
-        tuning |= run_all(bench, list_refining(tuning, judged), num_processes, "refining")
+    tuning = runner.run(list_tuning(values, names), "tuning")
+    for _ in range(0 if runner.bench.is_short else REFINEMENTS):
+        tuning |= runner.run(list_refining(tuning, judged), "refining")
     return tuning
 
 

@@ -1,8 +1,5 @@
-"""One simulation: what it is made of, what comes out, and many of them on several CPUs."""
+"""One simulation: what it is made of, and what comes out."""
 
-import sys
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -120,26 +117,3 @@ def _measure(workload: Workload, run: Run) -> Result:
         ),
         run.seconds,
     )
-
-
-def run_all(bench: Bench, jobs: Iterable[Job], num_processes: int, title: str) -> dict[Job, Result]:
-    """Run jobs on several CPUs, and say on standard error how far it is. Long ones come first."""
-    wanted = sorted(set(jobs), key=lambda job: (-_weigh(job), repr(job)))
-    results: dict[Job, Result] = {}
-    with ProcessPoolExecutor(num_processes) as pool:
-        futures = {pool.submit(bench.run, job): job for job in wanted}
-        for future in as_completed(futures):
-            job, result = futures[future], future.result()
-            results[job] = result
-            print(
-                f"{title} {len(results)}/{len(wanted)}: {job.workload} {job.policy} {job.knob:g}"
-                f" -> {result.attainment:.4f} in time with {result.average_replicas:.2f} replicas",
-                file=sys.stderr,
-                flush=True,
-            )
-    return results
-
-
-def _weigh(job: Job) -> float:
-    order = ("W1", "W3", "W2", "W4", "W5", "W6").index(job.workload)
-    return order + 10 * (job.policy == CLAIRVOYANT) + (job.policy == OURS)

@@ -2,8 +2,8 @@
 
 import json
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from benchmarks.autoscaler import __main__ as autoscaler
 from benchmarks.autoscaler import reuse
 from benchmarks.autoscaler.jobs import Bench, Job, Result
 from benchmarks.autoscaler.reuse import ReuseError, read_earlier
+from benchmarks.autoscaler.runner import Runner
 from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, STATIC
 
 VALUES = {STATIC: (3.0, 4.0)}
@@ -19,9 +20,9 @@ VALUES = {STATIC: (3.0, 4.0)}
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A whole run of ours and a fixed count, as if it were no short one."""
-    bench = Bench(None, is_short=True)
+    runner = Runner(Bench(None, is_short=True), 1)
     monkeypatch.setattr(autoscaler, "PEERS", {STATIC: autoscaler.PEERS[STATIC]})
-    outcome, tuning = autoscaler.compare(bench, ["W1"], VALUES, 1)
+    outcome, tuning = autoscaler.compare(runner, ["W1"], VALUES)
     path = tmp_path / "run.json"
     run = {
         "commit": read_head(),
@@ -44,14 +45,13 @@ def test_only_ours_is_run_again_and_all_else_is_as_it_was(
 ) -> None:
     monkeypatch.setattr(reuse, "SOURCES", ("README.md",))
     earlier, ran = read_earlier(written), set[Job]()
-    run_all = autoscaler.run_all
 
-    def watch(bench: Bench, jobs: list[Job], *other: Any) -> dict[Job, Result]:
-        ran.update(jobs)
-        return run_all(bench, jobs, *other)
+    class Watched(Runner):
+        def run(self, jobs: Iterable[Job], title: str) -> dict[Job, Result]:
+            ran.update(jobs)
+            return super().run(jobs, title)
 
-    monkeypatch.setattr(autoscaler, "run_all", watch)
-    outcome, _ = autoscaler.compare(Bench(None, is_short=True), ["W1"], VALUES, 1, earlier)
+    outcome, _ = autoscaler.compare(Watched(Bench(None, is_short=True), 1), ["W1"], VALUES, earlier)
     assert {job.policy for job in ran} == {OURS}
     runs = {json.dumps(one, sort_keys=True) for one in autoscaler.describe_runs(outcome)}
     assert runs == {json.dumps(one, sort_keys=True) for one in json.loads(written.read_text())["runs"]}
