@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from subprocess import run
 from typing import Any
 
 from e2e.cluster.product import NAMESPACE
+from e2e.plugin import explain
 from e2e.service import Service, is_absent
 from e2e.test_failover import find_leader
 from e2e.traffic import Load, Phase
@@ -35,15 +33,6 @@ def light_load(service: Service) -> Iterator[None]:
         yield
     finally:
         thread.join()
-
-
-def explain(service: Service, *flags: str) -> str:
-    command = [sys.executable, "-c", "from millrace_kubectl.command import main; main()", "explain"]
-    path = f"{service.cluster.layout.programs}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path}
-    flags = ("-n", service.namespace, f"--kubeconfig={service.cluster.kubeconfig}", *flags)
-    done = run([*command, service.name, *flags], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 def read_reason(service: Service) -> str:

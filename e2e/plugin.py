@@ -1,0 +1,18 @@
+"""`kubectl millrace` as a test's user runs it."""
+
+import os
+import sys
+from subprocess import run
+
+from e2e.service import Service
+
+PROGRAM = (sys.executable, "-c", "from millrace_kubectl.command import main; main()")
+
+
+def explain(service: Service, *flags: str) -> str:
+    """Return what `kubectl millrace explain` prints of a service."""
+    path = f"{service.cluster.layout.programs}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    flags = ("-n", service.namespace, f"--kubeconfig={service.cluster.kubeconfig}", *flags)
+    command = [*PROGRAM, "explain", service.name, *flags]
+    return run(command, env=environment, capture_output=True, text=True, check=True).stdout

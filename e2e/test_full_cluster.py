@@ -1,0 +1,64 @@
+"""Two services want the same GPUs: the scheduler's priorities say which one has them, and the other tells so."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.plugin import explain
+from e2e.service import Service
+
+GPU_NODE = 8
+"""GPUs of the one node that has any."""
+NIGHTLY, URGENT = "millrace-test-nightly", "millrace-test-urgent"
+
+
+@pytest.fixture
+def priorities(cluster: LocalCluster) -> Iterator[None]:
+    """Two PriorityClasses of a platform team."""
+    for name, value in ((NIGHTLY, "-10"), (URGENT, "1000")):
+        cluster.kubectl("create", "priorityclass", name, f"--value={value}")
+    yield
+    for name in (NIGHTLY, URGENT):
+        cluster.kubectl("delete", "priorityclass", name)
+
+
+def build(product: LocalCluster, namespace: str, name: str, priority: str, replicas: int) -> Service:
+    """Return a service whose replicas take half of the GPUs each."""
+    service = Service(product, namespace, name)
+    service.spec["resources"]["limits"]["nvidia.com/gpu"] = str(GPU_NODE // 2)
+    service.spec["pod"] = {"priorityClassName": priority}
+    service.spec["scaling"] |= {"minReplicas": replicas, "maxReplicas": replicas}
+    return service
+
+
+def count_serving(service: Service) -> int:
+    conditions = [pod["status"].get("conditions", []) for pod in service.pods()]
+    return sum(any(c["type"] == "Ready" and c["status"] == "True" for c in own) for own in conditions)
+
+
+def test_the_service_of_lower_priority_gives_way_says_so_and_comes_back(
+    product: LocalCluster, namespace: str, priorities: None
+) -> None:
+    nightly = build(product, namespace, "nightly", NIGHTLY, 2)
+    urgent = build(product, namespace, "urgent", URGENT, 1)
+    try:
+        nightly.apply()
+        nightly.wait_ready()
+        assert count_serving(nightly) == 2
+        urgent.apply()
+        urgent.wait_ready()
+        nightly.wait_for("without room", lambda: "Pending" in explain(nightly), 90)
+        told = explain(nightly)
+        assert "WANT 2 HAVE 1  +1 Pending: no node has 4 nvidia.com/gpu free" in told
+        assert "DO free 4 nvidia.com/gpu on a node, or add one" in told
+        assert count_serving(nightly) == 1
+        assert nightly.status()["scaling"]["desiredReplicas"] == 2
+        assert len(nightly.pods()) == 2
+
+        urgent.delete()
+        nightly.wait_for("back", lambda: count_serving(nightly) == 2, 90)
+        nightly.wait_for("told", lambda: "HAVE 2" in explain(nightly), 90)
+    finally:
+        urgent.delete()
+        nightly.delete()
