@@ -1,4 +1,4 @@
-"""Two services want the same GPUs: the scheduler's priorities say which one has them, and the other tells so."""
+"""Two services want the same GPUs: PriorityClasses say which one has them, and the other one tells so."""
 
 from collections.abc import Iterator
 
@@ -37,8 +37,9 @@ def count_serving(service: Service) -> int:
     return sum(any(c["type"] == "Ready" and c["status"] == "True" for c in own) for own in conditions)
 
 
+@pytest.mark.usefixtures("priorities")
 def test_the_service_of_lower_priority_gives_way_says_so_and_comes_back(
-    product: LocalCluster, namespace: str, priorities: None
+    product: LocalCluster, namespace: str
 ) -> None:
     nightly = build(product, namespace, "nightly", NIGHTLY, 2)
     urgent = build(product, namespace, "urgent", URGENT, 1)
