@@ -99,10 +99,14 @@ class Service:
         return f"revision-{self._num_rollouts}"
 
     def start(self, count: int) -> None:
-        """Have so many pods, ready at once and warm. Raises ValueError where the cluster is too small."""
+        """Have so many pods, ready and warm: they began a cold start ago.
+
+        Raises ValueError where the cluster is too small.
+        """
         self.desired = count
         for _ in range(count):
             pod = self._create(is_warm=True)
+            pod.created_at -= self._draw_cold_start(pod)
             pod.node, pod.ready_at = self._nodes.place(self._agenda.now, is_ready=True), self._agenda.now
             if pod.node is None:
                 raise ValueError(f"{count} replicas are more than the cluster's capacity: write fewer")
@@ -234,10 +238,13 @@ class Service:
                 continue
             if (node := self._nodes.place(self._agenda.now)) is None:
                 return
-            pod.node, spread = node, pod.hardware.cold_start_spread
-            varied = math.exp(self._rng.gauss(-spread * spread / 2, spread))
+            pod.node = node
             wait = max(node.ready_at - self._agenda.now, 0.0)
-            self._await_ready(pod, wait + pod.hardware.cold_start_seconds * varied)
+            self._await_ready(pod, wait + self._draw_cold_start(pod))
+
+    def _draw_cold_start(self, pod: Pod) -> float:
+        spread = pod.hardware.cold_start_spread
+        return pod.hardware.cold_start_seconds * math.exp(self._rng.gauss(-spread * spread / 2, spread))
 
     def _await_ready(self, pod: Pod, seconds: float) -> None:
         def become_ready() -> None:

@@ -55,6 +55,12 @@ def test_a_steady_load_is_seen_as_it_is(interval: float) -> None:
     assert output.seconds < 0.05
 
 
+def test_replicas_that_were_there_before_have_had_a_cold_start_too() -> None:
+    starts = World(Scraping(5.0)).see(60).fleet.cold_starts
+    assert len(set(starts.values())) == 2
+    assert all(0.5 * EXACT.cold_start_seconds < one < 2 * EXACT.cold_start_seconds for one in starts.values())
+
+
 def test_whole_requests_queues_and_lengths_are_seen_where_they_are_asked_for() -> None:
     world = World(Scraping(5.0))
     signals = world.see(300, (WHOLE, QUEUE))
