@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millrace_operator.autoscale.capacity import Demand
 from millrace_operator.autoscale.dispersion import follow, measure_surprise
-from millrace_operator.autoscale.trend import RatePoint, add_point, extrapolate
+from millrace_operator.autoscale.trend import WINDOWS_KEPT, RatePoint, add_point, extrapolate
 from millrace_operator.autoscale.windows import Windows
 
 ERROR_STEP = 0.05
@@ -113,6 +113,8 @@ class Outlook:
     busy_load: float = 0.0
     """The load of the busier hours of the last day."""
     seen_at: float | None = None
+    seen_since: float = -math.inf
+    """Since when there was no gap in which windows emptied."""
     windows: Windows = field(default_factory=Windows)
     """Over which rates were counted."""
     points: tuple[RatePoint, ...] = ()
@@ -152,6 +154,7 @@ class Outlook:
         rate = arrivals.known
         if rate is None:
             return self
+        is_gap = self.seen_at is None or now - self.seen_at > windows.recent
         passed = 0.0 if self.seen_at is None else min(now - self.seen_at, windows.rate)
         points = self._add_point(now, arrivals, windows)
         load = _approach(self.load, rate, passed, stay_seconds)
@@ -164,6 +167,7 @@ class Outlook:
             average=self._follow(rate, passed, windows.rate),
             stay_seconds=stay_seconds,
             seen_at=now,
+            seen_since=now if is_gap else self.seen_since,
             windows=windows,
             points=points,
             dispersion=follow(self.dispersion, surprise, passed),
@@ -205,8 +209,17 @@ class Outlook:
                 chance = math.sqrt(self.dispersion * max(level, LEAST_RATE) / seconds)
                 level = max(level, seen - deviations * chance)
         coming = extrapolate(self.points, level, horizon_seconds, windows.recent, self.dispersion)
+        coming = min(coming, max(level, self._find_most(arrivals)))
         left = math.exp(-horizon_seconds / self.stay_seconds) if self.stay_seconds > 0 else 0.0
         return coming + left * ((self.load or 0.0) - coming)
+
+    def _find_most(self, arrivals: Arrivals) -> float:
+        """Return the rate to which empty windows lead: while they fill, rates rise by themselves."""
+        seconds = math.inf if self.seen_at is None else self.seen_at - self.seen_since
+        if not 0 < seconds < (1 + WINDOWS_KEPT) * self.windows.recent:
+            return math.inf
+        seen = ((arrivals.rate, self.windows.rate), (arrivals.recent, self.windows.recent))
+        return max(rate * max(window / seconds, 1.0) for rate, window in seen if rate is not None)
 
 
 def _approach(known: float | None, seen: float | None, passed: float, seconds: float) -> float:

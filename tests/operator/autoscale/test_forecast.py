@@ -103,6 +103,21 @@ def test_forecasts_that_came_due_while_nothing_was_seen_are_not_judged_by_what_c
     assert len(back.error.pending) == 1
 
 
+@pytest.mark.parametrize("gap", [0.0, 600.0])
+def test_windows_that_fill_are_no_load_that_rises(gap: float) -> None:
+    """Prometheus begins, or comes back: its rates count the time in which it saw nothing."""
+    outlook, began = Outlook(), 0.0
+    if gap:
+        outlook = look(outlook, 0.0, 50.0)
+        began = gap
+    expected = []
+    for tick in range(60):
+        seen = tick * TICK
+        outlook = look(outlook, began + seen, min(seen / 60, 1) * 50.0, min(seen / 20, 1) * 50.0)
+        expected.append(outlook.expected)
+    assert max(expected) <= 55.0
+
+
 def test_nothing_seen_is_nothing_known() -> None:
     assert Outlook().forecast is None
     unknown = Outlook().see(0.0, Arrivals(None, None), DEFAULT_WINDOWS, 0.0, 100.0, percentile=98)
