@@ -9,7 +9,7 @@ from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import NOT_JUDGED
 from millrace_operator.resources.conditions import find_condition, parse_time
-from millrace_operator.resources.evidence_limits import MIN_LATENCY_SAMPLES, SPENT_SECONDS
+from millrace_operator.resources.evidence_limits import FUTILE_STEPS, MIN_LATENCY_SAMPLES, SPENT_SECONDS
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
 
@@ -103,7 +103,13 @@ class Facts:
     def is_old(self) -> bool:
         """Whether nobody has written figures for longer than an operator would wait."""
         at = parse_time(self.evidence.get("observedAt"))
-        return at is not None and self.now - at > OLD_SECONDS
+        return not self.is_refused and at is not None and self.now - at > OLD_SECONDS
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the operator can't read the spec, so that it writes no figures."""
+        degraded = self.condition("Degraded")
+        return (degraded.get("status"), degraded.get("reason")) == ("True", "SettingsInvalid")
 
     @property
     def is_pin_taken_up(self) -> bool:
@@ -163,7 +169,13 @@ class Facts:
         spent = (parse_number(one.get("spentSeconds")) for one in self.objectives_in("Missed"))
         is_whole = self.desired is not None and self.ready == self.desired
         is_followed = self.mode == "Automatic" and self.pin is None and is_whole
-        return is_followed and any(seconds and seconds < SPENT_SECONDS for seconds in spent)
+        is_due = any(seconds and seconds < SPENT_SECONDS for seconds in spent)
+        return is_followed and is_due and not self.is_futile
+
+    @property
+    def is_futile(self) -> bool:
+        """Whether more replicas left as many requests late, so that no more are asked for."""
+        return bool(self.objectives_in("Missed")) and self.evidence.get("futileSteps", 0) >= FUTILE_STEPS
 
     @property
     def is_just_blind(self) -> bool:

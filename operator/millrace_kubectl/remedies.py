@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.words import (
     CHOOSE_BOUND,
+    MORE_IS_FUTILE,
     NO_OPERATOR,
     NOT_REACHED,
     NOT_SIGNALLED,
@@ -18,17 +19,19 @@ from millrace_kubectl.words import (
 )
 
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
+"""In the scheduler's words, once for each resource: 0/12 nodes are available: 4 Insufficient cpu, 8 ..."""
 
 
 def find_shortage(facts: Facts) -> str | None:
-    """Return what no node has enough of, such as 2 nvidia.com/gpu."""
+    """Return what no node has enough of, such as 2 nvidia.com/gpu; None where nodes lack different things."""
     words = (facts.evidence.get("replicas") or {}).get("unschedulableMessage", "")
-    found = SHORTAGE.search(words)
-    if found is None:
+    found = set(SHORTAGE.findall(words))
+    if len(found) != 1:
         return None
+    [name] = found
     resources = facts.service.get("spec", {}).get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.get(found[1])
-    return found[1] if asked is None else f"{asked} {found[1]}"
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.get(name)
+    return name if asked is None else f"{asked} {name}"
 
 
 def find_remedies(facts: Facts) -> Iterator[str]:
@@ -60,8 +63,7 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
         if facts.ready == 0 and desired == 0:
             yield f"kubectl scale infsvc {facts.name} --replicas=1"
         return
-    is_urgent = is_missing or (facts.is_blind and not facts.is_just_blind)
-    if facts.pin is not None and not (is_urgent and _is_pin_enough(facts)):
+    if facts.pin is not None and not (is_missing and _is_pin_enough(facts)):
         yield f"kubectl millrace unpin {facts.name}"
         return
     if facts.mode == "DryRun" and facts.scaling.get("recommendedReplicas", desired) != desired:
@@ -71,11 +73,18 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
         yield "raise maxReplicas"
     if facts.reason == "Learning":
         yield WAIT_FOR_LOAD
+    yield from _find_help(facts, is_missing=is_missing)
+
+
+def _find_help(facts: Facts, *, is_missing: bool) -> Iterator[str]:
+    """Say which replicas would help, or why none would."""
+    desired, states = facts.desired, facts.evidence.get("replicas") or {}
     is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
-    states = facts.evidence.get("replicas") or {}
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
         yield from [WAIT_FOR_REPLICAS] if not states or states.get("starting", 1) else []
-    elif is_urgent and desired is not None and desired < facts.most:
+    elif facts.is_futile:
+        yield MORE_IS_FUTILE
+    elif is_missing and desired is not None and desired < facts.most:
         yield from [WAIT_FOR_FEEDBACK] if facts.waits_for_feedback else []
         yield f"kubectl millrace pin {facts.name} {desired + 1} --for 1h"
 

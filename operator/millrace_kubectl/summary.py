@@ -12,6 +12,7 @@ from millrace_kubectl.state import describe_state
 from millrace_kubectl.words import (
     BINDINGS,
     ENOUGH_BY_MODEL,
+    FUTILE,
     LIMITS,
     METRICS,
     NOTHING,
@@ -99,7 +100,7 @@ def _describe_shortage(facts: Facts) -> str:
     if shortage is not None:
         return f"no node has {shortage} free"
     words = (facts.evidence.get("replicas") or {}).get("unschedulableMessage")
-    return shorten(words, 70) if words else "no node has room"
+    return shorten(words) if words else "no node has room"
 
 
 def _describe_trouble(facts: Facts) -> str | None:
@@ -126,7 +127,9 @@ def _describe_decision(facts: Facts) -> str:
         return shorten(facts.scaling.get("message", facts.reason))
     if facts.reason == "Learning":
         return f"{_describe_load(facts)}; {_describe_learning(facts)}"
-    if facts.binding == "forecast" and facts.waits_for_feedback:
+    if facts.is_futile:
+        words = FUTILE
+    elif facts.binding == "forecast" and facts.waits_for_feedback:
         words = ENOUGH_BY_MODEL
     return "; ".join(part for part in (_describe_load(facts), _fill(facts, words)) if part)
 

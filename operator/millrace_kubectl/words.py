@@ -15,6 +15,7 @@ BINDINGS = {
     "inFlight": "{running} run, more than such a load explains",
     "kvCache": "the KV caches are nearly full",
     "feedback": "requests are late or queue up, so more are tried",
+    "tooFew": "fewer were too few for such a load in the last hour",
     "idle": "nothing arrives",
     "learning": "",
     "current": "nothing asks for a change",
@@ -60,6 +61,8 @@ NOT_JUDGED = "its target is between two bounds of what is measured"
 CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"
 NOTHING = "nothing"
 ENOUGH_BY_MODEL = "the model says that this is enough"
+FUTILE = "more replicas left as many requests late, so no more are added"
+MORE_IS_FUTILE = "see what else is slow: its nodes, or what its clients send"
 WAIT_FOR_FEEDBACK = "wait: a replica is added if this goes on"
 WAIT_FOR_LOAD = "wait for some seconds of load"
 WAIT_FOR_SCRAPE = "wait for the first scrape of its pods"

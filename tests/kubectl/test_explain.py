@@ -26,7 +26,7 @@ from tests.kubectl.golden import EXPECTED, NOW, read_cases, render
 CASES = read_cases()
 SCHEMA = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 OBJECTIVES_PAGE = "docs/how-to/objectives.md"
-CANDIDATES = {"forecast", "queue", "inFlight", "kvCache", "feedback", "idle", "learning"}
+CANDIDATES = {"forecast", "queue", "inFlight", "kvCache", "feedback", "tooFew", "idle", "learning"}
 ELSEWHERE = {"spec.replicas", "pin"}
 """Bindings that have sentences of their own."""
 

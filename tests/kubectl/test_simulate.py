@@ -243,6 +243,12 @@ def test_whatever_of_a_replica_is_assumed_is_named(desk: Desk) -> None:
         assert known not in note
 
 
+def test_what_is_assumed_of_the_operator_is_named_where_ours_is_simulated(desk: Desk) -> None:
+    notes = json.loads(desk.simulate("--policy", "millrace,static:3", "-o", "json").out)["notes"]
+    told = "it decides every 2s, its scale-down window is 180s, and nodes have room for all"
+    assert f"assumed of the operator: {told}" in notes
+
+
 def test_the_batch_that_is_assumed_here_is_that_of_the_runtime() -> None:
     assert {name: RUNTIMES[name] for name in ("cpu", "cuda")} == {
         name: (_MAX_SEQUENCES[name], _MAX_BATCHED_TOKENS[name]) for name in ("cpu", "cuda")

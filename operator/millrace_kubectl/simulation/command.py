@@ -19,8 +19,9 @@ from millrace_kubectl.simulation.replica import Replica, build_hardware, read_fi
 from millrace_kubectl.simulation.session import Session, count_simulations, find_initial
 from millrace_kubectl.simulation.table import describe, render_json, render_table
 from millrace_kubectl.simulation.traffic import Traffic, read_trace
+from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT
+from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS
 
 DEFAULT_SINCE = 6 * 3600.0
 NOTHING_KNOWN = (
@@ -145,6 +146,11 @@ def _list_notes(replica: Replica, manifest: Manifest, choices: list[Choice]) -> 
         notes.append(f"assumed of a replica: {replica.assumed}; --replica FILE sets them")
     if manifest.mode != "Automatic":
         notes.append(f"the manifest's mode is {manifest.mode}: simulated is what Automatic would do")
+    if Choice(OURS) in choices:
+        notes.append(
+            f"assumed of the operator: it decides every {Policy.tick_seconds:g}s, its scale-down window is "
+            f"{Policy.scale_down_window_seconds:g}s, and nodes have room for all"
+        )
     if Choice(CLAIRVOYANT) in choices:
         notes.append("clairvoyant plans with the future load, window by window: not proven to be the least")
     return notes

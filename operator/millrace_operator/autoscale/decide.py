@@ -15,7 +15,15 @@ from millrace_operator.autoscale.capacity import (
 )
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.explain import explain_terms
-from millrace_operator.autoscale.feedback import ask_feedback, correct, judge_feedback, note_too_few
+from millrace_operator.autoscale.feedback import (
+    FEEDBACK,
+    TOO_FEW,
+    ask_feedback,
+    correct,
+    judge_feedback,
+    note_too_few,
+    remember_floor,
+)
 from millrace_operator.autoscale.forecast import Arrivals
 from millrace_operator.autoscale.latency_model import MOST_TRIAL_DOUBT
 from millrace_operator.autoscale.memory import Memory, Recommendation, remember
@@ -193,9 +201,9 @@ def _candidates(situation: Situation) -> dict[str, int]:
         found["learning"] = situation.current
         if signals.kv_usage is not None:
             found["kvCache"] = math.ceil(signals.kv_usage * len(signals.fleet.ready) / KV_USAGE_LIMIT)
-    feedback = ask_feedback(situation)
-    if feedback is not None:
-        found["feedback"] = feedback
+    for name, count in ((FEEDBACK, ask_feedback(situation)), (TOO_FEW, remember_floor(situation))):
+        if count is not None:
+            found[name] = count
     return found
 
 

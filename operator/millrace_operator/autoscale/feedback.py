@@ -7,9 +7,10 @@ from millrace_operator.autoscale.budget import find_burn
 from millrace_operator.autoscale.capacity import Demand
 from millrace_operator.autoscale.memory import TooFew
 from millrace_operator.autoscale.situation import Situation
+from millrace_operator.resources.evidence_limits import FUTILE_STEPS
 
-FUTILE = 2
-"""Steps of feedback in turn that did not help, after which it asks for no more."""
+FEEDBACK, TOO_FEW = "feedback", "tooFew"
+"""The names of the two candidates."""
 HELPED = 0.9
 """Of the burn before a step of feedback: what is left if it helped."""
 REMEMBERED_SECONDS = 3600.0
@@ -24,17 +25,14 @@ CORRECTION_SECONDS = 3600.0
 def ask_feedback(situation: Situation) -> int | None:
     """Up when busy replicas miss an objective, whatever the model says; unless it is proven also for a queue.
 
-    Only once every replica asked for serves: those still starting may be the cure. What was too few is so for
-    a while.
+    Only once every replica asked for serves: those still starting may be the cure.
     """
-    counts = [_remember_floor(situation)]
     if _overrules(situation):
-        counts.append(situation.current + 1)
-    elif not situation.has_proven_model and _is_whole_and_busy(situation):
-        is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
-        if is_missed or _is_queue_growing(situation):
-            counts.append(math.ceil(situation.current * 1.5))
-    return max((count for count in counts if count is not None), default=None)
+        return situation.current + 1
+    if situation.has_proven_model or not _is_whole_and_busy(situation):
+        return None
+    is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
+    return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
 
 
 def _is_whole_and_busy(situation: Situation) -> bool:
@@ -45,10 +43,10 @@ def _overrules(situation: Situation) -> bool:
     """Whether requests have been late for so long that a proven model is wrong about them."""
     if not situation.has_proven_model or not _is_whole_and_busy(situation):
         return False
-    return bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE
+    return bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE_STEPS
 
 
-def _remember_floor(situation: Situation) -> int | None:
+def remember_floor(situation: Situation) -> int | None:
     """Return one more than what was too few for such a load in the last hour, if one more helped."""
     few, load = situation.memory.too_few, situation.estimate.rate
     if few is None or load is None or situation.memory.futile:
@@ -81,7 +79,8 @@ def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
     are where some of those asked for do not serve, or no more may be asked for.
     """
     correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
-    is_close = others.pop("feedback", 0) > max(others.values(), default=0) >= situation.current - 1
+    asked, _ = others.pop(FEEDBACK, 0), others.pop(TOO_FEW, None)
+    is_close = asked > max(others.values(), default=0) >= situation.current - 1
     is_overruled = is_close and _overrules(situation)
     is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
     needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
@@ -123,7 +122,7 @@ def judge_feedback(
         return None, 0
     if is_known and memory.futile and _has_helped(situation):
         return memory.feedback_burn, 0
-    if "feedback" not in candidates or desired <= situation.current or not situation.has_proven_model:
+    if FEEDBACK not in candidates or desired <= situation.current or not situation.has_proven_model:
         return memory.feedback_burn, memory.futile
     asking = [each for each in situation.signals.latencies if each.objective.name in situation.spent]
     burn = max(map(find_burn, asking), default=0.0)

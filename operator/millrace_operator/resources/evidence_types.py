@@ -174,6 +174,12 @@ class Evidence(Part):
         description="Counts that were raised soon after they had fallen, in three hours: with two or more "
         "the window for scaling down is three times as long.",
     )
+    futile_steps: int | None = Field(
+        default=None,
+        ge=0,
+        description="Replicas that were added in turn for a missed objective and left as many requests late: "
+        "after two no more are added for that.",
+    )
     prompt_tokens: NumberText | None = Field(
         default=None, description="Tokens of a prompt, on average over some hundred requests."
     )

@@ -162,9 +162,9 @@ def test_what_was_too_few_or_kept_says_nothing_of_another_revision() -> None:
     memory = remembered(revision="zero", too_few=few, kept={TTFT: 0.0})
     decision, after = decide(POLICY, see(7, 9.0), memory, 10.0)
     assert (after.too_few, after.kept) == (None, {})
-    assert "feedback" not in decision.candidates
+    assert "tooFew" not in decision.candidates
     decision, after = decide(POLICY, see(7, 9.0), replace(memory, revision="one"), 10.0)
-    assert (after.too_few, decision.candidates["feedback"]) == (few, 7)
+    assert (after.too_few, decision.candidates["tooFew"], decision.binding) == (few, 7, "tooFew")
 
 
 def test_what_was_too_few_teaches_no_correction_while_it_is_remembered() -> None:
