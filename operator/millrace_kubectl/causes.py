@@ -10,8 +10,10 @@ from millrace_operator.resources.numbers import parse_number
 
 LEAST_RATIO = 1.1
 MOST_CAUSES = 2
-EDITS = frozenset({"pin", "spec.replicas", "spec.scaling", "minReplicas", "maxReplicas"})
-"""Bindings of a change that a pin or an edit of the spec made or bounded, whatever the load did."""
+EDITS = frozenset({"pin", "spec.replicas", "spec.scaling"})
+"""Bindings of a change that a pin or an edit of the spec made, whatever the load did."""
+PUSHES = {"minReplicas": 1, "maxReplicas": -1}
+"""Bounds that an edit moved, where the count went this way. The other way they stopped it."""
 EDIT_REASONS = frozenset({"Pinned", "External", "Bounds"})
 
 
@@ -40,13 +42,19 @@ def describe_causes(change: Obj, former: Obj | None) -> str:
     if former is None or _is_edit(change):
         return ""
     loads = former.get("load") or {}, change.get("load") or {}
-    way = 1 if change["to"] > change["from"] else -1
+    way = _find_way(change)
     moved = sorted(_find_moved(*loads, way), reverse=True) or list(_look_at(CARRIED, *loads, -way))
     return ", ".join(text for _, text in moved[:MOST_CAUSES])
 
 
+def _find_way(change: Obj) -> int:
+    return 1 if change["to"] > change["from"] else -1
+
+
 def _is_edit(change: Obj) -> bool:
-    return change.get("binding") in EDITS or change.get("reason") in EDIT_REASONS
+    binding = change.get("binding")
+    is_pushed = PUSHES.get(str(binding)) == _find_way(change)
+    return binding in EDITS or is_pushed or change.get("reason") in EDIT_REASONS
 
 
 def _find_moved(before: dict[str, Any], after: dict[str, Any], way: int) -> Iterator[tuple[float, str]]:

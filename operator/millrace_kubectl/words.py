@@ -97,7 +97,13 @@ def show_latency(seconds: float | None, digits: int = DIGITS) -> str:
     """Return a latency as people write it: 3.4s, 50ms."""
     if seconds is None:
         return "?"
-    return f"{seconds:.{digits}g}s" if seconds >= 1 else f"{seconds * 1000:.{digits}g}ms"
+    milliseconds = _show_digits(1000 * seconds, digits)
+    return f"{milliseconds}ms" if float(milliseconds) < 1000 else f"{_show_digits(seconds, digits)}s"
+
+
+def _show_digits(number: float, digits: int) -> str:
+    """Return a number with so many digits, and all of those before the point."""
+    return f"{number:.{digits}g}" if number < 10**digits - 0.5 else f"{number:.0f}"
 
 
 def show_apart(seconds: float, other: float | None) -> str:

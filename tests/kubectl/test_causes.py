@@ -55,8 +55,7 @@ def test_without_a_change_before_nothing_is_told() -> None:
         {"binding": "pin", "reason": "Pinned"},
         {"binding": "spec.replicas", "reason": "External"},
         {"binding": "spec.scaling", "reason": "Bounds"},
-        {"binding": "minReplicas", "reason": "AtMinimum"},
-        {"binding": "maxReplicas", "reason": "AtMaximum"},
+        {"binding": "minReplicas", "reason": "ScalingUp"},
         {"reason": "Pinned"},
         {"reason": "External"},
         {"reason": "Bounds"},
@@ -67,3 +66,11 @@ def test_the_load_is_no_cause_of_what_a_pin_or_an_edit_did(decided: dict[str, st
     after = {**change(rate="20"), **decided}
     assert describe_causes(after, FORMER) == ""
     assert describe_causes({**after, "binding": "forecast", "reason": "ScalingUp"}, FORMER) != ""
+
+
+def test_a_bound_that_stops_a_count_is_no_cause_of_its_change() -> None:
+    rise = {**change(rate="20"), "binding": "maxReplicas", "reason": "ScalingUp"}
+    assert describe_causes(rise, FORMER).endswith("-> 20 req/s")
+    fall = {**change(rate="2"), "from": 4, "to": 2, "reason": "ScalingDown"}
+    assert describe_causes({**fall, "binding": "minReplicas"}, FORMER).endswith("-> 2 req/s")
+    assert describe_causes({**fall, "binding": "maxReplicas"}, FORMER) == ""
