@@ -33,11 +33,13 @@ class Outcome(StrEnum):
     """How a request ended."""
 
     COMPLETED = "completed"
-    """A replica's answer, below 500, went through whole."""
+    """A replica's answer, below 500 and no 429, went through whole."""
     CLIENT_LEFT = "client_left"
     """The client closed its connection first."""
     UPSTREAM_ERROR = "upstream_error"
     """A replica answered 500 or above, or broke off."""
+    REFUSED = "refused"
+    """A full replica answered 429."""
     NO_REPLICA = "no_replica"
     """No replica was ready to take it."""
 

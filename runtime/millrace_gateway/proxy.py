@@ -8,6 +8,7 @@ its replica to all of them.
 """
 
 import time
+from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 import aiohttp
@@ -160,8 +161,7 @@ class Proxy:
             return Served(answer, Outcome.CLIENT_LEFT)
         finally:
             upstream.close()  # unless at its end, this is what cancels the generation
-        is_good = is_whole and upstream.status < 500
-        return Served(answer, Outcome.COMPLETED if is_good else Outcome.UPSTREAM_ERROR)
+        return Served(answer, judge(upstream.status, is_whole=is_whole))
 
     def _pick(self, route: Route, tried: set[str]) -> Replica | None:
         return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.monotonic())
@@ -170,6 +170,13 @@ class Proxy:
         if self._lifecycle.phase is Phase.DRAINING:
             response.force_close()
         return response
+
+
+def judge(status: int, *, is_whole: bool) -> Outcome:
+    """Return how a request ended whose client has got what a replica answered."""
+    if status >= 500 or not is_whole:
+        return Outcome.UPSTREAM_ERROR
+    return Outcome.REFUSED if status == HTTPStatus.TOO_MANY_REQUESTS else Outcome.COMPLETED
 
 
 def describe_absence(route: Route, num_refused: int) -> str:

@@ -183,6 +183,32 @@ async def test_any_other_503_is_the_replicas_answer(bench: Bench) -> None:
     assert finished(bench, "upstream_error") == 1
 
 
+async def test_a_full_replicas_429_is_its_answer_and_an_outcome_of_its_own(bench: Bench) -> None:
+    async def refuse(_request: web.Request) -> web.Response:
+        return web.json_response({"error": "full"}, status=429, headers={"Retry-After": "7"})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", refuse)
+    status, seen, headers = await post(bench, BODY | {"n": 8})
+    assert (status, seen, headers["Retry-After"]) == (429, {"error": "full"}, "7")
+    assert (finished(bench, "refused"), finished(bench, "completed")) == (1, 0)
+    assert bench.value(ARRIVED, **CHAT) == 1
+
+
+async def test_a_429_that_breaks_off_is_a_broken_answer(bench: Bench) -> None:
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=429, headers={"Content-Length": "9"})
+        await response.prepare(request)
+        request.transport.close()
+        return response
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", break_off)
+    with pytest.raises(aiohttp.ClientError):
+        await post(bench)
+    await bench.until(lambda: finished(bench, "upstream_error") == 1)
+
+
 async def test_a_replica_that_breaks_before_its_answer_is_not_followed_by_another(bench: Bench) -> None:
     asked = []
 

@@ -5,12 +5,13 @@ a sample every 30 s; `MISSING` stands for a scrape that was lost.
 """
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from millrace_gateway.metrics import Outcome
 from millrace_operator.resources.types import ObjectiveMetric
 from millrace_operator.service_metrics import BOUNDS, find_bounds
 from millrace_runtime import contract
@@ -20,6 +21,8 @@ RULES = CHART / "files" / "rules.yaml"
 STEP_SECONDS = 30
 MISSING = "_"
 SERVICE = {"namespace": "shop", "service": "chat"}
+REPLICA = "chat-0123456789-5d8f7c9b6d-x7k2p"
+"""A pod as Kubernetes names those of a Deployment of ours."""
 NAMES = {
     ObjectiveMetric.TIME_TO_FIRST_TOKEN: contract.METRIC_TTFT,
     ObjectiveMetric.TIME_PER_OUTPUT_TOKEN: contract.METRIC_TPOT,
@@ -53,6 +56,28 @@ class Alert:
 
 
 Series = dict[str, str]
+Firing = Mapping[int, Iterable[Alert]]
+Check = Callable[[Sequence[Series], Firing], None]
+
+
+def count_steps(*phases: Phase) -> int:
+    return sum(phase.minutes for phase in phases) * 60 // STEP_SECONDS
+
+
+def minutes_of_quiet(*minutes: int) -> dict[int, list[Alert]]:
+    return {minute: [] for minute in minutes}
+
+
+def write(
+    *phases: Phase,
+    percentile: int = 95,
+    target: float = 2.5,
+    metric: ObjectiveMetric = ObjectiveMetric.TIME_TO_FIRST_TOKEN,
+) -> list[Series]:
+    """A service with one objective; all else is well."""
+    steps = count_steps(*phases)
+    objective = write_objective(metric, percentile, target, steps)
+    return [*write_latencies(metric, phases), *objective, *write_rest(steps)]
 
 
 def write_series(name: str, labels: Mapping[str, str], values: Iterable[float | str]) -> Series:
@@ -73,14 +98,19 @@ def _compress(values: Sequence[str]) -> Iterable[str]:
             start = index
 
 
-def write_latencies(metric: ObjectiveMetric, phases: Sequence[Phase]) -> list[Series]:
-    """The buckets of one replica."""
-    labels = {**SERVICE, "pod": "chat-1", "model_name": "chat"}
+def write_latencies(
+    metric: ObjectiveMetric,
+    phases: Sequence[Phase],
+    write_bound: Callable[[float], str] = repr,
+    labels: Mapping[str, str] = {},
+) -> list[Series]:
+    """The buckets of one replica, under the labels that every scrape adds and others."""
+    labels = {"namespace": SERVICE["namespace"], "pod": REPLICA, "model_name": "chat", **labels}
     bounds = [*BOUNDS[metric], float("inf")]
     return [
         write_series(
             f"{NAMES[metric]}_bucket",
-            {**labels, "le": "+Inf" if bound == float("inf") else repr(bound)},
+            {**labels, "le": "+Inf" if bound == float("inf") else write_bound(bound)},
             _accumulate(phases, bound),
         )
         for bound in bounds
@@ -146,9 +176,8 @@ def write_rest(steps: int, **changed: float | None) -> list[Series]:
 
 def write_gateway(phases: Sequence[tuple[int, Mapping[str, float]]]) -> list[Series]:
     """Requests a minute by outcome, in phases of minutes."""
-    outcomes = ("completed", "client_left", "upstream_error", "no_replica")
     found = []
-    for outcome in outcomes:
+    for outcome in Outcome:
         name = contract.METRIC_GATEWAY_FINISHED
         plain = [Phase(minutes, {0.0: rates.get(outcome, 0.0)}) for minutes, rates in phases]
         found.append(
@@ -161,7 +190,7 @@ def check(
     promtool: Path,
     folder: Path,
     series: Sequence[Series],
-    firing: Mapping[int, Iterable[Alert]],
+    firing: Firing,
     severity: str = ".+",
 ) -> None:
     """Have promtool evaluate the rules over these series, and compare what fires at these minutes.

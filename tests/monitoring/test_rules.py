@@ -1,7 +1,7 @@
 """The chart's rules over whole incidents, evaluated by the real promtool."""
 
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,15 @@ import yaml
 from millrace_operator.resources.types import ObjectiveMetric
 from tests.monitoring.chart import OPERATOR_API, ROOT, render
 from tests.monitoring.incidents import (
+    REPLICA,
     RULES,
     SERVICE,
     STEP_SECONDS,
     Alert,
+    Check,
     Phase,
-    Series,
-    check,
+    minutes_of_quiet,
+    write,
     write_constant,
     write_gateway,
     write_latencies,
@@ -34,34 +36,6 @@ FAST = Alert("LatencyBurnsFast", "page", "1h")
 FASTER_THAN_6 = Alert("LatencyBurnsFast", "page", "6h")
 SLOW_DAY, SLOW_DAYS = (Alert("LatencyBurnsSlowly", "ticket", window) for window in ("1d", "3d"))
 DOUBT = Alert("LatencyInDoubt", "info")
-
-Firing = Mapping[int, Iterable[Alert]]
-Check = Callable[[Sequence[Series], Firing], None]
-
-
-@pytest.fixture
-def over(programs: Mapping[str, Path], tmp_path: Path) -> Check:
-    """Check all that fires over these series, at these minutes."""
-    return lambda series, firing: check(programs["promtool"], tmp_path, series, firing)
-
-
-@pytest.fixture
-def pages(programs: Mapping[str, Path], tmp_path: Path) -> Check:
-    """Check who is paged. Tickets are left aside: of three days only two hours are known here."""
-    return lambda series, firing: check(programs["promtool"], tmp_path, series, firing, "page")
-
-
-def write(
-    *phases: Phase, percentile: int = 95, target: float = 2.5, metric: ObjectiveMetric = TTFT
-) -> list[Series]:
-    """A service with one objective; all else is well."""
-    steps = sum(phase.minutes for phase in phases) * 60 // STEP_SECONDS
-    objective = write_objective(metric, percentile, target, steps)
-    return [*write_latencies(metric, phases), *objective, *write_rest(steps)]
-
-
-def minutes_of_quiet(*minutes: int) -> dict[int, list[Alert]]:
-    return {minute: [] for minute in minutes}
 
 
 def test_the_file_and_what_helm_renders_of_it_are_rules_without_a_fault(
@@ -113,6 +87,22 @@ def test_a_quiet_night_alerts_nobody(over: Check) -> None:
 def test_few_requests_page_nobody(over: Check) -> None:
     """Five an hour, all of them late: of so few a percentile says nothing."""
     over(write(Phase(180, {8.0: 5 / 60})), minutes_of_quiet(60, 100))
+
+
+EVERY_FIVE_MINUTES = (Phase(1, {8.0: 1.0}), Phase(4))
+"""Twelve late requests an hour."""
+
+
+def test_a_lax_objective_of_few_requests_pages_when_all_are_late(pages: Check) -> None:
+    """A fifth may miss: all is five times as much, and the other pages begin at six."""
+    series = write(Phase(30, GOOD), *EVERY_FIVE_MINUTES * 24, percentile=80)
+    pages(series, {**minutes_of_quiet(29, 40, 70), **{minute: [MOST] for minute in range(90, 150, 7)}})
+
+
+def test_a_burst_within_the_hour_and_one_late_request_now_page_nobody(pages: Check) -> None:
+    burst, one = Phase(2, {8.0: 20.0}), Phase(1, {8.0: 1.0})
+    series = write(Phase(30, GOOD), burst, Phase(30), one, Phase(20), percentile=80)
+    pages(series, minutes_of_quiet(29, 50, *range(62, 80)))
 
 
 def test_a_service_deleted_in_an_incident_is_not_alerted_for_any_longer(over: Check) -> None:
@@ -175,12 +165,17 @@ def test_a_few_failures_that_go_on_are_tickets(over: Check) -> None:
 
 
 def test_refusals_of_full_replicas_count_as_failures(over: Check) -> None:
-    """The gateway sees a 429, an answer below 500."""
     steps = 60 * 60 // STEP_SECONDS
-    labels = {**SERVICE, "pod": "chat-1", "reason": "overloaded"}
-    refused = write_series("vllm:admission_rejections_total", labels, [3.0 * step for step in range(steps)])
-    series = [*write_gateway([(60, WELL)]), refused, *write_rest(steps)]
+    series = [*write_gateway([(60, {**WELL, "refused": 6.0})]), *write_rest(steps)]
     over(series, {50: [FAIL_FAST, FAIL_FAST_6, *FAIL_SLOW]})
+
+
+def test_sequences_that_replicas_refuse_are_no_failed_requests(over: Check) -> None:
+    """A request has many, and those that come past the gateway are not among its requests."""
+    steps = 60 * 60 // STEP_SECONDS
+    labels = {**SERVICE, "pod": REPLICA, "reason": "overloaded"}
+    refused = write_series("vllm:admission_rejections_total", labels, [3.0 * step for step in range(steps)])
+    over([*write_gateway([(60, WELL)]), refused, *write_rest(steps)], minutes_of_quiet(50))
 
 
 def test_a_service_set_to_no_replicas_may_refuse(over: Check) -> None:
@@ -254,6 +249,23 @@ def test_at_the_maximum_only_a_missed_objective_is_a_ticket(over: Check) -> None
     over([*write_latencies(TTFT, [Phase(60, GOOD)]), *objective, *at_maximum], minutes_of_quiet(59))
     late = write_latencies(TTFT, [Phase(30, GOOD), Phase(30, {0.2: 54.0, 8.0: 6.0})])
     over([*late, *objective, *at_maximum], {29: [], 55: [Alert("AtMaximum", "ticket")]})
+
+
+def test_at_the_maximum_a_few_misses_are_no_ticket(over: Check) -> None:
+    steps = 120 * 60 // STEP_SECONDS
+    late = write_latencies(TTFT, [Phase(120, {8.0: 5 / 60})])
+    objective = write_objective(TTFT, 95, 2.5, steps)
+    over([*late, *objective, *write_rest(steps, millrace_desired_replicas=4)], minutes_of_quiet(59, 100))
+
+
+def test_at_the_maximum_an_objective_out_of_reach_is_told_as_that_alone(over: Check) -> None:
+    steps = 60 * 60 // STEP_SECONDS
+    late = write_latencies(TTFT, [Phase(60, {0.2: 54.0, 8.0: 6.0})])
+    labels = {**SERVICE, "pod": "operator-0", "metric": TTFT.value, "percentile": "95"}
+    infeasible = write_constant("millrace_objective_infeasible", labels, 1, steps)
+    others = [*write_objective(TTFT, 95, 2.5, steps), *write_rest(steps, millrace_desired_replicas=4)]
+    told = [Alert("ObjectiveInfeasible", "ticket"), SLOW_DAYS]
+    over([*late, *others, infeasible], {55: told})
 
 
 def test_every_alert_has_a_severity_and_a_section_in_the_runbooks_and_no_section_is_left_over() -> None:

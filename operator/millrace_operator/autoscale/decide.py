@@ -20,13 +20,14 @@ from millrace_operator.autoscale.feedback import (
     TOO_FEW,
     ask_feedback,
     correct,
-    judge_feedback,
-    note_too_few,
+    is_step,
+    learn_from_step,
     remember_floor,
+    watch_attempts,
 )
 from millrace_operator.autoscale.forecast import Arrivals
 from millrace_operator.autoscale.latency_model import MOST_TRIAL_DOUBT
-from millrace_operator.autoscale.memory import Memory, Recommendation, remember
+from millrace_operator.autoscale.memory import KEPT_SECONDS, PASSING_PART, Memory, Recommendation, remember
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.pacing import Pace, pace
 from millrace_operator.autoscale.policy import Policy
@@ -35,10 +36,6 @@ from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situat
 
 LONGEST_STAY = 1800.0
 """Seconds that a request is taken to stay in a replica at most."""
-KEPT_SECONDS = 3600.0
-"""An objective that was kept of late is in reach, whatever the model says: it takes lengths for lognormal."""
-PASSING_PART = 0.1
-"""Of the replicas: so many may begin anew while the others are settled."""
 KV_USAGE_LIMIT = 0.85
 """Of the KV cache in use on average, while there is no model that could say more."""
 
@@ -112,10 +109,12 @@ def _spend(situation: Situation) -> Memory:
     While nobody answers, or replicas start, nothing is spent and nothing made up for.
     """
     memory = situation.memory
-    if not situation.is_settled or not situation.is_informed:
+    if not situation.is_settled or not situation.is_informed or not situation.is_nearly_whole:
         return memory
-    spent = spend(memory.spent, situation.present_latencies, situation.policy.tick_seconds)
-    return replace(memory, spent=spent)
+    spent = spend(memory.spent, situation.present_latencies, memory.passed)
+    began = situation.now - memory.passed
+    since = {name: memory.spent_since.get(name, began) if name in memory.spent else began for name in spent}
+    return replace(memory, spent=spent, spent_since=since)
 
 
 def _calibrate(situation: Situation) -> Memory:
@@ -260,7 +259,6 @@ def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reas
 
 def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
     memory, now, estimate, desired = situation.memory, situation.now, situation.estimate, paced.replicas
-    burn, futile = judge_feedback(situation, desired, candidates)
     recommendations = memory.recommendations
     if situation.is_informed:
         window, latest = situation.down_window_seconds, Recommendation(now, situation.bound(wanted))
@@ -268,19 +266,18 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
             past for past in recommendations if now - past.at <= window and past.replicas > latest.replicas
         ]
         recommendations = (*kept, latest)
-    return replace(
+    memory = replace(
         memory,
         recommendations=recommendations,
         asked=None if {"maxReplicas", "capacity"} & {*paced.limits} else desired,
         flaps=_note_flap(situation, desired),
         settled_since=_find_settled_since(situation, desired),
         correction=correct(situation, candidates),
-        feedback_burn=burn,
-        futile=futile,
-        too_few=note_too_few(situation, desired),
+        attempts=watch_attempts(situation),
         infeasible=estimate.infeasible,
         waiting=None if situation.signals.silent else situation.signals.waiting,
     )
+    return learn_from_step(situation, memory) if is_step(situation, desired) else memory
 
 
 def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
@@ -292,7 +289,8 @@ def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
 
 
 def _find_settled_since(situation: Situation, desired: int) -> float | None:
-    if desired != situation.current or situation.num_starting > PASSING_PART * situation.current:
+    most = PASSING_PART * situation.current
+    if abs(desired - situation.current) > most or situation.num_gone > most:
         return None
     since = situation.memory.settled_since
     return situation.now if since is None else since

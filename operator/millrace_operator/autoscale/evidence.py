@@ -43,7 +43,7 @@ def gather_evidence(
             "marginPerSecond": render_number(estimate.demand.margin) if estimate.demand else None,
             "correction": render_number(memory.correction) if memory.correction > CORRECTED else None,
             "flaps": len(memory.flaps) or None,
-            "futileSteps": memory.futile or None,
+            "futileSteps": memory.attempts.futile or None,
             "promptTokens": render_number(memory.prompt_tokens),
             "generationTokens": render_number(memory.generation_tokens),
             "generatedTokensPerSecond": render_number(signals.generated_tokens_per_second),

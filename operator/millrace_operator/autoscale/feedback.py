@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
-from millrace_operator.autoscale.budget import find_burn
+from millrace_operator.autoscale.attempts import REMEMBERED_SECONDS, Attempts
+from millrace_operator.autoscale.budget import ALLOWED_BURN, find_burn
 from millrace_operator.autoscale.capacity import Demand
-from millrace_operator.autoscale.memory import TooFew
+from millrace_operator.autoscale.memory import Memory, TooFew
 from millrace_operator.autoscale.situation import Situation
-from millrace_operator.resources.evidence_limits import FUTILE_STEPS
 
 FEEDBACK, TOO_FEW = "feedback", "tooFew"
 """The names of the two candidates."""
-HELPED = 0.9
-"""Of the burn before a step of feedback: what is left if it helped."""
-REMEMBERED_SECONDS = 3600.0
+STEP_PART = 10
+"""Of so many replicas one more is asked for: one of forty would hardly be noticed."""
 ALIKE = 0.9
 """Of the load for which a count was too few: with less it may do."""
 LARGEST_CORRECTION = 3.0
@@ -28,39 +28,63 @@ def ask_feedback(situation: Situation) -> int | None:
     Only once every replica asked for serves: those still starting may be the cure.
     """
     if _overrules(situation):
-        return situation.current + 1
-    if situation.has_proven_model or not _is_whole_and_busy(situation):
+        return situation.current + max(situation.current // STEP_PART, 1)
+    if situation.has_proven_model or situation.num_starting or not _is_whole_and_busy(situation):
         return None
     is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
     return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
 
 
 def _is_whole_and_busy(situation: Situation) -> bool:
-    return not situation.num_starting and bool(situation.signals.running)
+    return situation.is_nearly_whole and bool(situation.signals.running)
 
 
 def _overrules(situation: Situation) -> bool:
     """Whether requests have been late for so long that a proven model is wrong about them."""
     if not situation.has_proven_model or not _is_whole_and_busy(situation):
         return False
-    return bool(situation.spent) and bool(situation.missed) and situation.memory.futile < FUTILE_STEPS
+    return bool(situation.spent) and bool(situation.missed) and not situation.memory.attempts.have_failed
 
 
 def remember_floor(situation: Situation) -> int | None:
     """Return one more than what was too few for such a load in the last hour, if one more helped."""
     few, load = situation.memory.too_few, situation.estimate.rate
-    if few is None or load is None or situation.memory.futile:
+    if few is None or load is None:
         return None
     is_alike = situation.now - few.at < REMEMBERED_SECONDS and load >= ALIKE * few.load
     return few.replicas + 1 if is_alike else None
 
 
-def note_too_few(situation: Situation, desired: int) -> TooFew | None:
-    """Return what was too few last, with this decision: the count with which requests were late."""
-    load = situation.estimate.rate
-    if not _overrules(situation) or desired <= situation.current or load is None:
-        return situation.memory.too_few
-    return TooFew(situation.current, load, situation.now)
+def is_step(situation: Situation, desired: int) -> bool:
+    """Whether more replicas are asked for since requests are late in spite of the model."""
+    return _overrules(situation) and desired > situation.current
+
+
+def learn_from_step(situation: Situation, memory: Memory) -> Memory:
+    """Return the memory after a step of feedback: the next one is judged by what this one does."""
+    current, load, now = situation.current, situation.estimate.rate or 0.0, situation.now
+    attempts = memory.attempts.note(now, current, _find_mean_burn(situation), load)
+    too_few = None if attempts.have_failed else TooFew(current, load, now)
+    return replace(memory, attempts=attempts, too_few=too_few, spent={}, settled_since=None)
+
+
+def _find_mean_burn(situation: Situation) -> float:
+    """Return how many times as many as allowed were late, on average since a budget was overspent."""
+    memory = situation.memory
+    since = {name: memory.spent_since.get(name, situation.now) for name in situation.spent}
+    means = (
+        memory.spent[name] / max(situation.now - at, situation.policy.tick_seconds)
+        for name, at in since.items()
+    )
+    return ALLOWED_BURN + max(means, default=0.0)
+
+
+def watch_attempts(situation: Situation) -> Attempts:
+    """Return what was tried, unless the cause may be another by now."""
+    feasible = (each for each in situation.present_latencies if each.is_judged)
+    burns = [find_burn(each) for each in feasible if each.objective.name not in situation.estimate.infeasible]
+    burn = max(burns) if burns and situation.is_informed else None
+    return situation.memory.attempts.watch(situation.now, burn, situation.estimate.rate)
 
 
 def _is_queue_growing(situation: Situation) -> bool:
@@ -82,11 +106,11 @@ def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
     asked, _ = others.pop(FEEDBACK, 0), others.pop(TOO_FEW, None)
     is_close = asked > max(others.values(), default=0) >= situation.current - 1
     is_overruled = is_close and _overrules(situation)
-    is_whole = len(situation.signals.fleet.ready) >= situation.current < situation.policy.max_replicas
+    is_whole = situation.is_nearly_whole and situation.current < situation.policy.max_replicas
     needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
     if needed and is_whole and situation.has_proven_model:
         return max(correction, needed)
-    forgotten = math.exp(-situation.policy.tick_seconds / CORRECTION_SECONDS)
+    forgotten = math.exp(-situation.memory.passed / CORRECTION_SECONDS)
     return 1 + (correction - 1) * forgotten
 
 
@@ -102,29 +126,3 @@ def _find_correction(situation: Situation, demand: Demand) -> float | None:
             return correction
         correction *= CORRECTION_STEP
     return None
-
-
-def _has_helped(situation: Situation) -> bool:
-    """Whether fewer are late than when a replica was added last."""
-    before = situation.memory.feedback_burn
-    missed = [each for each in situation.signals.latencies if each.objective.name in situation.missed]
-    burn = max(map(find_burn, missed), default=0.0)
-    return before is not None and burn <= HELPED * before
-
-
-def judge_feedback(
-    situation: Situation, desired: int, candidates: Mapping[str, int]
-) -> tuple[float | None, int]:
-    """Return how fast budgets were spent when feedback last added a replica, and its futile steps."""
-    memory = situation.memory
-    is_known = situation.is_settled and situation.is_informed
-    if is_known and not situation.missed:
-        return None, 0
-    if is_known and memory.futile and _has_helped(situation):
-        return memory.feedback_burn, 0
-    if FEEDBACK not in candidates or desired <= situation.current or not situation.has_proven_model:
-        return memory.feedback_burn, memory.futile
-    asking = [each for each in situation.signals.latencies if each.objective.name in situation.spent]
-    burn = max(map(find_burn, asking), default=0.0)
-    before = memory.feedback_burn
-    return burn, memory.futile + 1 if before is not None and burn > HELPED * before else 0

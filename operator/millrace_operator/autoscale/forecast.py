@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millrace_operator.autoscale.capacity import Demand
 from millrace_operator.autoscale.dispersion import follow, measure_surprise
-from millrace_operator.autoscale.trend import WINDOWS_KEPT, RatePoint, add_point, extrapolate
+from millrace_operator.autoscale.trend import RatePoint, add_point, extrapolate
 from millrace_operator.autoscale.windows import Windows
 
 ERROR_STEP = 0.05
@@ -156,7 +156,10 @@ class Outlook:
             return self
         is_gap = self.seen_at is None or now - self.seen_at > windows.recent
         passed = 0.0 if self.seen_at is None else min(now - self.seen_at, windows.rate)
+        since = now if is_gap else self.seen_since
         points = self._add_point(now, arrivals, windows)
+        if now - since >= windows.rate:
+            points = tuple(point for point in points if point.at - since >= windows.recent)
         load = _approach(self.load, rate, passed, stay_seconds)
         seconds = RISE_SECONDS if load > self.busy_load else FALL_SECONDS
         busy_load = _approach(self.busy_load, load, passed, seconds)
@@ -167,7 +170,7 @@ class Outlook:
             average=self._follow(rate, passed, windows.rate),
             stay_seconds=stay_seconds,
             seen_at=now,
-            seen_since=now if is_gap else self.seen_since,
+            seen_since=since,
             windows=windows,
             points=points,
             dispersion=follow(self.dispersion, surprise, passed),
@@ -216,7 +219,7 @@ class Outlook:
     def _find_most(self, arrivals: Arrivals) -> float:
         """Return the rate to which empty windows lead: while they fill, rates rise by themselves."""
         seconds = math.inf if self.seen_at is None else self.seen_at - self.seen_since
-        if not 0 < seconds < (1 + WINDOWS_KEPT) * self.windows.recent:
+        if not 0 < seconds < self.windows.rate:
             return math.inf
         seen = ((arrivals.rate, self.windows.rate), (arrivals.recent, self.windows.recent))
         return max(rate * max(window / seconds, 1.0) for rate, window in seen if rate is not None)

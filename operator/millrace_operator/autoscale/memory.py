@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millrace_operator.autoscale.attainment import Calibration
+from millrace_operator.autoscale.attempts import Attempts
 from millrace_operator.autoscale.forecast import Outlook
 from millrace_operator.autoscale.latency_model import FORGETTING, LatencyModel
 from millrace_operator.autoscale.lengths import AnswerLengths
@@ -14,6 +15,12 @@ from millrace_operator.autoscale.windows import Cadence
 
 REQUESTS_AVERAGED = 200.0
 """Over which lengths are averaged. Those of a minute say little where few requests come."""
+PASSING_PART = 0.1
+"""Of the replicas: so many may begin anew, or come or go, while the others are settled."""
+KEPT_SECONDS = 3600.0
+"""An objective that was kept of late is in reach, whatever the model says: it takes lengths for lognormal."""
+GRACE_SECONDS = 600.0
+"""For so long it is in reach where it was kept by another revision, or before more replicas might be."""
 COLD_STARTS_KEPT = 20
 LONGEST_COLD_START = 3600.0
 """Seconds. A pod that took longer was Ready before, and we have not seen it."""
@@ -55,6 +62,8 @@ class Memory:
     """How many replicas there were to be when this was looked at last."""
     lowered_at: float | None = None
     """When that was first seen to be fewer."""
+    max_replicas: int | None = None
+    """The bound at that look."""
     asked: int | None = None
     """The count that the last decision asked for; None where a person's bound or a full cluster decided."""
     fell_at: float | None = None
@@ -84,12 +93,10 @@ class Memory:
     kv_tokens: float | None = None
     cold_starts: tuple[float, ...] = ()
     """Seconds from creation until Ready of the pods that started last, as first seen."""
-    feedback_burn: float | None = None
-    """How fast budgets were spent when feedback last added a replica."""
+    attempts: Attempts = field(default_factory=Attempts)
+    """What feedback tried."""
     too_few: TooFew | None = None
     """The last count that feedback raised."""
-    futile: int = 0
-    """How many of its last steps changed nothing of that."""
     unplaced: frozenset[str] = frozenset()
     """The pods without a node at the last look."""
     full_since: float | None = None
@@ -100,8 +107,8 @@ class Memory:
     """When the count was raised soon after it had fallen, of late."""
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
-    doubted_since: float | None = None
-    """Since when an objective is likely to be missed, and not known to be; None while none is."""
+    doubted_since: dict[str, float] = field(default_factory=dict)
+    """Since when each objective is likely to be missed, and not known to be."""
     kept: dict[Objective, float] = field(default_factory=dict)
     """When each objective was measured as kept last."""
     waiting: float | None = None
@@ -110,6 +117,11 @@ class Memory:
     """Sequences that run or wait, on average over as long as rates look back."""
     spent: dict[str, float] = field(default_factory=dict)
     """Of each objective's error budget beyond what is allowed, in seconds; since the count changed."""
+    spent_since: dict[str, float] = field(default_factory=dict)
+    """Since when each has been overspent."""
+    looked_at: float | None = None
+    passed: float = 0.0
+    """Seconds from the look before to the last one."""
     calibration: Calibration = field(default_factory=Calibration)
     """By how much predictions of the part in time were off."""
 
@@ -128,19 +140,23 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     """The memory after an observation: rates, request shape and what the model learned."""
     fleet = signals.fleet
     ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
-    memory = _follow_revision(memory, fleet)
+    memory = _follow_revision(memory, fleet, now)
     warm = [] if fleet.is_mixed else _find_warm(signals, ready_since, policy, now)
     new_steps = [steps for steps in warm if memory.cadence.is_new(steps.pod, signals.sampled_at)]
     has_fallen = fleet.current < (memory.count or 0)
-    new_requests = policy.tick_seconds * (signals.arrival_rate or 0.0)
+    passed, full_since = _measure_passed(memory, policy, now), _find_full_since(memory, fleet, now)
+    new_requests = passed * (signals.arrival_rate or 0.0)
     new = 1 - math.exp(-new_requests / REQUESTS_AVERAGED)
     generated = _average(memory.generation_tokens, signals.generation_tokens, new)
     return replace(
         memory,
         count=fleet.current,
         doubted_since=_find_doubted_since(memory, signals, now),
-        kept=memory.kept | {x.objective: now for x in signals.latencies if x.is_known and not x.is_missed},
-        spent=memory.spent if memory.count in (None, fleet.current) else {},
+        looked_at=now,
+        passed=passed,
+        kept=_note_kept(memory, signals, policy, full_since, now),
+        max_replicas=policy.max_replicas,
+        spent=memory.spent if _is_alike(memory.count, fleet.current) else {},
         lowered_at=now if has_fallen else memory.lowered_at,
         fell_at=now if has_fallen and fleet.current == memory.asked else memory.fell_at,
         ready_since=ready_since,
@@ -149,7 +165,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         unready_since=_note_unready(memory, fleet, policy, now),
         started=(memory.started | fleet.ready) & fleet.revisions.keys(),
         unplaced=frozenset(fleet.unplaced),
-        full_since=_find_full_since(memory, fleet, now),
+        full_since=full_since,
         cadence=memory.cadence.observe(signals.sampled_at),
         model=_learn(
             _begin(memory.model, signals), memory.learned, new_steps, policy, now, num_warm=len(warm)
@@ -164,7 +180,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         context_tokens=_average(memory.context_tokens, _mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
-        in_flight=_average_in_flight(memory.in_flight, signals, policy),
+        in_flight=_average_in_flight(memory.in_flight, signals, passed / policy.windows.rate),
         cold_starts=_note_cold_starts(memory, fleet),
     )
 
@@ -180,10 +196,46 @@ def _note_unready(memory: Memory, fleet: Fleet, policy: Policy, now: float) -> d
     return dict.fromkeys(fleet.revisions.keys() - fleet.ready, now) | kept
 
 
-def _find_doubted_since(memory: Memory, signals: Signals, now: float) -> float | None:
-    if not any(latency.may_be_missed and not latency.is_missed for latency in signals.latencies):
-        return memory.doubted_since if signals.unanswered else None
-    return now if memory.doubted_since is None else memory.doubted_since
+def _measure_passed(memory: Memory, policy: Policy, now: float) -> float:
+    """Return for how many seconds this look stands. What was in a gap nobody knows."""
+    if memory.looked_at is None:
+        return policy.tick_seconds
+    return min(max(now - memory.looked_at, 0.0), policy.windows.recent)
+
+
+def _is_alike(before: int | None, count: int) -> bool:
+    """Whether the count is nearly what it was: a large service changes all the time while its load rises."""
+    return before is None or abs(count - before) <= PASSING_PART * before
+
+
+def _note_kept(
+    memory: Memory, signals: Signals, policy: Policy, full_since: float | None, now: float
+) -> dict[Objective, float]:
+    """Add what is kept now.
+
+    Where more replicas may be than before, what was kept once is in reach again: they may soon show it.
+    """
+    has_room = memory.full_since is not None and full_since is None
+    kept = memory.kept
+    if has_room or policy.max_replicas > (memory.max_replicas or policy.max_replicas):
+        kept = {each: max(at, _grant(now)) for each, at in kept.items()}
+    return kept | {each.objective: now for each in signals.latencies if each.is_known and not each.is_missed}
+
+
+def _grant(now: float) -> float:
+    """Return when an objective was kept that is in reach for some minutes more."""
+    return now - KEPT_SECONDS + GRACE_SECONDS
+
+
+def _find_doubted_since(memory: Memory, signals: Signals, now: float) -> dict[str, float]:
+    doubted = {
+        latency.objective.name
+        for latency in signals.latencies
+        if latency.may_be_missed and not latency.is_missed
+    }
+    if signals.unanswered:
+        doubted |= memory.doubted_since.keys() - {latency.objective.name for latency in signals.latencies}
+    return {name: memory.doubted_since.get(name, now) for name in doubted}
 
 
 def _find_full_since(memory: Memory, fleet: Fleet, now: float) -> float | None:
@@ -207,7 +259,7 @@ def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
     return (*memory.cold_starts, *new)[-COLD_STARTS_KEPT:]
 
 
-def _follow_revision(memory: Memory, fleet: Fleet) -> Memory:
+def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
     """Doubt the model when other pods serve than those that taught it; forget what those only tried."""
     serving = {fleet.revisions[pod] for pod in fleet.ready}
     if len(serving) != 1 or memory.revision in serving:
@@ -216,8 +268,16 @@ def _follow_revision(memory: Memory, fleet: Fleet) -> Memory:
     model = memory.model
     if memory.revision is not None:
         model = LatencyModel() if model.is_untaught else model.distrust()
-        # What was too few, or kept, was so of other replicas.
-        memory = replace(memory, calibration=Calibration(), too_few=None, kept={})
+        # What was too few, or kept, or tried, was so of other replicas; half of the correction may be.
+        memory = replace(
+            memory,
+            calibration=Calibration(),
+            too_few=None,
+            kept={each: min(at, _grant(now)) for each, at in memory.kept.items()},
+            attempts=Attempts(),
+            spent={},
+            correction=math.sqrt(memory.correction),
+        )
     return replace(memory, revision=revision, model=model)
 
 
@@ -228,13 +288,13 @@ def _average(known: float | None, seen: float | None, new: float) -> float | Non
     return known + new * (seen - known)
 
 
-def _average_in_flight(known: float | None, signals: Signals, policy: Policy) -> float | None:
+def _average_in_flight(known: float | None, signals: Signals, passed: float) -> float | None:
     """Return the average after one more look. Of silent replicas it is not known how much less they have."""
     running, waiting = signals.running, signals.waiting
     seen = None if running is None or waiting is None else running + waiting
     if seen is not None and not 0 <= seen < math.inf:
         return known
-    found = _average(known, seen, 1 - math.exp(-policy.tick_seconds / policy.windows.rate))
+    found = _average(known, seen, 1 - math.exp(-passed))
     return max(known, found) if signals.silent and known is not None and found is not None else found
 
 

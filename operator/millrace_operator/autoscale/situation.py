@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from millrace_operator.autoscale.capacity import Capacity, Demand, ease, find_count
-from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.memory import PASSING_PART, Memory
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import OF_ANSWERS, Objective, Policy
 from millrace_operator.autoscale.replica import Replica
@@ -81,6 +81,20 @@ class Situation:
         """Replicas asked for that are not Ready."""
         return max(self.current - len(self.signals.fleet.ready) - self._count_stuck(), 0)
 
+    @property
+    def is_nearly_whole(self) -> bool:
+        """Whether all replicas asked for serve, but for some of many, and none waits for a node."""
+        return self.num_starting <= PASSING_PART * self.current and not self.signals.fleet.unplaced
+
+    @property
+    def num_gone(self) -> int:
+        """Replicas that are not Ready, but for those that have served and were seen to a moment ago."""
+        fleet, memory = self.signals.fleet, self.memory
+        since = self.now - self.policy.windows.max_age
+        missing = (fleet.revisions.keys() - fleet.ready) & memory.started
+        passing = sum(memory.unready_since.get(pod, self.now) > since for pod in missing)
+        return max(self.num_starting - passing, 0)
+
     def _count_stuck(self) -> int:
         """Count the replicas that have not become Ready in twice the time that they take."""
         cold_start = self.memory.cold_start_seconds or self.policy.cold_start_seconds
@@ -139,7 +153,13 @@ class Situation:
 
     @property
     def may_miss(self) -> bool:
-        """Whether an objective that more replicas could meet is missed, or likely to be."""
+        """Whether an objective that more replicas could meet is missed, or likely to be.
+
+        Where more replicas have left as many requests late for half an hour, they could not.
+        """
+        attempts = self.memory.attempts
+        if attempts.have_failed and self.now - attempts.at >= DOUBT_SECONDS:
+            return False
         doubted = {each.objective.name for each in self.signals.latencies if self._may_miss(each)}
         return bool(doubted - {*self.estimate.infeasible})
 
@@ -148,7 +168,7 @@ class Situation:
 
         What is in the target's own bucket is there for good where idle replicas are no faster.
         """
-        since = self.memory.doubted_since
+        since = self.memory.doubted_since.get(latency.objective.name)
         is_new = since is None or self.now - since < DOUBT_SECONDS
         return latency.is_missed or (latency.may_be_missed and is_new)
 
