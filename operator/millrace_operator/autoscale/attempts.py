@@ -31,6 +31,8 @@ class Attempts:
     load: float = 0.0
     """Requests a second."""
     at: float = -math.inf
+    asked: int = 0
+    """The count that was asked for then."""
     futile: int = 0
     """Steps in turn that did not help."""
     better_since: float | None = None
@@ -57,15 +59,16 @@ class Attempts:
             return None
         return now if self.better_since is None else self.better_since
 
-    def note(self, now: float, replicas: int, burn: float, load: float) -> "Attempts":
+    def note(self, now: float, replicas: int, asked: int, burn: float, load: float) -> "Attempts":
         """Return the attempts after more than so many replicas were asked for; `burn` is the average of late.
 
         Where the count is the same as then no step was taken: it is pinned, or status is late.
         """
         if replicas == self.replicas:
             return self
+        step = Attempts(replicas, burn, load, now, asked)
         if self.replicas is None or replicas < self.replicas:
-            return Attempts(replicas, burn, load, now)
+            return step
         more = min(replicas / self.replicas - 1, 1.0)
-        futile = 0 if burn <= (1 - HELPED * more) * self.burn else self.futile + 1
-        return Attempts(replicas, burn, load, now, futile)
+        has_helped = burn <= (1 - HELPED * more) * self.burn
+        return replace(step, futile=0 if has_helped else self.futile + 1)

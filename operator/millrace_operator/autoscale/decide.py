@@ -21,6 +21,7 @@ from millrace_operator.autoscale.feedback import (
     ask_feedback,
     correct,
     is_step,
+    is_step_under_way,
     learn_from_step,
     remember_floor,
     watch_attempts,
@@ -277,7 +278,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
         infeasible=estimate.infeasible,
         waiting=None if situation.signals.silent else situation.signals.waiting,
     )
-    return learn_from_step(situation, memory) if is_step(situation, desired) else memory
+    return learn_from_step(situation, memory, desired) if is_step(situation, desired) else memory
 
 
 def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
@@ -290,7 +291,8 @@ def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
 
 def _find_settled_since(situation: Situation, desired: int) -> float | None:
     most = PASSING_PART * situation.current
-    if abs(desired - situation.current) > most or situation.num_gone > most:
+    has_changed = abs(desired - situation.current) > most or situation.num_gone > most
+    if has_changed or is_step_under_way(situation):
         return None
     since = situation.memory.settled_since
     return situation.now if since is None else since

@@ -60,10 +60,16 @@ def is_step(situation: Situation, desired: int) -> bool:
     return _overrules(situation) and desired > situation.current
 
 
-def learn_from_step(situation: Situation, memory: Memory) -> Memory:
+def is_step_under_way(situation: Situation) -> bool:
+    """Whether replicas that were asked for since requests are late do not serve yet."""
+    serving = situation.current - situation.num_starting
+    return serving < min(situation.memory.attempts.asked, situation.current)
+
+
+def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memory:
     """Return the memory after a step of feedback: the next one is judged by what this one does."""
     current, load, now = situation.current, situation.estimate.rate or 0.0, situation.now
-    attempts = memory.attempts.note(now, current, _find_mean_burn(situation), load)
+    attempts = memory.attempts.note(now, current, desired, _find_mean_burn(situation), load)
     too_few = None if attempts.have_failed else TooFew(current, load, now)
     return replace(memory, attempts=attempts, too_few=too_few, spent={}, settled_since=None)
 

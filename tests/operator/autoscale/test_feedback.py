@@ -83,6 +83,24 @@ def test_a_count_that_does_not_follow_uses_nothing_up(ticks_late: int) -> None:
     assert max(counts) == counts[-1] == 7
 
 
+def test_a_step_is_judged_only_once_its_replicas_serve() -> None:
+    """A tenth of thirty starts in five minutes, while a fifth of the requests is late."""
+    memory, born, count = remembered(cold_starts=(300.0,)), dict[str, float](), 30
+    for tick in range(1800):
+        now = 2.0 * tick
+        fleet = make_fleet(count)
+        for pod in fleet.revisions:
+            born.setdefault(pod, now if tick else -1000.0)
+        ready = frozenset(pod for pod in fleet.revisions if now - born[pod] >= 300)
+        fleet = replace(fleet, ready=ready)
+        latencies = measure(0.8 if len(ready) < 39 else 0.99, 6000.0)
+        signals = see(count, 60.0, fleet=fleet, reporting=ready, running=100.0, latencies=latencies)
+        decision, memory = decide(WIDE, signals, memory, now)
+        if now < 300:
+            assert decision.desired <= 33
+        count = decision.desired
+
+
 def test_what_did_not_help_says_nothing_of_another_cause() -> None:
     """For an hour some requests are late whatever the count; then the load doubles, and all are."""
 
@@ -96,7 +114,7 @@ def test_what_did_not_help_says_nothing_of_another_cause() -> None:
 
 
 def test_what_did_not_help_another_revision_is_tried() -> None:
-    failed = Attempts(5, 2.0, 9.0, 0.0, 2)
+    failed = Attempts(5, 2.0, 9.0, 0.0, 6, futile=2)
     memory = remembered(revision="zero", attempts=failed, correction=2.25, spent={TTFT.name: 100.0})
     _, after = decide(POLICY, see(7, 9.0), memory, 10.0)
     assert (after.attempts, after.spent) == (Attempts(), {})
