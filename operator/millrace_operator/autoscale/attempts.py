@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from millrace_operator.resources.evidence_limits import FUTILE_STEPS
 
-REMEMBERED_SECONDS = 3600.0
+REMEMBERED_SECONDS, FAILED_SECONDS = 3600.0, 14_400.0
+"""For how long a step is remembered, and for how long that steps failed."""
 HELPED = 0.5
 """Of the part by which there are more replicas: by so much fewer are late after a step that helped."""
 BETTER, BETTER_SECONDS = 0.75, 300.0
@@ -32,7 +33,7 @@ class Attempts:
     """Requests a second."""
     at: float = -math.inf
     asked: int = 0
-    """The count that was asked for then."""
+    """The count that was asked for then; 0 once so many have served."""
     futile: int = 0
     """Steps in turn that did not help."""
     better_since: float | None = None
@@ -50,7 +51,8 @@ class Attempts:
         is_more = load is not None and load > MORE_LOAD * self.load
         since = self._find_better_since(now, burn)
         is_better = since is not None and now - since >= BETTER_SECONDS
-        if is_worse or is_more or is_better or now - self.at >= REMEMBERED_SECONDS:
+        is_old = now - self.at >= (FAILED_SECONDS if self.have_failed else REMEMBERED_SECONDS)
+        if is_worse or is_more or is_better or is_old:
             return Attempts()
         return replace(self, better_since=since)
 

@@ -28,10 +28,11 @@ from millrace_operator.autoscale.feedback import (
 )
 from millrace_operator.autoscale.forecast import Arrivals
 from millrace_operator.autoscale.latency_model import MOST_TRIAL_DOUBT
-from millrace_operator.autoscale.memory import KEPT_SECONDS, PASSING_PART, Memory, Recommendation, remember
+from millrace_operator.autoscale.memory import KEPT_SECONDS, PASSING_PART, Memory, Recommendation
 from millrace_operator.autoscale.observation import Signals
 from millrace_operator.autoscale.pacing import Pace, pace
 from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.remember import remember
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situation
 
@@ -259,7 +260,12 @@ def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reas
 
 
 def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
-    memory, now, estimate, desired = situation.memory, situation.now, situation.estimate, paced.replicas
+    memory, now, estimate, desired = (
+        watch_attempts(situation),
+        situation.now,
+        situation.estimate,
+        paced.replicas,
+    )
     recommendations = memory.recommendations
     if situation.is_informed:
         window, latest = situation.down_window_seconds, Recommendation(now, situation.bound(wanted))
@@ -274,8 +280,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
         flaps=_note_flap(situation, desired),
         settled_since=_find_settled_since(situation, desired),
         correction=correct(situation, candidates),
-        attempts=watch_attempts(situation),
-        infeasible=estimate.infeasible,
+        infeasible=situation.estimate.infeasible,
         waiting=None if situation.signals.silent else situation.signals.waiting,
     )
     return learn_from_step(situation, memory, desired) if is_step(situation, desired) else memory

@@ -28,7 +28,7 @@ def ask_feedback(situation: Situation) -> int | None:
     Only once every replica asked for serves: those still starting may be the cure.
     """
     if _overrules(situation):
-        return situation.current + max(situation.current // STEP_PART, 1)
+        return _step_up(situation.current)
     if situation.has_proven_model or situation.num_starting or not _is_whole_and_busy(situation):
         return None
     is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
@@ -47,12 +47,16 @@ def _overrules(situation: Situation) -> bool:
 
 
 def remember_floor(situation: Situation) -> int | None:
-    """Return one more than what was too few for such a load in the last hour, if one more helped."""
+    """Return what was asked for instead of what was too few for such a load in the last hour."""
     few, load = situation.memory.too_few, situation.estimate.rate
     if few is None or load is None:
         return None
     is_alike = situation.now - few.at < REMEMBERED_SECONDS and load >= ALIKE * few.load
-    return few.replicas + 1 if is_alike else None
+    return _step_up(few.replicas) if is_alike else None
+
+
+def _step_up(replicas: int) -> int:
+    return replicas + max(replicas // STEP_PART, 1)
 
 
 def is_step(situation: Situation, desired: int) -> bool:
@@ -62,8 +66,7 @@ def is_step(situation: Situation, desired: int) -> bool:
 
 def is_step_under_way(situation: Situation) -> bool:
     """Whether replicas that were asked for since requests are late do not serve yet."""
-    serving = situation.current - situation.num_starting
-    return serving < min(situation.memory.attempts.asked, situation.current)
+    return situation.num_serving < min(situation.memory.attempts.asked, situation.current)
 
 
 def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memory:
@@ -85,12 +88,16 @@ def _find_mean_burn(situation: Situation) -> float:
     return ALLOWED_BURN + max(means, default=0.0)
 
 
-def watch_attempts(situation: Situation) -> Attempts:
-    """Return what was tried, unless the cause may be another by now."""
+def watch_attempts(situation: Situation) -> Memory:
+    """Return the memory with what was tried, unless the cause may be another by now: then all begins anew."""
     feasible = (each for each in situation.present_latencies if each.is_judged)
     burns = [find_burn(each) for each in feasible if each.objective.name not in situation.estimate.infeasible]
     burn = max(burns) if burns and situation.is_informed else None
-    return situation.memory.attempts.watch(situation.now, burn, situation.estimate.rate)
+    attempts = situation.memory.attempts.watch(situation.now, burn, situation.estimate.rate)
+    if situation.memory.attempts.have_failed and not attempts.have_failed:
+        return replace(situation.memory, attempts=attempts, spent={})
+    attempts = replace(attempts, asked=0) if situation.num_serving >= attempts.asked else attempts
+    return replace(situation.memory, attempts=attempts)
 
 
 def _is_queue_growing(situation: Situation) -> bool:

@@ -82,6 +82,11 @@ class Situation:
         return max(self.current - len(self.signals.fleet.ready) - self._count_stuck(), 0)
 
     @property
+    def num_serving(self) -> int:
+        """Replicas that are Ready, or will not be."""
+        return self.current - self.num_starting
+
+    @property
     def is_nearly_whole(self) -> bool:
         """Whether all replicas asked for serve, but for some of many, and none waits for a node."""
         return self.num_starting <= PASSING_PART * self.current and not self.signals.fleet.unplaced

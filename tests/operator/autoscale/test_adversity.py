@@ -11,7 +11,7 @@ from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.forecast import ForecastError, Outlook
 from millrace_operator.autoscale.latency_model import LatencyModel
-from millrace_operator.autoscale.memory import GRACE_SECONDS, KEPT_SECONDS, Memory, TooFew
+from millrace_operator.autoscale.memory import KEPT_SECONDS, Memory, TooFew
 from millrace_operator.autoscale.observation import (
     Bracket,
     Fleet,
@@ -23,6 +23,7 @@ from millrace_operator.autoscale.observation import (
 )
 from millrace_operator.autoscale.policy import Objective, Policy
 from millrace_operator.autoscale.prior import note_present, parse_prior, read_prior, render_prior
+from millrace_operator.autoscale.remember import GRACE_SECONDS
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths
 from millrace_operator.autoscale.simulate.run import Setting, simulate

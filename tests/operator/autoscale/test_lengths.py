@@ -11,9 +11,10 @@ from millrace_operator.autoscale.lengths import (
     AnswerLengths,
     read_lengths,
 )
-from millrace_operator.autoscale.memory import Memory, remember
+from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Fleet, Signals
 from millrace_operator.autoscale.policy import Policy
+from millrace_operator.autoscale.remember import remember
 from millrace_runtime.contract import ANSWER_BUCKETS
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
