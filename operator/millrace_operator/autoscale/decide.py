@@ -260,12 +260,7 @@ def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reas
 
 
 def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
-    memory, now, estimate, desired = (
-        watch_attempts(situation),
-        situation.now,
-        situation.estimate,
-        paced.replicas,
-    )
+    memory, now, desired = watch_attempts(situation), situation.now, paced.replicas
     recommendations = memory.recommendations
     if situation.is_informed:
         window, latest = situation.down_window_seconds, Recommendation(now, situation.bound(wanted))

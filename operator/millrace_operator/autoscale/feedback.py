@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from millrace_operator.autoscale.attempts import REMEMBERED_SECONDS, Attempts
+from millrace_operator.autoscale.attempts import REMEMBERED_SECONDS
 from millrace_operator.autoscale.budget import ALLOWED_BURN, find_burn
 from millrace_operator.autoscale.capacity import Demand
 from millrace_operator.autoscale.memory import Memory, TooFew
