@@ -41,13 +41,18 @@ class Record:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, or None when there is none (a zombie counts as none)."""
+    """Return when a process started, or None when there is none.
+
+    A zombie counts as none, unless it is but its first thread: a killed API server's others held its port for
+    a while, and the next one found it taken.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the name before may hold spaces and brackets
-    return None if fields[0] in {"Z", "X"} else int(fields[19])
+    state, num_threads, started = fields[0], int(fields[17]), int(fields[19])
+    return None if state in {"Z", "X"} and num_threads <= 1 else started
 
 
 def _boot_id() -> str:

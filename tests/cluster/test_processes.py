@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -96,3 +97,25 @@ def test_a_log_without_words_is_described(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert last_line(tmp_path / "empty") == "it wrote nothing"
     assert last_line(tmp_path / "absent") == "no log"
+
+
+HALF_DEAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall(60, 0)  # exit: ends this thread alone
+"""
+"""Its first thread is a zombie and the others hold what is open, as a killed API server is for a while."""
+
+
+def read_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of exit is another one")
+def test_a_process_is_not_gone_before_all_its_threads_are() -> None:
+    with subprocess.Popen([sys.executable, "-c", HALF_DEAD]) as child:
+        wait_until("its first thread has ended", lambda: read_state(child.pid) == "Z")
+        assert start_ticks(child.pid) is not None
+        child.kill()
+        child.wait()
+        assert start_ticks(child.pid) is None
