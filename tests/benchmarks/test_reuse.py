@@ -43,7 +43,7 @@ def read_head() -> str:
 def test_only_ours_is_run_again_and_all_else_is_as_it_was(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reuse, "SOURCES", ("README.md",))
+    monkeypatch.setattr(reuse, "SOURCES", ("LICENSE",))
     earlier, ran = read_earlier(written), set[Job]()
 
     class Watched(Runner):
