@@ -7,6 +7,7 @@ and runs the record at every step. Knows tensors; not models, sequences or sched
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -38,6 +39,36 @@ class Angles:
     def sin(self) -> Tensor:
         """[length, head_dim / 2]"""
         return self.table[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How workers share the rows of a table: worker i has those from `bounds[i]` to `bounds[i + 1]`."""
+
+    index: int
+    """Which worker this is."""
+    bounds: tuple[int, ...]
+    """From 0 to all rows, ascending: one more than workers."""
+
+    @property
+    def begin(self) -> int:
+        """The first row of this worker."""
+        return self.bounds[self.index]
+
+    @property
+    def size(self) -> int:
+        """How many rows this worker has."""
+        return self.bounds[self.index + 1] - self.begin
+
+    @property
+    def widest(self) -> int:
+        """The most rows that a worker has."""
+        return max(end - begin for begin, end in pairwise(self.bounds))
+
+    @property
+    def total(self) -> int:
+        """How many rows all workers have."""
+        return self.bounds[-1]
 
 
 class Format(enum.Enum):
@@ -113,10 +144,17 @@ class Packer(Protocol):
 
 
 class Step(Protocol):
-    """One step's operations. Rows are the step's tokens, and after `logits` those that draw."""
+    """One step's operations. Rows are the step's tokens, and after `logits` those that draw.
 
-    def embed(self, table: Matrix) -> Tensor:
-        """Return the vectors of the step's tokens, [tokens, inputs]: rows of the table."""
+    Workers that hold a model together each run a step of their own, with their part of each matrix. What
+    `embed`, `linear_add` and `logits` return is the whole model's, the same for each worker.
+    """
+
+    def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
+        """Return the vectors of the step's tokens, [tokens, inputs]: rows of the table.
+
+        `shares` says which rows this worker's table has; None: all.
+        """
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Normalise each row of x [rows, width] and scale it by weight [width]."""
@@ -125,7 +163,10 @@ class Step(Protocol):
         """Map x [rows, inputs] to [rows, outputs]."""
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
-        """Return residual + linear(x, weight). `residual` may not be used again: it may become the sum."""
+        """Return residual + the workers' sum of linear(x, weight): each has a part of the inputs.
+
+        `residual` may not be used again: it may become the sum.
+        """
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
@@ -139,5 +180,8 @@ class Step(Protocol):
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
         """Attend causally over the layer's KV cache, each row to its own sequence."""
 
-    def logits(self, x: Tensor, weight: Matrix) -> Tensor:
-        """Return linear(x, weight) in float32 whatever the weight's type."""
+    def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
+        """Return linear(x, weight) in float32 whatever the weight's type, the workers' outputs side by side.
+
+        `shares` says which rows this worker's weight has; None: all.
+        """

@@ -1,12 +1,13 @@
 """A step computed operation by operation: with torch on CPUs, with torch and Triton on GPUs."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.quantized_reference import (
     GROUP,
     Rounded,
@@ -16,7 +17,7 @@ from millrace_kernels.linear.quantized_reference import (
 )
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.select import Attend, Kernels
-from millrace_kernels.step import Angles, Format, Heads, Matrix, SideBySide
+from millrace_kernels.step import Angles, Format, Heads, Matrix, Shares, SideBySide
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,18 @@ class TensorStep:
     """The step's attention, planned over its rows' block tables."""
     on_layer: Callable[[], None]
     """Called in every layer, so that a long step is seen to advance."""
+    group: Group = field(default_factory=Alone)
+    """The workers that hold the model together."""
 
-    def embed(self, table: Matrix) -> Tensor:
-        """Gather the tokens' rows of the table."""
+    def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
+        """Gather the tokens' rows of the table, and zeros where another worker has them; then add up."""
         if isinstance(table, SideBySide):
             raise TypeError("an embedding is one matrix: pack it as a table")
-        if not isinstance(table, RoundedMatrix):
-            return functional.embedding(self.tokens, _dense(table).weight)
-        values = table.weight.values[self.tokens, : table.inputs]
-        return (values * table.weight.scales[self.tokens, None]).to(table.dtype)
+        if shares is None:
+            return _look_up(table, self.tokens)
+        rows = self.tokens - shares.begin
+        is_mine = (rows >= 0) & (rows < shares.size)
+        return self.group.sum(_look_up(table, rows * is_mine) * is_mine[:, None])
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Normalise with the device's kernel."""
@@ -135,7 +139,7 @@ class TensorStep:
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """Return a new tensor; the residual stays as it is."""
-        return residual + self.linear(x, weight)
+        return residual + self.group.sum(self.linear(x, weight))
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Multiply, and then gate with the device's kernel."""
@@ -157,9 +161,17 @@ class TensorStep:
         rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
         return self.attend(rows, self.kv_caches[layer], scale).flatten(1)
 
-    def logits(self, x: Tensor, weight: Matrix) -> Tensor:
-        """Multiply, and return the product in float32."""
-        return _multiply(x, weight).float()
+    def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
+        """Multiply, and return the products in float32."""
+        mine = _multiply(x, weight).float()
+        return mine if shares is None else self.group.gather(mine, shares)
+
+
+def _look_up(table: Matrix, tokens: Tensor) -> Tensor:
+    if not isinstance(table, RoundedMatrix):
+        return functional.embedding(tokens, _dense(table).weight)
+    values = table.weight.values[tokens, : table.inputs]
+    return (values * table.weight.scales[tokens, None]).to(table.dtype)
 
 
 def _multiply(x: Tensor, matrix: Matrix) -> Tensor:

@@ -38,6 +38,8 @@ FLAG_MAX_MODEL_LENGTH: Final = "--max-model-length"
 FLAG_MAX_SEQUENCES: Final = "--max-sequences"
 FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
 FLAG_WEIGHTS: Final = "--weights"
+FLAG_DEVICE: Final = "--device"
+FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"
 
 # What a failing replica leaves for the operator to read: the last line of its log says why.
 EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or is no model we can run

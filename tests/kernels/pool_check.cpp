@@ -33,6 +33,8 @@ void quantize(const Program&, const Op& op, int, const Worker& w) { keep_books(o
 void rotary_kv_write(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
 void attention(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
 void select(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
+void sum_parts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
+void gather_parts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
 void sample(Sampling&, const Worker&) {}
 
 // Run steps of six operations, of which only the emitting ones run the last two; return the failures.

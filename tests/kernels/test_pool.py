@@ -1,4 +1,4 @@
-"""The threads that run a step: races, refusals, and a forked process."""
+"""The threads that run a step, and workers that run one together: races, refusals, and a forked process."""
 
 import multiprocessing
 import subprocess
@@ -13,16 +13,18 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.selection import select_cpu_path
 
 KERNELS = Path(millrace_kernels.__file__).parent
-CHECK = Path(__file__).parent / "pool_check.cpp"
+HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O2", "-pthread", "-DMILLRACE_ISA=check", "-I", str(KERNELS))
 
 
 @pytest.mark.parametrize("sanitizer", [(), ("-fsanitize=thread",)], ids=["plain", "thread sanitizer"])
-def test_every_unit_is_done_once_and_after_the_operation_before(
-    tmp_path: Path, sanitizer: tuple[str, ...]
+@pytest.mark.parametrize("name", ["pool_check", "exchange_check"])
+def test_every_unit_is_done_once_after_the_operation_before_and_every_part_is_read_as_written(
+    tmp_path: Path, sanitizer: tuple[str, ...], name: str
 ) -> None:
-    program = tmp_path / "pool_check"
-    subprocess.run([find_compiler(), *FLAGS, *sanitizer, str(CHECK), "-o", str(program)], check=True)
+    program = tmp_path / name
+    source = str(HERE / f"{name}.cpp")
+    subprocess.run([find_compiler(), *FLAGS, *sanitizer, source, "-o", str(program)], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, "clean\n"), done.stdout + done.stderr[-2000:]
 

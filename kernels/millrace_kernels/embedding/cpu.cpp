@@ -25,8 +25,10 @@ static void unpack(const Matrix& m, int64_t column, float* to) {
 void embed(const Program& p, const Step& step, const Op& op, const Worker& w) {
   Share mine = share(step.num_tokens, w);
   for (int t = mine.begin; t < mine.end; t++) {
-    int64_t token = step.tokens[step.slot[step.row_of[t]] * step.tokens_stride + step.position[t]];
-    unpack(*op.matrix, token, row<float>(p, op.y, t));
+    int64_t token = step.tokens[step.slot[step.row_of[t]] * step.tokens_stride + step.position[t]] - op.length;
+    float* to = row<float>(p, op.y, t);
+    if (token >= 0 && token < op.matrix->outputs) unpack(*op.matrix, token, to);
+    else memset(to, 0, sizeof(float) * op.y.width);  // another worker has its row
   }
 }
 

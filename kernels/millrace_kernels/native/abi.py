@@ -6,6 +6,7 @@ from ctypes import POINTER, Structure, c_float, c_int8, c_int32, c_int64, c_void
 from pathlib import Path
 from typing import NamedTuple
 
+from millrace_kernels.exchange.memory import LINE
 from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native.errors import NativeError, PoolError
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
@@ -48,6 +49,9 @@ class Kind(enum.IntEnum):
     ATTENTION = 6
     SELECT = 7
     QUANTIZE = 8
+    SUM = 9
+    SUM_ADD = 10
+    GATHER = 11
 
 
 class Rows(Structure):
@@ -110,6 +114,18 @@ class Step(Structure):
     )
 
 
+class Exchange(Structure):
+    """What workers write for each other, as in exchange/exchange.h."""
+
+    _fields_ = (
+        ("memory", c_void_p),
+        ("worker_bytes", c_int64),
+        ("arrivals", c_void_p),
+        ("index", c_int32),
+        ("count", c_int32),
+    )
+
+
 class Program(Structure):
     """A record and the memory it works on."""
 
@@ -124,6 +140,7 @@ class Program(Structure):
         ("spans_bytes", c_int64),
         ("spans_done", c_void_p),
         ("progress", c_int64),
+        ("exchange", POINTER(Exchange)),
     )
 
 
@@ -155,8 +172,8 @@ class Group(Structure):
     _fields_ = (("values", c_int8 * GROUP), ("scale", c_float), ("start", c_int32))
 
 
-_STRUCTURES = (Matrix, Op, Step, Program, Sampling, Group)
-_NUMBERS = (LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS)
+_STRUCTURES = (Matrix, Op, Step, Exchange, Program, Sampling, Group)
+_NUMBERS = (LINE, LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS)
 _SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, *_NUMBERS)
 """As in sizes.cpp, and in its order."""
 

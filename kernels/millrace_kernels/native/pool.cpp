@@ -3,68 +3,19 @@
 // An operation is cut into units, and a thread takes one after the other. When the last unit of an operation is done,
 // whoever did it opens the next operation. So nobody waits for a thread as such, only for a unit that one has begun: a
 // thread that another process keeps from its core is not missed.
-//
-// A thread that finds no unit spins for 50 microseconds at most and then sleeps: a step has hundreds of operations, so
-// sleeping at each would cost milliseconds (a futex wake is 10 to 50 µs). While it spins it offers its core to whoever
-// waits for one, every microsecond: what it waits for may be just that.
-#include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../exchange/exchange.h"
 #include "../sampling/sampling.h"
 #include "program.h"
+#include "signal.h"
 
 namespace MILLRACE_ISA {
 
-constexpr int64_t SPIN_NANOSECONDS = 50000;
-constexpr int PAUSES_BETWEEN_OFFERS = 64;
 constexpr int UNITS_PER_THREAD = 2;
 constexpr int NUMBERS_PER_UNIT = 4096;
-
-INLINE int64_t now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
-INLINE void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // waits for the pipeline to empty; `yield` does nothing on most cores
-#endif
-}
-
-// A number that others wait for to change.
-struct Signal {
-  uint32_t value = 0, num_asleep = 0;
-
-  uint32_t read() { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); }
-
-  void change() {
-    __atomic_add_fetch(&value, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&num_asleep, __ATOMIC_SEQ_CST))
-      syscall(SYS_futex, &value, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
-  }
-
-  void wait_past(uint32_t old) {
-    int64_t until = 0;
-    for (int turn = 1; read() == old; turn++) {
-      pause();
-      if (turn % PAUSES_BETWEEN_OFFERS) continue;
-      sched_yield();
-      if (until == 0) until = now() + SPIN_NANOSECONDS;
-      else if (now() > until) break;
-    }
-    __atomic_add_fetch(&num_asleep, 1, __ATOMIC_SEQ_CST);
-    while (read() == old) syscall(SYS_futex, &value, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
-    __atomic_sub_fetch(&num_asleep, 1, __ATOMIC_SEQ_CST);
-  }
-};
 
 struct Job {
   Program* program;
@@ -86,7 +37,7 @@ struct alignas(64) Pool {
   Job job;
   alignas(64) uint64_t ticket;
   alignas(64) uint32_t num_done;  // units of the open operation
-  alignas(64) Signal opened;      // after each change of the ticket
+  alignas(64) Signal<false> opened;  // after each change of the ticket
   pthread_t* threads;
   char** scratch;
 };
@@ -118,6 +69,9 @@ static void run_unit(const Program& p, const Step& step, const Op& op, const Wor
     case ATTENTION: return attention(p, step, op, w);
     case SELECT: return select(p, step, op, w);
     case QUANTIZE: return quantize(p, op, num_rows, w);
+    case SUM:
+    case SUM_ADD: return sum_parts(p, op, num_rows, w);
+    case GATHER: return gather_parts(p, op, num_rows, w);
     case SAMPLE: return sample(*(Sampling*)op.weight, w);
   }
 }
@@ -147,6 +101,8 @@ static uint16_t count_units(const Job& job, uint32_t operation, int num_threads)
 // Let units of an operation be taken; of none where the job is over.
 static void open_operation(Pool& pool, uint32_t operation) {
   bool is_over = operation == pool.job.end;
+  // What the other workers wait for is computed by now: the operation before is done.
+  if (!is_over && is_exchange(pool.job.program->ops[operation - pool.job.begin])) arrive(*pool.job.program);
   Ticket ticket = {operation, is_over ? (uint16_t)0 : count_units(pool.job, operation, pool.count), 0};
   uint64_t word;
   memcpy(&word, &ticket, sizeof(word));

@@ -19,10 +19,14 @@ enum Kind : int32_t {
   ATTENTION = 6,
   SELECT = 7,
   QUANTIZE = 8,
+  SUM = 9,       // of all workers' x, into y
+  SUM_ADD = 10,  // the same, added to y
+  GATHER = 11,   // all workers' x side by side
   SAMPLE = 64,  // in no record: `millrace_sample` makes it
 };
 
-// Rows in the workspace: row r begins at `offset + r * stride` bytes.
+// Rows in the workspace: row r begins at `offset + r * stride` bytes. What a worker writes for the others lies in the
+// exchange, whose offsets are beyond the workspace; SUM and GATHER read x there, at an offset in each worker's memory.
 struct Rows {
   int64_t offset;
   int64_t stride;
@@ -47,11 +51,11 @@ struct Op {
   Rows x, y;
   const Matrix* matrix;
   const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2]
-                       // SAMPLE: its Sampling
+                       // SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's
   float number;        // RMS_NORM: epsilon. ATTENTION: scale
   int32_t weight_type;
   int32_t heads, kv_heads, head_dim;
-  int32_t length;  // ROTARY_KV_WRITE: positions in the table
+  int32_t length;  // ROTARY_KV_WRITE: positions in the table. EMBED: tokens before the matrix' first row
 };
 
 // One step's rows. Token t of the step has the sequence `row_of[t]` and the position `position[t]` in it.
@@ -69,6 +73,8 @@ struct Step {
   int64_t tokens_stride, blocks_stride;
 };
 
+struct Exchange;
+
 struct Program {
   const Op* ops;
   int32_t num_ops, num_forward_ops;  // the rest computes logits, where a step emits any
@@ -79,6 +85,7 @@ struct Program {
   int64_t spans_bytes;
   uint32_t* spans_done;  // by row and KV head; 0 between operations
   volatile int64_t progress;  // counts operations: who watches sees a long step move
+  const Exchange* exchange;   // null for the only worker
 };
 
 // One of an operation's units, and memory of the thread that does it.
@@ -110,6 +117,8 @@ void quantize(const Program&, const Op&, int num_rows, const Worker&);
 void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&);
 void attention(const Program&, const Step&, const Op&, const Worker&);
 void select(const Program&, const Step&, const Op&, const Worker&);
+void sum_parts(const Program&, const Op&, int num_rows, const Worker&);
+void gather_parts(const Program&, const Op&, int num_rows, const Worker&);
 struct Sampling;
 void sample(Sampling&, const Worker&);
 

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.recorder import TYPES, Record, Recorded, Register
-from millrace_kernels.native.workspace import LINE, Place, place_registers
+from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.step import Format, Heads
 
@@ -45,12 +46,24 @@ class Batch:
 class NativeProgram:
     """Runs a recorded forward and its logits. One caller at a time."""
 
-    def __init__(self, library: abi.Library, record: Record, sizes: Sizes) -> None:
-        """Raises PoolError where no thread can be started. `set_caches` must come before the first step."""
+    def __init__(
+        self, library: abi.Library, record: Record, sizes: Sizes, exchange: Exchange | None = None
+    ) -> None:
+        """`exchange` is for one of several workers, whose steps have the same rows.
+
+        Raises PoolError where no thread can be started. `set_caches` must come before the first step.
+        """
         operations, logits = record.operations, record.logits
         places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
         self._library = library
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
+        self._exchange = exchange
+        parts, part_bytes = place_parts(operations, sizes.num_tokens, sizes.num_rows)
+        assert bool(parts) == (exchange is not None), "an exchange for a record of several workers alone"
+        assert len(parts) != 1, "two steps' only exchanges would have one place"
+        if exchange is not None:
+            exchange.open(part_bytes)
+        self._parts = parts
         self._record = record
         self._structures: list[object] = []
         self._spans = torch.zeros(_spans_bytes(record, sizes), dtype=torch.uint8)
@@ -136,12 +149,21 @@ class NativeProgram:
         ops = (abi.Op * len(record.operations))(*(self._op(one, places) for one in record.operations))
         workspace, kv_type = self._workspace.data_ptr(), TYPES[record.dtype]
         spans = (self._spans.data_ptr(), self._spans.shape[0], self._spans_done.data_ptr())
-        return abi.Program(ops, len(ops), record.num_forward, workspace, None, kv_type, *spans)
+        program = abi.Program(ops, len(ops), record.num_forward, workspace, None, kv_type, *spans)
+        if (shared := self._exchange) is not None:
+            addresses = (shared.memory, shared.worker_bytes, shared.arrivals)
+            program.exchange = ctypes.pointer(abi.Exchange(*addresses, shared.index, shared.count))
+        return program
 
     def _op(self, operation: Recorded, places: dict[Register, Place]) -> abi.Op:
-        y = _rows(operation.y, places)
+        y = self._rows(operation.y, places)
         y.offset += operation.column * operation.y.dtype.itemsize
-        op = abi.Op(operation.kind, operation.layer, _rows(operation.x or operation.y, places), y)
+        x = y if operation.x is None else self._rows(operation.x, places, is_read=True)
+        op = abi.Op(operation.kind, operation.layer, x, y)
+        if operation.shares is not None:
+            bounds = (ctypes.c_int32 * len(operation.shares.bounds))(*operation.shares.bounds)
+            self._structures.append(bounds)
+            op.weight = ctypes.addressof(bounds)
         if (matrix := operation.matrix) is not None:
             bias = None if matrix.bias is None else matrix.bias.data_ptr()
             scales = None if matrix.scales is None else matrix.scales.data_ptr()
@@ -155,6 +177,16 @@ class NativeProgram:
             op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
         op.number, op.length = operation.number, operation.length
         return op
+
+    def _rows(self, register: Register, places: dict[Register, Place], *, is_read: bool = False) -> abi.Rows:
+        """Return where rows lie: from the workspace, or read from the exchange in each worker's memory."""
+        place, beyond = places.get(register), 0
+        if place is None:
+            place = self._parts[register]
+            assert self._exchange is not None, "only workers write for each other"
+            mine = self._exchange.memory + self._exchange.index * self._exchange.worker_bytes
+            beyond = 0 if is_read else mine - self._workspace.data_ptr()
+        return abi.Rows(place.offset + beyond, place.stride, register.width, TYPES[register.dtype])
 
     def _view(self, register: Register, place: Place, num_rows: int) -> Tensor:
         itemsize = register.dtype.itemsize
@@ -196,11 +228,6 @@ def _num_positions(record: Record) -> int:
     """Return how many positions every rotary table of the record has."""
     lengths = [one.length for one in record.operations if one.kind is abi.Kind.ROTARY_KV_WRITE]
     return min(lengths, default=sys.maxsize)
-
-
-def _rows(register: Register, places: dict[Register, Place]) -> abi.Rows:
-    place = places[register]
-    return abi.Rows(place.offset, place.stride, register.width, TYPES[register.dtype])
 
 
 def _format(matrix: PackedMatrix) -> abi.Format:

@@ -11,7 +11,7 @@ from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, Format, Heads, Matrix, SideBySide, parts_of
+from millrace_kernels.step import Angles, Format, Heads, Matrix, Shares, SideBySide, parts_of
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -33,6 +33,10 @@ class Register:
     dtype: torch.dtype
     is_drawn: bool
     """Whether there is a row for each token that draws."""
+    exchange: int | None = None
+    """For which exchange of a step it is written, so that the other workers read it; None: for none."""
+    widest: int = 0
+    """Of an exchange: the width that a worker has at most."""
     last_use: int = 0
     """The last operation that reads or writes it."""
 
@@ -52,6 +56,8 @@ class Recorded:
     length: int = 0
     column: int = 0
     """The first column of y that it writes."""
+    shares: Shares | None = None
+    """Whose columns are gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +77,29 @@ class Recorder:
     """A `Step` that records. Residuals are float32; inputs of products are of the model's type."""
 
     dtype: torch.dtype
+    num_workers: int = 1
     operations: list[Recorded] = field(default_factory=list)
     num_forward: int = 0
+    num_exchanges: int = 0
     _registers: dict[int, Register] = field(default_factory=dict)
     _tensors: list[Tensor] = field(default_factory=list)
     """Held here, so that no id is used twice."""
     _rounded: dict[Register, Tensor] = field(default_factory=dict)
     """By register, its rows rounded for quantised products."""
 
-    def embed(self, table: Matrix) -> Tensor:
-        """Record a gather of the tokens' rows, which are residuals."""
+    def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
+        """Record a look-up of the tokens' rows, which are residuals."""
         if isinstance(table, SideBySide):
             raise RecordError("an embedding is one matrix: pack it as a table")
         packed = _packed(table, is_gated=False)
         if packed.form is Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
-        return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
+        if shares is None or self.num_workers == 1:
+            return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
+        part, total = self._part(packed.inputs), Register(packed.inputs, torch.float32, is_drawn=False)
+        self._append(Recorded(abi.Kind.EMBED, None, part, packed, length=shares.begin))
+        self._append(Recorded(abi.Kind.SUM, part, total))
+        return self._name(total)
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Record a norm of residuals, into the model's type."""
@@ -103,7 +116,12 @@ class Recorder:
         register = self._registers.pop(id(residual), None)
         if register is None:
             raise RecordError(f"a residual is used again, or {_NOT_MADE}")
-        self._append_products(abi.Kind.LINEAR_ADD, x, weight, register)
+        if self.num_workers == 1:
+            self._append_products(abi.Kind.LINEAR_ADD, x, weight, register)
+        else:
+            part = self._part(weight.outputs, is_drawn=register.is_drawn)
+            self._append_products(abi.Kind.LINEAR, x, weight, part)
+            self._append(Recorded(abi.Kind.SUM_ADD, part, register))
         _require(register, torch.float32, weight.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
         self._rounded.pop(register, None)
         return self._name(register)
@@ -134,9 +152,15 @@ class Recorder:
             abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
         )
 
-    def logits(self, x: Tensor, weight: Matrix) -> Tensor:
+    def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Record a product, into float32."""
-        return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
+        if shares is None or self.num_workers == 1:
+            return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
+        part = self._part(weight.outputs, shares.widest, is_drawn=True)
+        self._append_products(abi.Kind.LINEAR, x, weight, part)
+        scores = Register(shares.total, torch.float32, is_drawn=True)
+        self._append(Recorded(abi.Kind.GATHER, part, scores, shares=shares))
+        return self._name(scores)
 
     def select(self, hidden: Tensor) -> Tensor:
         """End the forward, and return the rows that draw. No earlier tensor can be used any more."""
@@ -150,6 +174,11 @@ class Recorder:
     def output(self, tensor: Tensor) -> Register:
         """Return the register of a tensor."""
         return self._find(tensor)
+
+    def _part(self, width: int, widest: int | None = None, *, is_drawn: bool = False) -> Register:
+        """Return a register that the other workers read in the next exchange."""
+        self.num_exchanges += 1
+        return Register(width, torch.float32, is_drawn, self.num_exchanges - 1, widest or width)
 
     def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
         y = Register(width, dtype, self._find(x).is_drawn)
@@ -217,10 +246,13 @@ class Recorder:
 
 
 def record(
-    forward: Callable[[Recorder], Tensor], logits: Callable[[Tensor, Recorder], Tensor], dtype: torch.dtype
+    forward: Callable[[Recorder], Tensor],
+    logits: Callable[[Tensor, Recorder], Tensor],
+    dtype: torch.dtype,
+    num_workers: int = 1,
 ) -> Record:
-    """Return a record of a model's two functions. Raises RecordError."""
-    recorder = Recorder(dtype)
+    """Return a record of a model's two functions, one of `num_workers` parts. Raises RecordError."""
+    recorder = Recorder(dtype, num_workers)
     hidden = forward(recorder)
     scores = logits(recorder.select(hidden), recorder)
     return Record(recorder.operations, recorder.num_forward, recorder.output(scores), dtype)

@@ -1,4 +1,5 @@
 // What memory Python must give and how it lays it out, compared when a library is loaded: in the order of abi.py.
+#include "../exchange/exchange.h"
 #include "../linear/quantized.h"
 #include "../paged_attention/cache.h"
 #include "../sampling/sampling.h"
@@ -7,8 +8,9 @@
 using namespace MILLRACE_ISA;
 
 extern "C" __attribute__((visibility("default"))) void millrace_sizes(int32_t* sizes) {
-  const int32_t all[] = {sizeof(Matrix), sizeof(Op),         sizeof(Step), sizeof(Program), sizeof(Sampling),
-                         sizeof(Group),  sizeof(Parameters), LANES,        GROUP,           BLOCK,
-                         SLACK,          TASK_ROWS,          TILE,         SPAN,            SUMS};
+  const int32_t all[] = {sizeof(Matrix),     sizeof(Op),       sizeof(Step), sizeof(Exchange), sizeof(Program),
+                         sizeof(Sampling),   sizeof(Group),    sizeof(Parameters),
+                         sizeof(Arrivals),   LANES,            GROUP,        BLOCK,
+                         SLACK,              TASK_ROWS,        TILE,         SPAN,             SUMS};
   memcpy(sizes, all, sizeof(all));
 }

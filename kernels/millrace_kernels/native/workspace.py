@@ -1,4 +1,8 @@
-"""Places registers in memory. After a register's last use its memory is another's."""
+"""Places registers in memory. After a register's last use its memory is another's.
+
+What a worker writes for the others has places of its own in the exchange, of which there are three.
+exchange/README.md says why that many are enough.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,6 +10,8 @@ from dataclasses import dataclass
 from millrace_kernels.native.recorder import Recorded, Register
 
 LINE = 64
+NUM_PARTS = 3
+"""Places that a worker has in the exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +28,47 @@ def row_stride(register: Register) -> int:
 
     Rows at such a distance fall into the same few sets of the first cache, and a tile reads six at once.
     """
-    stride = -(-register.width * register.dtype.itemsize // LINE) * LINE
+    width = max(register.width, register.widest)  # of all workers: they read each other's rows
+    stride = -(-width * register.dtype.itemsize // LINE) * LINE
     return stride + LINE if stride % 1024 == 0 else stride
+
+
+def place_parts(
+    operations: Iterable[Recorded], num_tokens: int, num_drawn: int
+) -> tuple[dict[Register, Place], int]:
+    """Return the places of what is written for other workers, and the bytes of a worker's memory for it.
+
+    Neighbours have different places, also the last of a step and the first of the next one.
+    """
+    registers = [one.y for one in operations if one.y.exchange is not None]
+    sizes = [_num_bytes(register, num_tokens, num_drawn) for register in registers]
+    part = max(sizes, default=0)
+    places = {
+        register: Place(_choose_part(register) * part, row_stride(register), part) for register in registers
+    }
+    return places, NUM_PARTS * part
+
+
+def _choose_part(register: Register) -> int:
+    """Return 2 for a step's first exchange, and then 0 and 1 in turns."""
+    return (register.exchange - 1) % 2 if register.exchange else 2
+
+
+def _num_bytes(register: Register, num_tokens: int, num_drawn: int) -> int:
+    return row_stride(register) * (num_drawn if register.is_drawn else num_tokens)
 
 
 def place_registers(
     operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
 ) -> tuple[dict[Register, Place], int]:
-    """Return every register's place, and the bytes of the workspace. The place of `kept` is not reused."""
+    """Return the other registers' places, and the bytes of the workspace. That of `kept` is not reused."""
     places: dict[Register, Place] = {}
     free: list[Place] = []
     end = 0
     for number, operation in enumerate(operations):
-        if operation.y not in places:
+        if operation.y not in places and operation.y.exchange is None:
             stride = row_stride(operation.y)
-            num_bytes = stride * (num_drawn if operation.y.is_drawn else num_tokens)
+            num_bytes = _num_bytes(operation.y, num_tokens, num_drawn)
             fitting = next((place for place in free if place.num_bytes >= num_bytes), None)
             if fitting is not None:
                 free.remove(fitting)
@@ -44,6 +76,6 @@ def place_registers(
             else:
                 places[operation.y] = Place(end, stride, num_bytes)
                 end += -(-num_bytes // LINE) * LINE
-        ended = {r for r in (operation.x, operation.y) if r is not None and r.last_use == number}
+        ended = {r for r in (operation.x, operation.y) if r in places and r.last_use == number}
         free += [places[register] for register in ended if register is not kept]
     return places, end

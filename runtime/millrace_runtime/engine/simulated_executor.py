@@ -89,6 +89,9 @@ class SimulatedExecutor:
         rows = [self._answer(row, masks.pop(0) if row.is_masked else None) for row in plan.rows]
         return StepResult(plan.step, rows, 0.001)
 
+    def check(self) -> None:
+        """Nothing fails."""
+
     def control(self, command: Command) -> None:
         """Sleep, which drops every cell, or wake."""
         assert not self._plans, "a command with a step in flight"

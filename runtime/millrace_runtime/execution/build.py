@@ -16,6 +16,7 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.step import Format, Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
+from millrace_runtime.execution.collective import open_group
 from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
 from millrace_runtime.execution.kv_cache import (
     CacheDemand,
@@ -28,6 +29,7 @@ from millrace_runtime.execution.loading import (
     choose_device,
     choose_dtype,
     choose_format,
+    explain_no_gpu,
     find_model,
     read_config,
     type_name,
@@ -36,6 +38,7 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.memory import Budget, usable_memory
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
+from millrace_runtime.execution.rank import ALONE_RANK, Rank
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, Model
@@ -50,25 +53,26 @@ GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How to load a model: as which architecture, type and format, and on which device."""
+    """How to load a model: its architecture, type and format, the device, and which worker's part."""
 
     architecture: Architecture
     settings: ExecutionSettings
     dtype: torch.dtype
     device: torch.device
     form: Format
+    rank: Rank
 
     def run_natively(self, library: Library, longest: int) -> Runner:
         """Load the model for the native kernels. Raises NativeError where they can't run it."""
         model = self._load(NativePacker(self.dtype, self.form), longest)
         num_threads = count_threads(torch.get_num_threads())
         sizes = Sizes(self.settings.max_batched_tokens, self.settings.max_sequences, num_threads)
-        return NativeRunner(library, model, self.dtype, sizes)
+        return NativeRunner(library, model, self.dtype, sizes, self.rank.open_exchange())
 
     def run_with_torch(self, longest: int) -> Runner:
         """Load the model for torch and Triton."""
         packer = TensorPacker(self.dtype, self.device, self.form)
-        return TensorRunner(self._load(packer, longest), self.device)
+        return TensorRunner(self._load(packer, longest), self.device, open_group(self.rank, self.device))
 
     def _load(self, packer: Packer, longest: int) -> Model:
         reader = Reader(self.settings.model_path)
@@ -77,26 +81,57 @@ class LoadPlan:
         return model
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model whose KV cache is still to be allocated."""
+
+    plan: LoadPlan
+    runner: Runner
+    longest: int
+    """Tokens of a sequence, at most: before the weights more was free than after."""
+
+    def plan_cache(self, host: Budget) -> CacheShape:
+        """Return a cache that fits into what is free. Raises CapacityError."""
+        return _plan_cache(self.plan, self.longest, host)
+
+    def allocate(self, num_blocks: int, max_model_length: int) -> LocalExecutor:
+        """Return the executor, with a cache of this size. Raises CapacityError."""
+        plan = self.plan
+        limits = _limits(plan, num_blocks, max_model_length)
+        slots = SlotTable(limits, plan.device)
+        allocate = partial(allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device)
+        return LocalExecutor(self.runner, slots, limits, plan.device, allocate)
+
+
 def build_executor(settings: ExecutionSettings, log: Log | None = None) -> LocalExecutor:
     """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
 
     `log` gets a line on the path that computes, one on the size of the cache, and one where another type is
     served than stored.
     """
+    log = log or _ignore
+    loaded = load_model(settings, usable_memory(settings.text_memory_bytes), ALONE_RANK, log)
+    shape = loaded.plan_cache(usable_memory(settings.text_memory_bytes))
+    log(describe_cache(loaded, shape))
+    return loaded.allocate(shape.num_blocks, shape.max_model_length)
+
+
+@torch.inference_mode()
+def load_model(settings: ExecutionSettings, host: Budget, rank: Rank, log: Log) -> LoadedModel:
+    """Load one worker's part of the model. Raises ModelError.
+
+    `host` is what the host's memory leaves for the KV cache, where that lies there.
+    """
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
-    log = log or _ignore
-    plan = _plan_load(settings, log)
-    with torch.inference_mode():
-        # Before the weights more is free than after: no sequence will be longer than this.
-        longest = _plan_cache(plan, plan.architecture.max_length).max_model_length
-        runner = _load(plan, longest, log)
-        shape = _plan_cache(plan, longest)
-        log(shape.describe() + _explain_length(plan, shape.max_model_length))
-        limits = _limits(plan, shape)
-        slots = SlotTable(limits, plan.device)
-    allocate = partial(allocate_cache, plan.architecture, shape.num_blocks, plan.dtype, plan.device)
-    return LocalExecutor(runner, slots, limits, plan.device, allocate)
+    plan = _plan_load(settings, rank, log)
+    longest = _plan_cache(plan, plan.architecture.max_length, host).max_model_length
+    return LoadedModel(plan, _load(plan, longest, log), longest)
+
+
+def describe_cache(loaded: LoadedModel, shape: CacheShape) -> str:
+    """Return a line for the log."""
+    return shape.describe() + _explain_length(loaded.plan, shape.max_model_length)
 
 
 def _explain_length(plan: LoadPlan, length: int) -> str:
@@ -107,13 +142,13 @@ def _explain_length(plan: LoadPlan, length: int) -> str:
     return f", not the model's {own}: give the cache more memory for longer ones"
 
 
-def _limits(plan: LoadPlan, shape: CacheShape) -> Limits:
+def _limits(plan: LoadPlan, num_blocks: int, max_model_length: int) -> Limits:
     return Limits(
-        groups=(KvGroup(shape.num_blocks),),
+        groups=(KvGroup(num_blocks),),
         block_size=BLOCK_SIZE,
         num_slots=plan.settings.max_sequences,
         depth=1 if plan.device.type == "cpu" else 2,
-        max_model_length=shape.max_model_length,
+        max_model_length=max_model_length,
         vocabulary_size=plan.architecture.vocabulary_size,
         max_batched_tokens=plan.settings.max_batched_tokens,
     )
@@ -123,17 +158,19 @@ def _ignore(_: str) -> None:
     pass
 
 
-def _plan_load(settings: ExecutionSettings, log: Log) -> LoadPlan:
+def _plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     """Read the folder's headers, and return how to load the model. Raises ModelError."""
     raw = read_config(settings.model_path)
-    architecture = find_model(settings.model_path, raw)
+    architecture = find_model(settings.model_path, raw, rank.shard)
     _check_length(architecture, settings)
-    device = choose_device(settings.device)
+    device = choose_device(settings.device, rank.shard)
+    if settings.device == "auto" and device.type == "cpu":
+        log(f"serving on CPUs, as torch finds no GPU that works: {explain_no_gpu()}")
     stored = Reader(settings.model_path).stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
     if stored is not dtype:
         log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
-    return LoadPlan(architecture, settings, dtype, device, choose_format(settings.weights, device))
+    return LoadPlan(architecture, settings, dtype, device, choose_format(settings.weights, device), rank)
 
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
@@ -178,7 +215,7 @@ def _select(choice: str) -> CpuPath:
         raise ModelError(f"--kernels {choice}: {error}") from error
 
 
-def _plan_cache(plan: LoadPlan, longest: int) -> CacheShape:
+def _plan_cache(plan: LoadPlan, longest: int, host: Budget) -> CacheShape:
     """Return a cache that fits into what is free now, for sequences of at most `longest` tokens."""
     settings = plan.settings
     demand = CacheDemand(
@@ -187,13 +224,13 @@ def _plan_cache(plan: LoadPlan, longest: int) -> CacheShape:
         longest=settings.max_model_length or longest,
         is_firm=settings.max_model_length is not None,
     )
-    return plan_cache(demand, _cache_budget(settings, plan.device))
+    return plan_cache(demand, _cache_budget(settings, plan.device, host))
 
 
-def _cache_budget(settings: ExecutionSettings, device: torch.device) -> Budget:
+def _cache_budget(settings: ExecutionSettings, device: torch.device, host: Budget) -> Budget:
     if settings.kv_cache_bytes is not None:
         return Budget(settings.kv_cache_bytes, "--kv-cache-memory")
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         return Budget(int(free * GPU_SHARE_OF_FREE), f"{GPU_SHARE_OF_FREE} of what the GPU has free")
-    return usable_memory(settings.text_memory_bytes)
+    return host

@@ -113,9 +113,9 @@ class CheckpointWeights:
         outputs = sum(rows.size for rows in names.values())
         return self._packer.pack(self._parts(names, inputs), outputs, inputs.size, bias)
 
-    def table(self, name: str, rows: int, inputs: int) -> Matrix:
-        """Read and pack a table."""
-        return self._packer.pack_table(self._reader.read(f"{name}.weight", whole(rows), whole(inputs)))
+    def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
+        """Read and pack rows of a table."""
+        return self._packer.pack_table(self._reader.read(f"{name}.weight", rows, whole(inputs)))
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Read gate and product, and pack them as one matrix."""

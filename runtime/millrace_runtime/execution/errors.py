@@ -6,6 +6,7 @@ ExecutionError
 │   ├── UnsupportedModelError
 │   ├── BadCheckpointError
 │   └── CapacityError     its KV cache has no room
+├── WorkerError           a worker has ended, failed or is stopped
 └── PlanError             a step plan breaks the protocol: our own bug
 """
 
@@ -32,6 +33,10 @@ class BadCheckpointError(ModelError):
 
 class CapacityError(ModelError):
     """The KV cache has no room for one sequence of the length asked for."""
+
+
+class WorkerError(ExecutionError):
+    """One of the workers that hold the model together is gone; the text says which and why."""
 
 
 class PlanError(ExecutionError):

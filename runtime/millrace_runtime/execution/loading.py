@@ -17,6 +17,7 @@ from millrace_runtime.execution.errors import (
 from millrace_runtime.models.errors import ArchitectureError
 from millrace_runtime.models.model import Architecture
 from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.shard import ALONE, Shard
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.INT4}
@@ -34,23 +35,40 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_json(config)
 
 
-def find_model(path: Path, raw: Mapping[str, Any]) -> Architecture:
-    """Return the architecture that config.json describes. Raises UnsupportedModelError."""
+def find_model(path: Path, raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:
+    """Return a shard of the architecture that config.json describes. Raises UnsupportedModelError."""
     try:
-        return find_architecture(raw)
+        return find_architecture(raw, shard)
     except ArchitectureError as error:
         raise UnsupportedModelError(f"{path}: {error}") from error
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device; "auto" is CUDA where there is one. Raises ModelError for one that is not there."""
+def choose_device(name: str, shard: Shard = ALONE) -> torch.device:
+    """Return a shard's device; "auto" is CUDA where there is one. Raises ModelError where it is missing."""
     if name not in {"auto", "cpu", "cuda"}:
         raise ModelError(f'device "{name}" is not known: use "auto", "cpu" or "cuda"')
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ModelError('device "cuda" was asked for and torch finds no CUDA device: use "cpu" or "auto"')
-    return torch.device("cuda")
+        raise ModelError(
+            f"--device cuda: torch finds no GPU that works ({explain_no_gpu()}): give the replica one, or "
+            "serve on CPUs with --device cpu"
+        )
+    if (found := torch.cuda.device_count()) < shard.count:
+        raise ModelError(
+            f"--tensor-parallel {shard.count} takes a GPU for each worker and torch finds {found}: lower it, "
+            "or give the replica more GPUs"
+        )
+    return torch.device("cuda", shard.index)
+
+
+def explain_no_gpu() -> str:
+    """Return why torch can use no GPU, in its own words."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (AssertionError, RuntimeError) as error:  # torch without CUDA asserts
+        return " ".join(str(error).split(". ")[0].split())
+    return "it sees none"
 
 
 def choose_dtype(name: str, raw: Mapping[str, Any], stored: torch.dtype) -> torch.dtype:

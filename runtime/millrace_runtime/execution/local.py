@@ -50,7 +50,10 @@ class _SubmittedStep:
 
 
 class LocalExecutor:
-    """Runs plans in order: first the model, then the draw, which waits for the masks of masked rows."""
+    """Runs plans in order: first the model, then the draw, which waits for the masks of masked rows.
+
+    One thread may submit and provide masks while another waits and collects.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class LocalExecutor:
         self._num_draws = 0
         self._lane = open_lane(device)
         self._in_flight: deque[_SubmittedStep] = deque()
+        self._newest: _SubmittedStep | None = None
         self.control(Wake())
 
     @property
@@ -84,17 +88,19 @@ class LocalExecutor:
             raise PlanError(f"{len(self._in_flight)} steps are in flight: collect one before submitting")
         if self._is_asleep:
             raise PlanError("the executor sleeps: wake it before submitting")
-        if self._in_flight:
-            _require_masks(self._in_flight[-1])
+        if self._newest is not None:
+            _require_masks(self._newest)
         num_masked = sum(row.is_masked for row in plan.rows)
         submitted = _SubmittedStep(plan, num_masked, self._lane.submit(self._forward, plan))
         if not num_masked:
             submitted.launched = self._lane.submit(self._draw, submitted.forwarded, None)
+        self._newest = submitted
         self._in_flight.append(submitted)
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
         """Provide a step's masks, so that it can draw. Raises PlanError for masks that it does not need."""
-        submitted = next((submitted for submitted in self._in_flight if submitted.plan.step == step), None)
+        in_flight = tuple(self._in_flight)
+        submitted = next((submitted for submitted in in_flight if submitted.plan.step == step), None)
         if submitted is None or submitted.launched is not None:
             raise PlanError(f"step {step} waits for no masks")
         wanted = submitted.num_masked * mask_bytes(self.limits.vocabulary_size)
@@ -137,6 +143,9 @@ class LocalExecutor:
             with torch.inference_mode():
                 self._runner.set_caches(self._allocate_caches())
         self._is_asleep = isinstance(command, Sleep)
+
+    def check(self) -> None:
+        """Nothing fails beside the steps: there is no other process."""
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> Forwarded:

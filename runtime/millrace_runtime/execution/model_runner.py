@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.native import NativeSampler
@@ -44,8 +45,10 @@ class TensorRunner:
 
     sampler = None
 
-    def __init__(self, model: Model, device: torch.device) -> None:
+    def __init__(self, model: Model, device: torch.device, group: Group | None = None) -> None:
+        """`group` is for a model that several workers hold together."""
         self._model, self._device = model, device
+        self._group = group or Alone()
         self.kv_caches: list[Tensor] = []
         self._kernels = select_kernels(device)
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
@@ -91,6 +94,7 @@ class TensorRunner:
             kv_caches=self.kv_caches,
             attend=self._kernels.plan_attention(starts, contexts, tables, num_kv_heads, BLOCK_SIZE),
             on_layer=self._count_layer,
+            group=self._group,
         )
 
     def _count_layer(self) -> None:

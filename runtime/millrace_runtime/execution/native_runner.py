@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
@@ -17,10 +18,19 @@ from millrace_runtime.models.model import Model
 class NativeRunner:
     """Records a model once, and runs each step in one native call."""
 
-    def __init__(self, library: Library, model: Model, dtype: torch.dtype, sizes: Sizes) -> None:
-        recorded = record(model.forward, model.logits, dtype)
+    def __init__(
+        self,
+        library: Library,
+        model: Model,
+        dtype: torch.dtype,
+        sizes: Sizes,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """`exchange` is for a model that several workers hold together."""
+        num_workers = 1 if exchange is None else exchange.count
+        recorded = record(model.forward, model.logits, dtype, num_workers)
         self.kv_caches: list[Tensor] = []
-        self._program = NativeProgram(library, recorded, sizes)
+        self._program = NativeProgram(library, recorded, sizes, exchange)
         self.sampler = NativeSampler(library, recorded.logits.width, self._program.pool)
 
     @property

@@ -81,11 +81,6 @@ class LlamaConfig:
         """The heads of each layer's attention."""
         return Heads(self.num_heads, self.num_kv_heads, self.head_dim)
 
-    @property
-    def table_shape(self) -> tuple[int, int]:
-        """The shape of the embedding and of the head."""
-        return self.vocabulary_size, self.width
-
 
 def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
     """Return a Hugging Face config, checked. Raises ArchitectureError naming the field."""

@@ -78,14 +78,16 @@ class Llama:
     """The model: computes hidden states from tokens, and logits from hidden states."""
 
     def __init__(self, config: LlamaConfig, shard: Shard, weights: Weights, length: int) -> None:
-        table = weights.table("model.embed_tokens", *config.table_shape)
+        rows, shares = shard.cut(config.vocabulary_size, 1), shard.share(config.vocabulary_size)
+        table = weights.table("model.embed_tokens", rows, config.width)
         angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
-        self.embedding = Embedding(table)
+        self.embedding = Embedding(table, shares)
         self.layers = [
             LlamaLayer(config, weights, layer, angles, shard) for layer in range(config.num_layers)
         ]
         self.norm = RMSNorm(weights.vector("model.norm.weight", config.width), config.epsilon)
-        self.head = Head(table if config.is_tied else weights.table("lm_head", *config.table_shape))
+        head = table if config.is_tied else weights.table("lm_head", rows, config.width)
+        self.head = Head(head, shares)
         _skip_unneeded(config, weights, shard)
 
     def forward(self, step: Step) -> Tensor:
@@ -118,7 +120,7 @@ def _skip_unneeded(config: LlamaConfig, weights: Weights, shard: Shard) -> None:
 def llama_architecture(family: Family, raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:
     """Return the architecture of a Llama-family config.json. Raises ArchitectureError naming the field.
 
-    A shard's layers add the residual once each: their workers' sums are still to be reduced.
+    It is the part of a shard: its steps are to be run by all workers of a group together.
     """
     config = parse_llama_config(raw, family)
     heads = shard.cut_heads(config.heads).heads

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace_kernels.step import Heads
+from millrace_kernels.step import Heads, Shares
 from millrace_runtime.models.errors import ArchitectureError
 
 
@@ -64,6 +64,16 @@ class Shard:
             )
         begin, end = (num_units * index // self.count for index in (self.index, self.index + 1))
         return Cut(total, begin * unit, min(end * unit, total))
+
+    def share(self, total: int) -> Shares | None:
+        """Return how all workers share a table's rows; None for the only one.
+
+        Raises ArchitectureError where a worker would have none.
+        """
+        if self.count == 1:
+            return None
+        parts = [Shard(index, self.count).cut(total, 1) for index in range(self.count)]
+        return Shares(self.index, (0, *(part.end for part in parts)))
 
     def cut_heads(self, heads: Heads) -> HeadsCut:
         """Return this worker's KV heads with their query heads; a KV head may be held by several workers.

@@ -31,8 +31,8 @@ class Weights(Protocol):
     def skip(self, name: str) -> None:
         """Leave a tensor out, if it is there, as the model does not need it. All others must be read."""
 
-    def table(self, name: str, rows: int, inputs: int) -> Matrix:
-        """Return an embedding or a head, `name.weight`: a row for each token."""
+    def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
+        """Return the rows of an embedding or a head, `name.weight`, which has one for each token."""
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return the same rows of a gate and of its product as one matrix."""

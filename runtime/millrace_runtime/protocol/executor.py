@@ -54,6 +54,9 @@ class Executor(Protocol):
     def control(self, command: Command) -> None:
         """Run a command. No step may be in flight."""
 
+    def check(self) -> None:
+        """Raise what has failed beside steps, such as a worker that ended while there was nothing to do."""
+
 
 def mask_bytes(vocabulary_size: int) -> int:
     """Return the size of one row's mask."""

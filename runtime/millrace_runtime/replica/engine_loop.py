@@ -82,6 +82,7 @@ class EngineLoop:
         Sending comes after the submission: the device computes meanwhile.
         """
         self._receive()
+        self._executor.check()
         self._submit()
         self._send()
         self._collect()

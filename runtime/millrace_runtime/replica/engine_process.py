@@ -9,7 +9,9 @@ from typing import NoReturn
 
 from millrace_runtime import contract
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.execution.errors import ModelError, WorkerError
+from millrace_runtime.execution.parallel.executor import start_workers
+from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.garbage import paused_collection
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady
@@ -68,30 +70,35 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
 
 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:
-    # Here and not above: importing torch takes seconds, and is a phase that we measure.
-    with paused_collection():
-        from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
-        from millrace_runtime.execution.settings import ExecutionSettings  # noqa: PLC0415
+    settings, count = _execution_settings(membership), membership.settings.tensor_parallel
+    if count > 1:
+        clock.end("imports")  # torch's are the workers', while they load
+        executor: Executor = start_workers(settings, count, say)
+    else:
+        # Here and not above: importing torch takes seconds, and is a phase that we measure.
+        with paused_collection():
+            from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
 
-    clock.end("imports")
-    settings = membership.settings
-    executor = build_executor(
-        ExecutionSettings(
-            model_path=settings.model_path,
-            device=settings.device,
-            dtype=settings.dtype,
-            weights=settings.weights,
-            max_model_length=settings.max_model_length,
-            max_sequences=settings.max_sequences,
-            max_batched_tokens=settings.max_batched_tokens,
-            text_memory_bytes=membership.text_memory_bytes,
-            kv_cache_bytes=settings.kv_cache_bytes,
-            kernels=settings.kernels,
-        ),
-        say,
-    )
+        clock.end("imports")
+        executor = build_executor(settings, say)
     clock.end("weights")
     return executor
+
+
+def _execution_settings(membership: Membership) -> ExecutionSettings:
+    settings = membership.settings
+    return ExecutionSettings(
+        model_path=settings.model_path,
+        device=settings.device,
+        dtype=settings.dtype,
+        weights=settings.weights,
+        max_model_length=settings.max_model_length,
+        max_sequences=settings.max_sequences,
+        max_batched_tokens=settings.max_batched_tokens,
+        text_memory_bytes=membership.text_memory_bytes,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        kernels=settings.kernels,
+    )
 
 
 def main(argv: list[str]) -> int:
@@ -109,10 +116,15 @@ def main(argv: list[str]) -> int:
 
 
 def _fail(error: Exception, heartbeat: Heartbeat) -> int:
-    """Write why the engine ends, and return its exit status. Only a bad model needs no traceback."""
+    """Write why the engine ends, and return its exit status.
+
+    A bad model and a lost worker need no traceback.
+    """
     heartbeat.write_last_words(str(error) or type(error).__name__)
     if isinstance(error, ModelError):
         return contract.EXIT_BAD_MODEL
+    if isinstance(error, WorkerError):
+        return EXIT_ENGINE_FAILED
     traceback.print_exc()
     heartbeat.write_last_words(f"the engine failed: {type(error).__name__}: {error}")
     return EXIT_ENGINE_FAILED

@@ -97,6 +97,10 @@ class Heartbeat:
         at = _WORDS_AT + _LENGTH.size
         return self._page[at : at + length].decode(errors="ignore") if length else None
 
+    def find_fault(self, deadlines: Deadlines, now: float) -> str | None:
+        """Return why the replica is about to end, or what hangs; None while all is well."""
+        return self.read_last_words() or self.find_stall(deadlines, now)
+
     def find_stall(self, deadlines: Deadlines, now: float) -> str | None:
         """Return a sentence on the process that hangs; None while every one is within its deadline."""
         for member in Member:

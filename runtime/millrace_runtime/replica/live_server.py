@@ -23,9 +23,9 @@ HEAD_BYTES = 8192
 class LiveServer:
     """Answers probes from one thread, whatever the other processes and other clients do."""
 
-    def __init__(self, listener: socket.socket, find_stall: Callable[[], str | None]) -> None:
-        """`listener` is owned from here on. `find_stall` returns a sentence on what hangs, or None."""
-        self._listener, self._find_stall = listener, find_stall
+    def __init__(self, listener: socket.socket, find_fault: Callable[[], str | None]) -> None:
+        """`listener` is owned from here on. `find_fault` returns a sentence on what is wrong, or None."""
+        self._listener, self._find_fault = listener, find_fault
         self._waiting: dict[StreamWriter, None] = {}
         """Connections whose request has not come, the oldest first."""
         self._loop = asyncio.new_event_loop()
@@ -79,8 +79,8 @@ class LiveServer:
         path = target.partition(" ")[0].partition("?")[0]
         if method != "GET" or path != contract.PATH_LIVE:
             return _response(HTTPStatus.NOT_FOUND, f"only GET {contract.PATH_LIVE} is here")
-        stall = self._find_stall()
-        return _response(HTTPStatus.SERVICE_UNAVAILABLE if stall else HTTPStatus.OK, stall or "alive")
+        fault = self._find_fault()
+        return _response(HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK, fault or "alive")
 
 
 def _response(status: HTTPStatus, text: str) -> bytes:

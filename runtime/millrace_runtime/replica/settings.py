@@ -55,6 +55,8 @@ class ReplicaSettings:
     """One of KERNELS: what computes on a CPU."""
     weights: str
     """One of WEIGHTS: kept as the files have them, or rounded while they are loaded."""
+    tensor_parallel: int
+    """Workers that hold the model together, each on a device of its own; 1: the engine computes itself."""
     drain_seconds: float
     """How long streams in flight may go on after SIGTERM."""
     request_head_seconds: float
@@ -120,6 +122,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         dtype=values.dtype,
         kernels=values.kernels,
         weights=values.weights,
+        tensor_parallel=values.tensor_parallel,
         drain_seconds=values.drain_seconds,
         request_head_seconds=values.request_head_seconds,
         body_memory=values.body_memory,
@@ -214,10 +217,10 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--kv-cache-memory",
         type=parse_bytes,
         metavar="BYTES",
-        help="memory for the KV cache, such as 512Mi (default: a share of what is free)",
+        help="memory for each worker's KV cache, such as 512Mi (default: a share of what is free)",
     )
     parser.add_argument(
-        "--device", choices=DEVICES, default="auto", help="(default: a GPU where there is one)"
+        contract.FLAG_DEVICE, choices=DEVICES, default="auto", help="(default: a GPU where there is one)"
     )
     parser.add_argument(
         "--dtype", choices=DTYPES, default="auto", help="of weights and KV (default: the checkpoint's own)"
@@ -233,6 +236,13 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         choices=WEIGHTS,
         default=WEIGHTS[0],
         help="round matrices to 8 or 4 bits while loading them, on CPUs (default: %(default)s)",
+    )
+    parser.add_argument(
+        contract.FLAG_TENSOR_PARALLEL,
+        type=whole_number(1, 64),
+        default=1,
+        metavar="N",
+        help="workers that hold the model together, each with a GPU or a part of the cores (default: 1)",
     )
 
 

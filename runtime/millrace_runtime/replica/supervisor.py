@@ -43,7 +43,7 @@ def _run_replica(settings: ReplicaSettings, heartbeat: Heartbeat) -> Ending:
     with (
         _bind(settings.host, settings.port, "--port") as listener,
         _bind(settings.host, settings.live_port, "--live-port") as live_listener,
-        LiveServer(live_listener, lambda: heartbeat.find_stall(deadlines, time.monotonic())),
+        LiveServer(live_listener, lambda: heartbeat.find_fault(deadlines, time.monotonic())),
         _signals() as next_signals,
     ):
         say(f"liveness at {local_url(live_listener)}{contract.PATH_LIVE}")

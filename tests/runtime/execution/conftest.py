@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from millrace_runtime.execution.build import build_executor
-from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.execution.parallel.executor import ParallelExecutor, start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
 from millrace_runtime.protocol.tokens import pack_tokens
@@ -31,6 +32,12 @@ TINY: dict[str, Any] = {
     "tie_word_embeddings": False,
     "dtype": "float32",
 }
+
+
+SMALL: dict[str, Any] = {
+    "device": "cpu", "dtype": "float32", "max_sequences": 12, "max_model_length": 640,
+}  # fmt: skip
+"""Settings of an executor."""
 
 
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -87,7 +94,7 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
 class Driver:
     """A minimal scheduler: gives each sequence its own blocks and runs what it is told."""
 
-    def __init__(self, executor: LocalExecutor, *, is_shuffled: bool = True) -> None:
+    def __init__(self, executor: Executor, *, is_shuffled: bool = True) -> None:
         self.executor = executor
         count = executor.limits.groups[0].num_blocks
         order = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
@@ -145,9 +152,27 @@ class Driver:
 
 
 @pytest.fixture
-def make_driver() -> Callable[..., Driver]:
-    def make(path: Path, **settings: Any) -> Driver:
-        values = {"device": "cpu", "dtype": "float32", "max_sequences": 12, "max_model_length": 640}
-        return Driver(build_executor(ExecutionSettings(model_path=path, **(values | settings))))
+def start_crew() -> Iterator[Callable[..., ParallelExecutor]]:
+    """Start workers that hold a model together; they end with the test."""
+    started: list[ParallelExecutor] = []
+
+    def start(
+        path: Path, count: int = 2, log: Callable[[str], None] = print, **settings: Any
+    ) -> ParallelExecutor:
+        executor = start_workers(ExecutionSettings(path, **(SMALL | settings)), count, log)
+        started.append(executor)
+        return executor
+
+    yield start
+    for executor in started:
+        executor.end()
+
+
+@pytest.fixture
+def make_driver(start_crew: Callable[..., ParallelExecutor]) -> Callable[..., Driver]:
+    def make(path: Path, workers: int = 1, **settings: Any) -> Driver:
+        if workers > 1:
+            return Driver(start_crew(path, workers, **settings))
+        return Driver(build_executor(ExecutionSettings(path, **(SMALL | settings))))
 
     return make

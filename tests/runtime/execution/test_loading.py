@@ -19,8 +19,9 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.execution.loading import choose_format, type_name
+from millrace_runtime.execution.loading import choose_device, choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.models.shard import Shard
 
 Make = Callable[..., Path]
 
@@ -272,5 +273,20 @@ def test_rounded_weights_on_a_gpu_are_refused_with_what_to_write() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_without_a_device_is_refused(make_model: Make) -> None:
-    with pytest.raises(ModelError, match="finds no CUDA device"):
+    with pytest.raises(ModelError, match=r"finds no GPU that works \(\w.*\): give the replica one"):
         build(make_model(), device="cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_fall_back_to_cpus_is_said_with_its_reason(make_model: Make) -> None:
+    logged: list[str] = []
+    build_executor(ExecutionSettings(make_model(), device="auto", max_model_length=64), logged.append)
+    assert logged[0].startswith("serving on CPUs, as torch finds no GPU that works: ")
+
+
+def test_more_workers_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto", Shard(1, 2)) == torch.device("cuda", 1)
+    with pytest.raises(ModelError, match="a GPU for each worker and torch finds 2: lower it, or give"):
+        choose_device("auto", Shard(1, 4))

@@ -1,6 +1,8 @@
-"""Workers that hold a model together: what each reads, and that their sums are the whole model's."""
+"""Workers that hold a model together: what each reads, and that together they compute what the model does."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
 from millrace_kernels.native.packing import NativePacker, PackedMatrix
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Format
+from millrace_kernels.step import Format, Shares
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import read_config
 from millrace_runtime.models.config import LLAMA, QWEN2, Family
-from millrace_runtime.models.llama import Llama, llama_architecture
+from millrace_runtime.models.errors import ArchitectureError
+from millrace_runtime.models.llama import llama_architecture
 from millrace_runtime.models.shard import Cut, Shard, whole
 
 CPU = torch.device("cpu")
@@ -27,42 +31,64 @@ LENGTH = 40
 TOKENS = torch.arange(3, 3 + LENGTH)
 
 
-class Worker:
-    """One shard of a model, with a KV cache for its heads."""
+class Threads:
+    """A group whose workers are threads of this process."""
 
-    def __init__(self, path: Path, family: Family, shard: Shard) -> None:
-        architecture = llama_architecture(family, read_config(path), shard)
-        reader = Reader(path)
-        model = architecture.build(CheckpointWeights(reader, TensorPacker(torch.float32, CPU)), LENGTH)
-        reader.check_all_read()
-        assert isinstance(model, Llama)
-        self.model, kv_heads = model, architecture.kv_shapes[0].num_kv_heads
-        self.step = TensorStep(
-            kernels=select_kernels(CPU),
-            tokens=TOKENS,
-            positions=torch.arange(LENGTH),
-            cache_slots=torch.arange(LENGTH),
-            kv_caches=allocate_cache(architecture, 3, torch.float32, CPU),
-            attend=TiledAttention([0, LENGTH], [LENGTH], torch.arange(3)[None], kv_heads, 16),
-            on_layer=lambda: None,
-        )
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count, timeout=60)
+        self.parts: list[Tensor] = [torch.empty(0)] * count
 
 
-def reduce(parts: list[Tensor]) -> Tensor:
-    return torch.stack(parts).sum(0)
+class OneOfThreads:
+    """One of them."""
+
+    def __init__(self, threads: Threads, index: int) -> None:
+        self._threads, self._index = threads, index
+
+    def sum(self, part: Tensor) -> Tensor:
+        return sum_in_order(self._exchange(part))
+
+    def gather(self, part: Tensor, shares: Shares) -> Tensor:
+        assert part.shape[1] == shares.size
+        return gather_columns(self._exchange(part))
+
+    def _exchange(self, part: Tensor) -> list[Tensor]:
+        self._threads.parts[self._index] = part
+        self._threads.barrier.wait()
+        parts = list(self._threads.parts)
+        self._threads.barrier.wait()
+        return parts
 
 
-def compute_together(workers: list[Worker]) -> Tensor:
-    """Return the logits, each layer's sums added up over the workers."""
-    first = workers[0]
-    x = first.model.embedding(first.step)
-    for number, layer in enumerate(first.model.layers):
-        normal, mine = layer.attention_norm(x, first.step), [w.model.layers[number] for w in workers]
-        none = torch.zeros_like(x)
-        x += reduce([m.attention.add_to(none, normal, w.step) for m, w in zip(mine, workers, strict=True)])
-        normal = layer.mlp_norm(x, first.step)
-        x += reduce([m.mlp.add_to(none, normal, w.step) for m, w in zip(mine, workers, strict=True)])
-    return first.model.logits(x, first.step)
+def compute(path: Path, family: Family, shard: Shard, group: Group) -> Tensor:
+    """Return the logits of every token, as one shard's worker has them at the end."""
+    architecture = llama_architecture(family, read_config(path), shard)
+    reader = Reader(path)
+    model = architecture.build(CheckpointWeights(reader, TensorPacker(torch.float32, CPU)), LENGTH)
+    reader.check_all_read()
+    kv_heads = architecture.kv_shapes[0].num_kv_heads
+    step = TensorStep(
+        kernels=select_kernels(CPU),
+        tokens=TOKENS,
+        positions=torch.arange(LENGTH),
+        cache_slots=torch.arange(LENGTH),
+        kv_caches=allocate_cache(architecture, 3, torch.float32, CPU),
+        attend=TiledAttention([0, LENGTH], [LENGTH], torch.arange(3)[None], kv_heads, 16),
+        on_layer=lambda: None,
+        group=group,
+    )
+    return model.logits(model.forward(step), step)
+
+
+def compute_together(path: Path, family: Family, count: int) -> list[Tensor]:
+    """Return every worker's logits."""
+    threads = Threads(count)
+    with ThreadPoolExecutor(count) as pool:
+        jobs = [
+            pool.submit(compute, path, family, Shard(index, count), OneOfThreads(threads, index))
+            for index in range(count)
+        ]
+    return [job.result() for job in jobs]
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -78,14 +104,21 @@ def compute_together(workers: list[Worker]) -> Tensor:
         (QWEN2, {"num_attention_heads": 5, "num_key_value_heads": 5, "architectures": ["Qwen2ForCausalLM"]}),
     ],
 )
-def test_workers_sums_are_the_models(
+def test_workers_together_compute_what_the_model_does(
     make_model: Callable[..., Path], family: Family, changes: dict[str, Any], count: int
 ) -> None:
     path = make_model(intermediate_size=136, **changes)  # units of 32: 4 whole ones, and a quarter
-    alone = Worker(path, family, Shard())
-    expected = alone.model.logits(alone.model.forward(alone.step), alone.step)
-    together = compute_together([Worker(path, family, Shard(index, count)) for index in range(count)])
-    torch.testing.assert_close(together, expected, rtol=1e-4, atol=1e-4)
+    expected = compute(path, family, Shard(), Alone())
+    found = compute_together(path, family, count)
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
+    for other in found[1:]:
+        assert torch.equal(other, found[0])
+
+
+def test_workers_that_would_have_no_tokens_are_refused(make_model: Callable[..., Path]) -> None:
+    path = make_model(vocab_size=2, num_attention_heads=4, num_key_value_heads=4)
+    with pytest.raises(ArchitectureError, match="can't be shared by 3 workers"):
+        compute(path, LLAMA, Shard(2, 3), Alone())
 
 
 @pytest.mark.parametrize("form", list(Format))

@@ -89,3 +89,12 @@ def test_livez_answers_what_the_heartbeat_says(path: str, stall: str | None, sta
             response = error
         with response:
             assert (response.status, response.read().decode()) == (status, body)
+
+
+def test_last_words_come_before_a_stall() -> None:
+    heartbeat = Heartbeat.create(0.0)
+    assert heartbeat.find_fault(DEADLINES, 99) is None
+    assert "no progress" in str(heartbeat.find_fault(DEADLINES, 101))
+    heartbeat.write_last_words("worker 1 of 2 is stopped")
+    assert heartbeat.find_fault(DEADLINES, 99) == "worker 1 of 2 is stopped"
+    heartbeat.close()

@@ -1,0 +1,1 @@
+"""Tensor parallelism: a process for each device, with its part of the model, and an executor over all."""

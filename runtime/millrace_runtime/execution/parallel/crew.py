@@ -1,0 +1,149 @@
+"""The workers' processes, as the engine sees them: started, spoken to, watched, ended."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from millrace_runtime.execution.errors import ModelError, WorkerError
+from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
+from millrace_runtime.execution.parallel.messages import Failed, FromWorker, ToWorker
+from millrace_runtime.execution.parallel.orders import Orders
+from millrace_runtime.execution.parallel.vitals import Vitals
+from millrace_runtime.protocol.framing import encode_frame
+
+SILENCE_SECONDS = 5.0
+"""A worker that does not beat for so long is stopped. It beats ten times a second, whatever it computes."""
+END_SECONDS = 2.0
+"""A process whose socket is closed has ended, or is about to."""
+_MODULE = "millrace_runtime.execution.parallel.worker_process"
+
+
+@dataclass(slots=True)
+class _Member:
+    """One worker."""
+
+    process: subprocess.Popen[bytes]
+    channel: Channel[FromWorker]
+
+
+class Crew:
+    """All workers of a replica. Whatever happens to one ends all: none can compute alone."""
+
+    def __init__(self, orders: list[Orders], environment: Mapping[str, str]) -> None:
+        """Start a process for each worker's orders, whose descriptors are filled in here."""
+        self.count = len(orders)
+        self._vitals = Vitals.create()
+        self._exchange_fd = os.memfd_create("millrace-exchange")
+        self._is_watched = False
+        self._members = [self._start(one, environment) for one in orders]
+        self._poll = select.poll()
+        for member in self._members:
+            self._poll.register(member.channel, select.POLLIN)
+
+    @property
+    def progress(self) -> int:
+        """A number that changes while a worker advances."""
+        return self._vitals.progress(self.count)
+
+    def watch(self) -> None:
+        """From now on every worker beats, and one that does not is stopped."""
+        self._is_watched = True
+
+    def tell(self, message: ToWorker) -> None:
+        """Send a message to every worker. Raises WorkerError."""
+        frame = encode_frame(message)
+        for index, member in enumerate(self._members):
+            try:
+                member.channel.send(frame)
+            except ChannelClosed:
+                raise self._explain_end(index) from None
+
+    def receive(self, timeout_seconds: float) -> Iterator[tuple[int, FromWorker]]:
+        """Yield the messages that have come by now, or by the end of a time, each with its worker's number.
+
+        Raises ModelError where a worker can't load the model, and WorkerError for one that failed, ended or
+        is stopped.
+        """
+        if not self._poll.poll(timeout_seconds * 1000):
+            self.check_silence()
+            return
+        for index, member in enumerate(self._members):
+            try:
+                messages = member.channel.receive(0)
+            except ChannelClosed:
+                raise self._explain_end(index) from None
+            for message in messages:
+                if isinstance(message, Failed):
+                    raise self._explain(index, message)
+                yield index, message
+
+    def check_silence(self) -> None:
+        """Raise WorkerError for a worker that is stopped."""
+        if not self._is_watched:
+            return
+        now = time.monotonic()
+        for index in range(self.count):
+            if (silence := self._vitals.silence(index, now)) > SILENCE_SECONDS:
+                raise WorkerError(f"{self._name(index)} is stopped: no sign of life for {silence:.0f} s")
+
+    def end(self) -> None:
+        """Kill every worker, and wait until all have ended. Nothing to do the second time."""
+        if not self._members:
+            return
+        for member in self._members:
+            member.process.kill()
+        for member in self._members:
+            member.process.wait()
+            member.channel.close()
+        self._members = []
+        os.close(self._exchange_fd)
+        self._vitals.close()
+
+    def _start(self, orders: Orders, environment: Mapping[str, str]) -> _Member:
+        mine, theirs = socket.socketpair()
+        fds = {"socket_fd": theirs.fileno(), "exchange_fd": self._exchange_fd, "vitals_fd": self._vitals.fd}
+        orders = msgspec.structs.replace(orders, engine_pid=os.getpid(), **fds)
+        command = [sys.executable, "-m", _MODULE, msgspec.json.encode(orders).decode()]
+        with theirs:
+            process = subprocess.Popen(
+                command, pass_fds=tuple(fds.values()), env=environment, stdin=subprocess.DEVNULL
+            )
+        return _Member(process, Channel(mine, FromWorker))  # type: ignore[arg-type]
+
+    def _explain(self, index: int, failed: Failed) -> Exception:
+        """Return what a worker's last message means. Every worker has the same model and settings."""
+        if failed.is_model:
+            return ModelError(failed.reason)
+        return WorkerError(f"{self._name(index)} failed: {failed.reason}")
+
+    def _explain_end(self, index: int) -> Exception:
+        """Return why a worker is gone. Its last words may still be unread, or another's that ended before."""
+        for other in (index, *(number for number in range(self.count) if number != index)):
+            with suppress(ChannelClosed):
+                for message in self._members[other].channel.receive(0):
+                    if isinstance(message, Failed):
+                        return self._explain(other, message)
+        with suppress(subprocess.TimeoutExpired):
+            self._members[index].process.wait(END_SECONDS)
+        return WorkerError(f"{self._name(index)} {_describe_end(self._members[index].process.returncode)}")
+
+    def _name(self, index: int) -> str:
+        return f"worker {index} of {self.count}"
+
+
+def _describe_end(code: int | None) -> str:
+    if code is None:
+        return "takes no messages"
+    if code >= 0:
+        return f"ended with exit status {code}"
+    hint = "; more memory may be needed" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,157 @@
+"""An executor whose steps are run by several workers together. It holds no device itself."""
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from millrace_kernels.native.cores import count_threads
+from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.execution.memory import Budget, usable_memory
+from millrace_runtime.execution.parallel.crew import Crew
+from millrace_runtime.execution.parallel.messages import (
+    Allocate,
+    Done,
+    Holding,
+    Loaded,
+    Masks,
+    Measure,
+    Room,
+    Said,
+    Submit,
+)
+from millrace_runtime.execution.parallel.orders import Orders, write_settings
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.executor import Command
+from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
+
+Answer = TypeVar("Answer", Loaded, Room, Holding)
+Log = Callable[[str], None]
+POLL_SECONDS = 0.25
+
+
+def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "ParallelExecutor":
+    """Start `count` workers, each with its part of the model. Raises ModelError and WorkerError.
+
+    `log` gets the lines of the first worker, and one on the cache that all have room for.
+    """
+    host = _share_of_host(settings, count)
+    with tempfile.TemporaryDirectory(prefix="millrace-workers-") as folder:
+        values, meeting = write_settings(settings), str(Path(folder) / "meeting")
+        crew = Crew(
+            [Orders(values, index, count, meeting, host) for index in range(count)], _environment(count)
+        )
+        try:
+            return ParallelExecutor(crew, _set_up(crew, settings, log))
+        except BaseException:
+            crew.end()
+            raise
+
+
+def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Limits:
+    """Have the workers load, and then allocate the cache that fits everywhere. Return what each can hold."""
+    _await_all(crew, Loaded, log)
+    host = _share_of_host(settings, crew.count)
+    crew.tell(Measure(host.num_bytes, host.source))
+    rooms = _await_all(crew, Room, log)
+    smallest = min(rooms, key=lambda room: room.num_blocks)
+    log(f"each of {crew.count} workers has {smallest.line}")
+    crew.tell(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
+    limits = _await_all(crew, Holding, log)
+    crew.watch()
+    return limits[0].limits
+
+
+def _await_all(crew: Crew, wanted: type[Answer], log: Log) -> list[Answer]:
+    """Return every worker's answer, by number."""
+    answers: dict[int, Answer] = {}
+    while len(answers) < crew.count:
+        for index, message in crew.receive(POLL_SECONDS):
+            if isinstance(message, Said):
+                log(message.line)
+                continue
+            assert isinstance(message, wanted), f"{message} came instead of {wanted.__name__}"
+            answers[index] = message
+    return [answers[index] for index in range(crew.count)]
+
+
+def _share_of_host(settings: ExecutionSettings, count: int) -> Budget:
+    """Return each worker's share of what the host's memory leaves for KV caches."""
+    whole = usable_memory(settings.text_memory_bytes)
+    return Budget(whole.num_bytes // count, f"a {count}th of {whole.source}")
+
+
+def _environment(count: int) -> dict[str, str]:
+    """Return the workers' environment: they share the cores, and speak on this machine alone."""
+    limit = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
+    threads = max(1, count_threads(limit) // count)
+    meeting = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    return {**meeting, **os.environ, "OMP_NUM_THREADS": str(threads)}
+
+
+class ParallelExecutor:
+    """Sends every plan to all workers. The first one's results are those of all."""
+
+    def __init__(self, crew: Crew, limits: Limits) -> None:
+        self.limits = limits
+        self._crew = crew
+        self._num_in_flight = 0
+        self._results: deque[StepResult] = deque()
+
+    @property
+    def progress(self) -> int:
+        """Layers or operations that the workers have computed, and draws."""
+        return self._crew.progress
+
+    def submit(self, plan: StepPlan) -> None:
+        """Submit a plan. Raises PlanError when `depth` plans are uncollected, and WorkerError."""
+        if self._num_in_flight >= self.limits.depth:
+            raise PlanError(f"{self._num_in_flight} steps are in flight: collect one before submitting")
+        self._num_in_flight += 1
+        self._crew.tell(Submit(plan))
+
+    def provide_masks(self, step: int, masks: memoryview) -> None:
+        """Provide a step's masks. Raises WorkerError."""
+        self._crew.tell(Masks(step, bytes(masks)))
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait up to a time for the oldest step. Return whether its result is there. Raises WorkerError."""
+        until = time.monotonic() + timeout_seconds
+        while self._num_in_flight and not self._results:
+            left = until - time.monotonic()
+            self._receive(max(0.0, left))
+            if left <= 0:
+                break
+        return bool(self._results) or not self._num_in_flight
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest step and return its result. Raises PlanError and WorkerError."""
+        if not self._num_in_flight:
+            raise PlanError("no step is in flight: submit one before collecting")
+        while not self.wait(POLL_SECONDS):
+            pass
+        self._num_in_flight -= 1
+        return self._results.popleft()
+
+    def control(self, command: Command) -> None:
+        """Have every worker run a command. Raises PlanError with steps in flight, and WorkerError."""
+        if self._num_in_flight:
+            raise PlanError(f"{self._num_in_flight} steps are in flight: collect them before a command")
+        self._crew.tell(command)
+
+    def check(self) -> None:
+        """Raise WorkerError for a worker that has ended or is stopped."""
+        self._receive(0)
+
+    def end(self) -> None:
+        """End the workers."""
+        self._crew.end()
+
+    def _receive(self, timeout_seconds: float) -> None:
+        for _, message in self._crew.receive(timeout_seconds):
+            assert isinstance(message, Done), f"{message} came while steps run"
+            self._results.append(message.result)
+        self._crew.check_silence()

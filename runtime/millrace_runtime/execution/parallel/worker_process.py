@@ -1,0 +1,157 @@
+"""A worker's process: loads its part of the model, and runs the plans that the engine sends to all."""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from queue import SimpleQueue
+from threading import Lock, Semaphore, Thread
+from typing import NoReturn, TypeVar
+
+import msgspec
+
+from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.execution.memory import Budget
+from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
+from millrace_runtime.execution.parallel.messages import (
+    Allocate,
+    Done,
+    Failed,
+    FromWorker,
+    Holding,
+    Loaded,
+    Masks,
+    Measure,
+    Room,
+    Said,
+    Submit,
+    ToWorker,
+)
+from millrace_runtime.execution.parallel.orders import Orders
+from millrace_runtime.execution.parallel.vitals import Vitals, keep_beating
+from millrace_runtime.garbage import paused_collection
+from millrace_runtime.parent import end_with_parent
+from millrace_runtime.protocol.executor import Executor, Sleep, Wake
+
+Wanted = TypeVar("Wanted")
+
+
+class Worker:
+    """Answers the engine. One thread submits, another one collects: both may have to wait for the device."""
+
+    def __init__(self, orders: Orders, channel: Channel[ToWorker]) -> None:
+        self._orders, self._channel = orders, channel
+        self._is_sending = Lock()
+        self._due: SimpleQueue[None] = SimpleQueue()
+        """A mark for each step that can be collected: its masks are there."""
+
+    def run(self) -> NoReturn:
+        """Load, allocate and serve, until the engine is gone (ChannelClosed). Raises what fails."""
+        executor = self._build_executor()
+        keep_beating(Vitals(self._orders.vitals_fd), self._orders.index, lambda: executor.progress)
+        room = Semaphore(executor.limits.depth)
+        Thread(target=self._collect, args=(executor, room), name="collect", daemon=True).start()
+        self._tell(Holding(executor.limits))
+        while True:
+            for message in self._channel.receive(None):
+                self._obey(message, executor, room)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the engine why this worker ends. Only a bad model needs no traceback."""
+        is_model = isinstance(error, ModelError)
+        if not is_model:
+            traceback.print_exception(error)
+        text = str(error) if is_model else f"{type(error).__name__}: {error}"
+        try:
+            self._tell(Failed(text, is_model))
+        except ChannelClosed:
+            sys.stderr.write(f"the engine is gone, so it can't be told: {text}\n")
+
+    def _build_executor(self) -> Executor:
+        # Here and not above: importing torch takes seconds.
+        with paused_collection():
+            from millrace_runtime.execution.build import describe_cache, load_model  # noqa: PLC0415
+
+        orders = self._orders
+        loaded = load_model(orders.read_settings(), orders.host, orders.read_rank(), self._say)
+        self._tell(Loaded())
+        measure = self._await(Measure)
+        shape = loaded.plan_cache(Budget(measure.host_bytes, measure.host_source))
+        self._tell(Room(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
+        allocate = self._await(Allocate)
+        return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
+
+    def _obey(self, message: ToWorker, executor: Executor, room: Semaphore) -> None:
+        match message:
+            case Submit(plan):
+                # The engine goes by the first worker: this one may still be busy with the step before.
+                room.acquire()
+                executor.submit(plan)
+                if not any(row.is_masked for row in plan.rows):
+                    self._due.put(None)
+            case Masks(step, masks):
+                executor.provide_masks(step, memoryview(masks))
+                self._due.put(None)
+            case Sleep() | Wake():
+                for _ in range(executor.limits.depth):
+                    room.acquire()
+                executor.control(message)
+                room.release(executor.limits.depth)
+
+    def _collect(self, executor: Executor, room: Semaphore) -> None:
+        try:
+            while True:
+                self._due.get()
+                result = executor.collect()
+                room.release()
+                if self._orders.index == 0:  # every worker has the same one
+                    self._tell(Done(result))
+        except ChannelClosed:
+            os._exit(0)
+        except Exception as error:  # noqa: BLE001  the last words of a process that ends
+            self.fail(error)
+            os._exit(1)
+
+    def _await(self, wanted: type[Wanted]) -> Wanted:
+        """Return the next message, of which the engine sends one at a time until steps come."""
+        messages: list[ToWorker] = []
+        while not messages:
+            messages = self._channel.receive(None)
+        (message,) = messages
+        assert isinstance(message, wanted), f"{message} came instead of {wanted.__name__}"
+        return message
+
+    def _say(self, line: str) -> None:
+        if self._orders.index == 0:
+            self._tell(Said(line))
+
+    def _tell(self, message: FromWorker) -> None:
+        with self._is_sending:
+            self._channel.tell(message)
+
+
+def main(argument: str) -> int:
+    """Run as the engine's child, and return the exit status. The engine ends us, and no signal to a group."""
+    orders = msgspec.json.decode(argument, type=Orders)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    end_with_parent(orders.engine_pid)
+    for fd in (orders.socket_fd, orders.exchange_fd, orders.vitals_fd):
+        os.set_inheritable(fd, False)
+    channel: Channel[ToWorker] = Channel(socket.socket(fileno=orders.socket_fd), ToWorker)  # type: ignore[arg-type]
+    worker = Worker(orders, channel)
+    try:
+        worker.run()
+    except ChannelClosed:
+        return 0
+    except Exception as error:  # noqa: BLE001  the last words of a process that ends
+        worker.fail(error)
+        return 1
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1])
+    sys.stderr.flush()
+    # Not sys.exit: what torch and CUDA tear down at exit can hang, and nothing here is left to save.
+    os._exit(status)

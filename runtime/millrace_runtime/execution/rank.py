@@ -1,0 +1,28 @@
+"""A worker's place among those that hold a model together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace_kernels.exchange.memory import Exchange
+from millrace_runtime.models.shard import ALONE, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which worker this is, and where it meets the others."""
+
+    shard: Shard = ALONE
+    exchange_fd: int = -1
+    """The file that workers on CPUs exchange their parts in."""
+    meeting: Path = Path()
+    """A file that does not exist yet, where torch's processes find each other."""
+
+    def open_exchange(self) -> Exchange | None:
+        """Return the exchange of native workers; None for the only worker."""
+        if self.shard.count == 1:
+            return None
+        return Exchange(self.exchange_fd, self.shard.index, self.shard.count)
+
+
+ALONE_RANK = Rank()
+"""The only worker."""
