@@ -1,15 +1,16 @@
-"""Two services want the same GPUs: PriorityClasses say which one has them, and the other one tells so."""
+"""Two services want the same accelerators: PriorityClasses say which has them, and the other tells so."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.nodes.settings import ACCELERATOR_RESOURCE
 from e2e.plugin import explain
 from e2e.service import Service
 
-GPU_NODE = 8
-"""GPUs of the one node that has any."""
+ACCELERATORS = 8
+"""Of the one node that has any."""
 NIGHTLY, URGENT = "millrace-test-nightly", "millrace-test-urgent"
 
 
@@ -24,9 +25,9 @@ def priorities(cluster: LocalCluster) -> Iterator[None]:
 
 
 def build(product: LocalCluster, namespace: str, name: str, priority: str, replicas: int) -> Service:
-    """Return a service whose replicas take half of the GPUs each."""
+    """Return a service whose replicas take half of the accelerators each."""
     service = Service(product, namespace, name)
-    service.spec["resources"]["limits"]["nvidia.com/gpu"] = str(GPU_NODE // 2)
+    service.spec["resources"]["limits"][ACCELERATOR_RESOURCE] = str(ACCELERATORS // 2)
     service.spec["pod"] = {"priorityClassName": priority}
     service.spec["scaling"] |= {"minReplicas": replicas, "maxReplicas": replicas}
     return service
@@ -51,8 +52,8 @@ def test_the_service_of_lower_priority_gives_way_says_so_and_comes_back(
         urgent.wait_ready()
         nightly.wait_for("without room", lambda: "Pending" in explain(nightly), 90)
         told = explain(nightly)
-        assert "WANT 2 HAVE 1  +1 Pending: no node has 4 nvidia.com/gpu free" in told
-        assert "DO free 4 nvidia.com/gpu on a node, or add one" in told
+        assert "WANT 2 HAVE 1  +1 Pending: no node has 4 example.com/accelerator free" in told
+        assert "DO free 4 example.com/accelerator on a node, or add one" in told
         assert count_serving(nightly) == 1
         assert nightly.status()["scaling"]["desiredReplicas"] == 2
         assert len(nightly.pods()) == 2

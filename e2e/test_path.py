@@ -129,6 +129,31 @@ def test_a_model_in_a_claim_is_served(service: Service) -> None:
     assert answer.usage.completion_tokens == 4
 
 
+def test_a_model_that_two_workers_hold_is_served(service: Service) -> None:
+    service.spec["parallelism"] = {"tensor": 2}
+    service.spec["model"]["servedName"] = "held-by-two"
+    service.apply()
+    service.wait_ready()
+    [pod] = service.pods()
+    assert "each of 2 workers has a KV cache" in service.kubectl("logs", pod["metadata"]["name"])
+    url = f"{find_gateway(service.cluster).url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        answer = client.completions.create(model="held-by-two", prompt="Once", max_tokens=4, seed=1)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4
+
+
+def test_a_gpu_that_does_not_work_is_named_and_nothing_is_served_on_cpus(service: Service) -> None:
+    service.spec["resources"]["limits"]["nvidia.com/gpu"] = 1
+    service.apply()
+    service.wait_for(
+        "naming the GPU",
+        lambda: (
+            "--device cuda: torch finds no GPU that works" in service.condition("Ready").get("message", "")
+        ),
+    )
+
+
 def test_a_wrong_model_path_is_named_in_the_conditions(service: Service) -> None:
     service.spec["model"]["uri"] = "file:///models/no-such-model"
     service.apply()

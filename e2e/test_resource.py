@@ -147,6 +147,14 @@ REFUSALS = {
         manifest(resources=GPUS, cost={"acceleratorHour": "2.50", "currency": "usd"}),
         "write cost.currency as three capital letters, such as EUR",
     ),
+    "more workers than GPUs": (
+        manifest(resources=GPUS, parallelism={"tensor": 4}),
+        "write parallelism.tensor as the number of GPUs in resources.limits",
+    ),
+    "fewer workers than GPUs": (
+        manifest(resources={"limits": {"nvidia.com/gpu": "2"}}, parallelism={"tensor": 1}),
+        "write parallelism.tensor as the number of GPUs in resources.limits",
+    ),
     "a currency without a price": (manifest(cost={"currency": "EUR"}), "write a price beside the currency"),
     "an unknown mode": (
         manifest(**scaling(mode="Manual")),

@@ -9,7 +9,7 @@ from e2e.cluster.settings import USUAL_STATE
 
 API_PORT = 6443
 PROMETHEUS_PORT = 9090
-NODE = "name=NAME,gpus=N,cpu=N,memory=Q"
+NODE = "name=NAME,gpus=N,accelerators=N,cpu=N,memory=Q"
 
 
 def build_parser(description: str | None) -> argparse.ArgumentParser:

@@ -20,7 +20,7 @@ PORTS = (15_000, 30_000)
 clients try again. One of them may get the very port that it tries: then it is connected to itself, and the
 part finds its address in use."""
 TRIES = 200
-DEFAULT_NODES = ("name=gpu-0,gpus=8,cpu=8,memory=16Gi", "name=cpu-0,cpu=4,memory=8Gi")
+DEFAULT_NODES = ("name=gpu-0,gpus=8,accelerators=8,cpu=8,memory=16Gi", "name=cpu-0,cpu=4,memory=8Gi")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def test_what_is_no_port_is_refused_with_those_that_are(tmp_path: Path, port: st
 def test_a_node_that_cant_be_read_is_refused_before_anything_is_downloaded(tmp_path: Path) -> None:
     done = run_up(tmp_path, "--node=name=a,gpu=8")
     assert done.returncode == 2
-    assert "'gpu=8' is not one of name=, gpus=, cpu=, memory=, each once" in done.stderr
+    assert "'gpu=8' is not one of name=, gpus=, accelerators=, cpu=, memory=, each once" in done.stderr
 
 
 @pytest.mark.parametrize("flags", [["--api-port=9090"], ["--api-port=7443", "--prometheus-port=7443"]])

@@ -25,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--node",
         action="append",
         required=True,
-        metavar="name=NAME,gpus=N,cpu=N,memory=Q",
+        metavar="name=NAME,gpus=N,accelerators=N,cpu=N,memory=Q",
         help="a Node; repeatable",
     )
     parser.add_argument("--hide", action="append", type=Path, help="a folder no pod may see; repeatable")

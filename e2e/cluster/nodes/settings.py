@@ -12,7 +12,9 @@ GPU_RESOURCE = "nvidia.com/gpu"
 CLUSTER_DOMAIN = "cluster.local"
 """The end of Services' full names."""
 MAX_PODS = 110
-_KEYS = ("name", "gpus", "cpu", "memory")
+_KEYS = ("name", "gpus", "accelerators", "cpu", "memory")
+ACCELERATOR_RESOURCE = "example.com/accelerator"
+"""Counted as GPUs are, and used by nobody: a replica that asks for a GPU ends without one."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,15 @@ class NodeSpec:
     cpu: str = "4"
     memory: str = "8Gi"
     gpus: int = 0
+    accelerators: int = 0
 
     @property
     def capacity(self) -> dict[str, str]:
         """As in the Node's status; also what can be allocated."""
         capacity = {"cpu": self.cpu, "memory": self.memory, "pods": str(MAX_PODS)}
-        return (
-            capacity | {"ephemeral-storage": "20Gi"} | ({GPU_RESOURCE: str(self.gpus)} if self.gpus else {})
-        )
+        devices = {GPU_RESOURCE: self.gpus, ACCELERATOR_RESOURCE: self.accelerators}
+        counted = {name: str(count) for name, count in devices.items() if count}
+        return capacity | {"ephemeral-storage": "20Gi"} | counted
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def parse_node(text: str) -> NodeSpec:
         key, equals, value = part.partition("=")
         if key not in _KEYS or not equals or not value or key in values:
             raise SettingsError(
-                f"--node {text}: {part!r} is not one of name=, gpus=, cpu=, memory=, each once"
+                f"--node {text}: {part!r} is not one of name=, gpus=, accelerators=, cpu=, memory=, each once"
             )
         values[key] = value
     if "name" not in values:
@@ -79,11 +82,14 @@ def parse_node(text: str) -> NodeSpec:
 
 
 def _check_node(text: str, values: dict[str, str]) -> NodeSpec:
-    for key in ("cpu", "memory", "gpus"):
+    for key in ("cpu", "memory"):
         try:
             parse_quantity(values.get(key, "1"))
         except ValueError as error:
             raise SettingsError(f"--node {text}: {key}: {error}") from error
-    if not values.get("gpus", "0").isdigit():
-        raise SettingsError(f"--node {text}: gpus is a whole number")
-    return NodeSpec(**{**values, "gpus": int(values.pop("gpus", "0"))})  # type: ignore[arg-type]
+    counts = {key: values.pop(key, "0") for key in ("gpus", "accelerators")}
+    for key, count in counts.items():
+        if not count.isdigit():
+            raise SettingsError(f"--node {text}: {key} is a whole number")
+    gpus, accelerators = map(int, counts.values())
+    return NodeSpec(**values, gpus=gpus, accelerators=accelerators)

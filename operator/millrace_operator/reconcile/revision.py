@@ -15,6 +15,8 @@ from millrace_operator.resources.types import Spec
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
+INPUTS = {"model", "engine", "parallelism", "resources", "pod"}
+"""The fields of the spec that decide what a replica is."""
 Inputs = dict[str, Any]
 
 
@@ -30,9 +32,7 @@ class Revision:
 
 def revision_inputs(spec: Spec) -> Inputs:
     """Return what of the spec decides what a replica is."""
-    dumped = spec.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, include={"model", "engine", "resources", "pod"}
-    )
+    dumped = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=INPUTS)
     for amounts in dumped.get("resources", {}).values():
         amounts.update({name: str(amount) for name, amount in amounts.items()})
     return dumped

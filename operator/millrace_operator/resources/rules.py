@@ -6,6 +6,7 @@ would otherwise be an evaluation error with a message of its own.
 
 from typing import Any
 
+from millrace_operator.resources.accelerators import WHOLE_GPUS
 from millrace_operator.resources.durations import DURATION_PATTERN
 from millrace_operator.resources.prices import CURRENCY_PATTERN, PRICE_PATTERN
 
@@ -22,6 +23,18 @@ def _has_no_own_keys(field: str) -> dict[str, Any]:
         "rule": f"!has(self.pod) || !has({path}) || {path}.all(key, !key.startsWith('millrace.dev/'))",
         "message": f"keys under millrace.dev/ are the operator's own; write another key in spec.pod.{field}",
         "fieldPath": f".pod.{field}",
+    }
+
+
+def _has_a_worker_for_each(gpu: str) -> dict[str, Any]:
+    limits = "self.resources.limits"
+    return {
+        "rule": "!has(self.parallelism) || !has(self.parallelism.tensor) || !has(self.resources) || "
+        f"!has({limits}) || !('{gpu}' in {limits}) || "
+        f"string({limits}['{gpu}']) == string(self.parallelism.tensor)",
+        "message": "each worker has a GPU of its own: write parallelism.tensor as the number of GPUs in "
+        "resources.limits, or leave it out",
+        "fieldPath": ".parallelism.tensor",
     }
 
 
@@ -102,6 +115,7 @@ SPEC_RULES: list[dict[str, Any]] = [
         "message": "write a price beside the currency: cost.acceleratorHour or cost.resourceHours",
         "fieldPath": ".cost",
     },
+    *(_has_a_worker_for_each(gpu) for gpu in WHOLE_GPUS),
 ]
 
 ROOT_RULES: list[dict[str, Any]] = [

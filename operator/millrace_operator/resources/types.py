@@ -95,6 +95,18 @@ class Engine(Part):
     )
 
 
+class Parallelism(Part):
+    """Over how many devices a replica's model lies."""
+
+    tensor: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Workers that hold the model together, each on a GPU of its own or with its part of the "
+        "cores. Default: one for each whole GPU in resources.limits (nvidia.com/gpu, amd.com/gpu), else 1.",
+    )
+
+
 class Resources(Part):
     """Compute resources of each replica, as in a Pod's container."""
 
@@ -258,6 +270,9 @@ class Spec(Part):
     engine: Engine = Field(
         default_factory=Engine,
         description="Sizes of the engine in each replica; what is left out, the runtime chooses.",
+    )
+    parallelism: Parallelism = Field(
+        default_factory=Parallelism, description="Over how many devices a replica's model lies."
     )
     resources: Resources = Field(
         default_factory=Resources, description="Compute resources of each replica, as in a Pod's container."

@@ -54,6 +54,42 @@ def test_rounded_weights_reach_the_replica_and_the_default_needs_no_flag() -> No
     assert arguments("FromCheckpoint")[5:] == []
 
 
+def arguments(**spec: object) -> list[str]:
+    rendered: list[str] = template(**spec)["spec"]["containers"][0]["args"]
+    return rendered[5:]
+
+
+def test_a_model_lies_on_all_whole_gpus_and_never_on_cpus_instead() -> None:
+    def on(limits: dict[str, object]) -> list[str]:
+        return arguments(resources={"limits": limits})
+
+    assert on({"cpu": 8}) == []
+    assert on({"nvidia.com/gpu": 1}) == ["--device", "cuda"]
+    assert on({"nvidia.com/gpu": "4", "cpu": 8}) == ["--device", "cuda", "--tensor-parallel", "4"]
+    assert on({"amd.com/gpu": 2}) == ["--device", "cuda", "--tensor-parallel", "2"]
+    assert on({"nvidia.com/mig-1g.10gb": 2}) == ["--device", "cuda"]
+    assert on({"nvidia.com/gpu.shared": 3}) == ["--device", "cuda"]
+    assert on({"rdma/hca": 2}) == []
+
+
+def test_workers_without_gpus_share_the_cores() -> None:
+    assert arguments(parallelism={"tensor": 2}) == ["--tensor-parallel", "2"]
+    assert arguments(parallelism={"tensor": 1}) == []
+
+
+def test_gpus_workers_have_memory_to_meet_in() -> None:
+    def mounts(**spec: object) -> list[str]:
+        pod = template(**spec)["spec"]
+        assert [volume["name"] for volume in pod["volumes"]] == [
+            mount["name"] for mount in pod["containers"][0]["volumeMounts"]
+        ]
+        return [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+
+    assert mounts(resources={"limits": {"nvidia.com/gpu": 2}}) == ["/tmp", "/dev/shm"]
+    assert mounts(resources={"limits": {"nvidia.com/gpu": 1}}) == ["/tmp"]
+    assert mounts(parallelism={"tensor": 2}) == ["/tmp"]
+
+
 def test_a_claim_is_mounted_read_only() -> None:
     spec = template(model={"uri": "pvc://weights/llama/8b"})["spec"]
     assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "weights", "readOnly": True}

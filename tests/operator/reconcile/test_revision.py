@@ -16,6 +16,7 @@ def digest(**spec: object) -> str:
 def test_what_makes_a_pod_makes_a_revision() -> None:
     changes = (
         {"engine": {"maxSequences": 4}},
+        {"parallelism": {"tensor": 2}},
         {"resources": {"limits": {"cpu": 1}}},
         {"pod": {"env": [{"name": "A", "value": "1"}]}},
         {"model": {"uri": "file:///other"}},
@@ -30,7 +31,7 @@ def test_what_makes_no_pod_makes_none() -> None:
 
 
 def test_defaults_and_fields_of_other_versions_make_none() -> None:
-    assert digest(engine={}, pod={"labels": {}}, workload="Bulk") == digest()
+    assert digest(engine={}, parallelism={}, pod={"labels": {}}, workload="Bulk") == digest()
     assert digest(model={"uri": "file:///m", "quantization": {"weights": "FromCheckpoint"}}) == digest()
 
 

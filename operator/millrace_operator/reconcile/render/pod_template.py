@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.metadata import account_name, replica_labels
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.accelerators import count_gpus, has_gpu
 from millrace_operator.resources.types import PodOptions, Spec, Weights
 from millrace_runtime import contract
 
@@ -32,6 +33,8 @@ def render_pod_template(settings: RenderSettings, service: Obj, spec: Spec, revi
 
 def _render_pod_spec(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    if _shares_memory(spec):
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     claim = _claim_of(spec.model.uri)
     if claim:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
@@ -65,6 +68,8 @@ def _render_placement(pod: PodOptions) -> dict[str, Any]:
 
 def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
     mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the pod's own
+    if _shares_memory(spec):
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108  as above
     if _claim_of(spec.model.uri):
         mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
     return {
@@ -102,10 +107,23 @@ def render_arguments(service: Obj, spec: Spec) -> list[str]:
     arguments += [contract.FLAG_SERVED_NAME, served_name(service, spec)]
     if (weights := spec.model.quantization.weights) is not Weights.FROM_CHECKPOINT:
         arguments += [contract.FLAG_WEIGHTS, weights.value]
+    if has_gpu(spec.resources.limits):
+        arguments += [contract.FLAG_DEVICE, "cuda"]
+    if (workers := _count_workers(spec)) > 1:
+        arguments += [contract.FLAG_TENSOR_PARALLEL, str(workers)]
     for flag, value in optional:
         if value is not None:
             arguments += [flag, str(value)]
     return arguments
+
+
+def _count_workers(spec: Spec) -> int:
+    return spec.parallelism.tensor or max(1, count_gpus(spec.resources.limits))
+
+
+def _shares_memory(spec: Spec) -> bool:
+    """Whether GPUs' workers meet in /dev/shm, of which a container has 64 MiB otherwise."""
+    return _count_workers(spec) > 1 and has_gpu(spec.resources.limits)
 
 
 def served_name(service: Obj, spec: Spec) -> str:
