@@ -32,10 +32,10 @@ def our_server(model: Path, precision: str) -> EngineSpec:
     return EngineSpec(OURS, precision, tuple(command), dialect=OpenAI(MODEL_NAME), ready_path="/readyz")
 
 
-def our_library(model: Path, precision: str, num_threads: int) -> EngineSpec:
+def our_library(model: Path, precision: str, num_threads: int, num_workers: int = 1) -> EngineSpec:
     """Return the driver of our scheduler and executor, with the replica's own thread settings."""
     driver = (sys.executable, "-m", "benchmarks.runtime.drivers.millrace")
-    command = (*driver, str(model), precision, str(MAX_BATCHED_TOKENS))
+    command = (*driver, str(model), precision, str(MAX_BATCHED_TOKENS), str(num_workers))
     wanted = thread_environment({}, num_threads)
     return EngineSpec(OURS, precision, command, wanted)
 

@@ -11,7 +11,9 @@ import pytest
 
 from e2e.polling import wait_until
 from millrace_runtime.execution.errors import ModelError, WorkerError
+from millrace_runtime.execution.parallel import crew, vitals
 from millrace_runtime.execution.parallel.executor import ParallelExecutor
+from millrace_runtime.execution.parallel.vitals import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Row, StepPlan
 from tests.runtime.execution.test_parity import check_greedy, generate, prompt
@@ -135,6 +137,33 @@ def test_a_worker_that_is_stopped_in_a_step_ends_the_wait_for_it(
     with pytest.raises(WorkerError, match="worker 1 of 2 is stopped"):
         driver.run({0: 1})
     assert time.monotonic() - began < LOST_SECONDS
+
+
+def test_who_was_stopped_together_with_the_workers_gives_them_time() -> None:
+    watch = Watch(100.0)
+    assert watch.measure_silence(99.9, 101.0) == 1.0
+    assert watch.measure_silence(99.9, 103.0) == 3.0, "it goes on looking, and they are silent"
+    assert watch.measure_silence(99.9, 160.0) == 0.0, "a container that was paused for 57 s"
+    assert watch.measure_silence(99.9, 161.0) == 1.0
+    assert watch.measure_silence(160.5, 162.0) == 1.5
+
+
+def test_a_paused_container_goes_on(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its processes are stopped for longer than a worker may be silent."""
+    monkeypatch.setattr(crew, "SILENCE_SECONDS", 0.4)
+    monkeypatch.setattr(vitals, "LOOK_SECONDS", 0.2)
+    driver = make_driver(make_model(), 2)
+    driver.start(0, prompt(9, 0))
+    driver.run({0: 9})
+    for pid in pids(driver.executor):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)
+    for pid in pids(driver.executor):
+        os.kill(pid, signal.SIGCONT)
+    driver.run({0: 1})
+    driver.executor.check()
 
 
 def test_an_error_in_one_workers_step_is_told_with_its_words(

@@ -17,7 +17,7 @@ from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
 from millrace_runtime.execution.parallel.messages import Failed, FromWorker, ToWorker
 from millrace_runtime.execution.parallel.orders import Orders
-from millrace_runtime.execution.parallel.vitals import Vitals
+from millrace_runtime.execution.parallel.vitals import Vitals, Watch
 from millrace_runtime.protocol.framing import encode_frame
 
 SILENCE_SECONDS = 5.0
@@ -43,7 +43,7 @@ class Crew:
         self.count = len(orders)
         self._vitals = Vitals.create()
         self._exchange_fd = os.memfd_create("millrace-exchange")
-        self._is_watched = False
+        self._watch: Watch | None = None
         self._members = [self._start(one, environment) for one in orders]
         self._poll = select.poll()
         for member in self._members:
@@ -56,7 +56,7 @@ class Crew:
 
     def watch(self) -> None:
         """From now on every worker beats, and one that does not is stopped."""
-        self._is_watched = True
+        self._watch = Watch(time.monotonic())
 
     def tell(self, message: ToWorker) -> None:
         """Send a message to every worker. Raises WorkerError."""
@@ -88,11 +88,12 @@ class Crew:
 
     def check_silence(self) -> None:
         """Raise WorkerError for a worker that is stopped."""
-        if not self._is_watched:
+        if self._watch is None:
             return
         now = time.monotonic()
         for index in range(self.count):
-            if (silence := self._vitals.silence(index, now)) > SILENCE_SECONDS:
+            silence = self._watch.measure_silence(self._vitals.last_beat(index), now)
+            if silence > SILENCE_SECONDS:
                 raise WorkerError(f"{self._name(index)} is stopped: no sign of life for {silence:.0f} s")
 
     def end(self) -> None:

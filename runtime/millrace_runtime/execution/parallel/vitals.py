@@ -8,6 +8,8 @@ from time import monotonic, sleep
 
 BEAT_SECONDS = 0.1
 """How often a worker writes that it lives, and how far it has come."""
+LOOK_SECONDS = 2.5
+"""An engine looks more often: every second when it is idle."""
 _TICKS_A_SECOND = 1_000_000
 
 
@@ -32,10 +34,9 @@ class Vitals:
         self._words[2 * worker + 1] = progress
         self._words[2 * worker] = int(now * _TICKS_A_SECOND)
 
-    def silence(self, worker: int, now: float) -> float:
-        """Return the seconds since the worker last beat; 0 before it did."""
-        beaten = self._words[2 * worker]
-        return now - beaten / _TICKS_A_SECOND if beaten else 0.0
+    def last_beat(self, worker: int) -> float:
+        """Return when the worker last beat; 0 before it did."""
+        return self._words[2 * worker] / _TICKS_A_SECOND
 
     def progress(self, num_workers: int) -> int:
         """Return the progress of all workers together."""
@@ -46,6 +47,24 @@ class Vitals:
         self._words.release()
         self._page.close()
         os.close(self.fd)
+
+
+class Watch:
+    """Judges who is silent. Times are time.monotonic()."""
+
+    def __init__(self, now: float) -> None:
+        self._looked = self._since = now
+
+    def measure_silence(self, last_beat: float, now: float) -> float:
+        """Return for how long somebody has not beaten while we looked.
+
+        Who has not looked for a while was stopped itself, and the others maybe with it: a container that is
+        paused and goes on. They get as long as ever to beat again.
+        """
+        if now - self._looked > LOOK_SECONDS:
+            self._since = now
+        self._looked = now
+        return now - max(last_beat, self._since)
 
 
 def keep_beating(vitals: Vitals, worker: int, read_progress: Callable[[], int]) -> None:
