@@ -20,11 +20,22 @@ Attend = Callable[[Tensor, Tensor, float], Tensor]
 """Takes query, a layer's kv_cache and scale. Returns the output. It is planned once for a step's layers."""
 
 
+class QueryRows(NamedTuple):
+    """A step's rows, as attention is planned over them: on the host, and int64 on the device."""
+
+    starts: Sequence[int]
+    """[rows + 1]: each row's first token in the step."""
+    contexts: Sequence[int]
+    """[rows]: the length of each row's sequence after the step."""
+    device_starts: Tensor
+    device_contexts: Tensor
+
+
 class Kernels(NamedTuple):
     """The operations of one kind of device that torch itself lacks or that Triton does better."""
 
-    plan_attention: Callable[[Sequence[int], Sequence[int], Tensor, int, int], Attend]
-    """Takes query_starts, context_lengths, block_tables, num_kv_heads and block_size. Returns an Attend."""
+    plan_attention: Callable[[QueryRows, Tensor, int, int], Attend]
+    """Takes the rows, their block tables [rows, any], num_kv_heads and block_size. Returns an Attend."""
     kv_write: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     rotary: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,7 +47,15 @@ def select_kernels(device: torch.device) -> Kernels:
     return _select_triton() if device.type == "cuda" else _CPU
 
 
-_CPU = Kernels(TiledAttention, kv_write_reference, rms_norm_reference, rotary_reference, silu_mul_reference)
+def _plan_tiled_attention(
+    rows: QueryRows, block_tables: Tensor, num_kv_heads: int, block_size: int
+) -> Attend:
+    return TiledAttention(rows.starts, rows.contexts, block_tables, num_kv_heads, block_size)
+
+
+_CPU = Kernels(
+    _plan_tiled_attention, kv_write_reference, rms_norm_reference, rotary_reference, silu_mul_reference
+)
 
 
 def _select_triton() -> Kernels:
@@ -49,17 +68,14 @@ def _select_triton() -> Kernels:
 
 
 def _plan_triton_attention(
-    query_starts: Sequence[int],
-    context_lengths: Sequence[int],
+    rows: QueryRows,
     block_tables: Tensor,
     num_kv_heads: int,  # noqa: ARG001  the kernel reads both from the cache's shape
     block_size: int,  # noqa: ARG001
 ) -> Attend:
     from millrace_kernels.paged_attention.triton_kernel import paged_attention  # noqa: PLC0415
 
-    device = block_tables.device
-    starts = torch.tensor(query_starts, dtype=torch.int32).to(device, non_blocking=True)
-    contexts = torch.tensor(context_lengths, dtype=torch.int32).to(device, non_blocking=True)
+    starts, contexts = rows.device_starts.to(torch.int32), rows.device_contexts.to(torch.int32)
     return partial(_attend_triton, paged_attention, starts, contexts, block_tables.to(torch.int32))
 
 

@@ -13,9 +13,10 @@ from triton.compiler import ASTSource
 
 ATTENTION = {"GROUP": 2, "HEAD_DIM": 64, "BLOCK_SIZE": 16, "BLOCK_Q": 8, "BLOCK_M": 16, "BLOCK_N": 64,
              "BLOCK_D": 64, "DOT_IN_FLOAT32": False}  # fmt: skip
+CHANGING = {"paged_attention": {"num_rows", "tables_stride"}}
+"""Arguments that differ from step to step: a kernel must not be compiled anew for some of their values."""
 CONSTANTS: list[tuple[str, dict[str, Any]]] = [
     ("paged_attention", ATTENTION),
-    ("paged_attention", ATTENTION | {"num_rows": 1}),  # triton makes a constant of an argument that is 1
     ("kv_write", {"HEAD_DIM": 64, "BLOCK_SIZE": 16, "BLOCK_D": 64}),
     ("rms_norm", {"WIDTH": 200, "BLOCK": 256}),
     ("rotary", {"HALF": 32, "BLOCK": 32}),
@@ -32,6 +33,8 @@ def argument_type(name: str, dtype: str) -> str:
 def compile_for(operation: str, constants: dict[str, Any], dtype: str) -> None:
     module = importlib.import_module(f"millrace_kernels.{operation}.triton_kernel")
     kernel = getattr(module, f"_{operation}_kernel")
+    unspecialised = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
+    assert unspecialised == CHANGING.get(operation, set()), unspecialised
     names = list(kernel.arg_names)
     signature = {name: "constexpr" if name in constants else argument_type(name, dtype) for name in names}
     fixed = {(names.index(name),): value for name, value in constants.items()}

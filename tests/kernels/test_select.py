@@ -4,11 +4,14 @@ import sys
 import torch
 
 from millrace_kernels.paged_attention.tiled import TiledAttention
-from millrace_kernels.select import select_kernels
+from millrace_kernels.select import QueryRows, select_kernels
 
 
 def test_a_cpu_gets_the_tiled_attention() -> None:
-    assert select_kernels(torch.device("cpu")).plan_attention is TiledAttention
+    ends = torch.tensor([0, 3])
+    rows = QueryRows([0, 3], [3], ends, ends[1:])
+    plan = select_kernels(torch.device("cpu")).plan_attention
+    assert isinstance(plan(rows, torch.zeros((1, 1), dtype=torch.int64), 1, 16), TiledAttention)
 
 
 def test_choosing_for_a_cpu_loads_no_triton() -> None:

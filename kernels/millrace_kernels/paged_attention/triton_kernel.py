@@ -10,7 +10,8 @@ MIN_DOT = 16
 """tl.dot wants at least 16 in each dimension."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
+# Both change from step to step, and a kernel is compiled anew for 1 and for multiples of 16.
+@triton.jit(do_not_specialize=["num_rows", "tables_stride"])  # type: ignore[untyped-decorator]  # triton ships no types
 def _paged_attention_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,

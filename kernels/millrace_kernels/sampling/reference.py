@@ -4,8 +4,11 @@ Every operation on floats is one that IEEE 754 rounds, alone in its own torch ca
 the rest is on integers. So every device and the native kernel draw the same token.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import (
@@ -13,12 +16,12 @@ from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
     NOTHING_ALLOWED,
-    PARAMETERS,
     WHOLE,
     Draws,
     Sampled,
 )
 from millrace_kernels.sampling.randomness import random_bits
+from millrace_kernels.transfer import upload_all
 
 _SERIES = tuple(
     float.fromhex(term)
@@ -50,13 +53,14 @@ def sample_reference(
         _forbid(z, draws, masks)
     peak = z.amax(dim=-1)
     faults = torch.where(peak == -torch.inf, NOTHING_ALLOWED, 0).to(torch.uint8)
-    faults[~is_finite | (peak == torch.inf)] = NOT_FINITE
+    faults.masked_fill_(~is_finite | (peak == torch.inf), NOT_FINITE)
     z = torch.where((faults == 0)[:, None], z, 0.0)
     tokens = z.argmax(dim=-1)  # documented: the first of equal maxima
-    for rows, is_cut in _random_rows(draws, logits.shape[-1]):
-        chosen = draws.parameters[rows]
-        drawn = _draw(z[rows], chosen, draws.position[rows], is_cut=is_cut)
-        tokens[rows] = torch.where(faults[rows] == 0, drawn, 0)
+    for numbers, is_cut in _random_rows(draws, logits.shape[-1]):
+        rows, column = _upload_columns(draws, numbers, z.device)
+        drawn = _draw(z.index_select(0, rows), column, is_cut=is_cut)
+        is_good = faults.index_select(0, rows) == 0
+        tokens.index_copy_(0, rows, torch.where(is_good, drawn, 0))
     return Sampled(tokens, faults)
 
 
@@ -74,13 +78,13 @@ def weigh(z: Tensor, inverse_temperatures: Tensor) -> Tensor:
     return (p * scale).round().long()
 
 
-def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[list[int], bool]]:
+def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[NDArray[np.int64], bool]]:
     """Group the rows that are not greedy by whether top_k or top_p cuts them."""
     parameters = draws.parameters
     is_random = parameters["inverse_temperature"] > 0
     is_cut = (parameters["share"] < WHOLE) | (parameters["top_k"] > 0) & (parameters["top_k"] < vocabulary)
-    groups = [(np.flatnonzero(is_random & (is_cut == cut)).tolist(), cut) for cut in (False, True)]
-    return [(rows, cut) for rows, cut in groups if rows]
+    groups = [(np.flatnonzero(is_random & (is_cut == cut)), cut) for cut in (False, True)]
+    return [(rows, cut) for rows, cut in groups if len(rows)]
 
 
 def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
@@ -90,29 +94,45 @@ def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
         slot, num_prompt, position, _ = place
         if not (frequency or presence) or position <= num_prompt:
             continue
-        tokens, counts = torch.unique(known_tokens[slot, num_prompt:position], return_counts=True)
-        z[row, tokens] -= counts.float() * frequency + presence
+        generated = known_tokens[slot, num_prompt:position]
+        # Over the whole vocabulary, as the number of different tokens would have to be waited for.
+        counts = torch.zeros_like(z[row]).index_add_(0, generated, torch.ones_like(generated, dtype=z.dtype))
+        z[row] -= torch.where(counts > 0, counts * frequency + presence, 0.0)
 
 
 def _forbid(z: Tensor, draws: Draws, masks: Tensor) -> None:
     """Set, in place, the logits of tokens that a row's mask forbids to -infinity."""
-    rows = np.flatnonzero(draws.mask != NO_MASK)
-    if not len(rows):
+    bound = np.flatnonzero(draws.mask != NO_MASK)
+    if not len(bound):
         return
-    chosen = masks[draws.mask[rows].tolist()].to(z.device)
+    rows, numbers = upload_all((bound, draws.mask[bound]), z.device)
+    chosen = masks.index_select(0, numbers)
     bits = chosen[:, :, None] >> torch.arange(32, dtype=torch.int32, device=z.device) & 1
     is_allowed = bits.flatten(1)[:, : z.shape[-1]] != 0
-    z[rows.tolist()] = z[rows.tolist()].masked_fill(~is_allowed, -torch.inf)
+    z.index_copy_(0, rows, z.index_select(0, rows).masked_fill(~is_allowed, -torch.inf))
 
 
-def _draw(z: Tensor, parameters: np.ndarray, positions: np.ndarray, *, is_cut: bool) -> Tensor:
-    column = {name: _tensor(parameters[name], z.device) for name in PARAMETERS.names or ()}
+def _upload_columns(
+    draws: Draws, rows: NDArray[np.int64], device: torch.device
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the rows' numbers on the device, and the columns of their parameters and positions."""
+    chosen = draws.parameters[rows]
+    inverse = np.ascontiguousarray(chosen["inverse_temperature"]).view(np.int32)
+    whole = {name: chosen[name].astype(np.int64) for name in ("top_k", "share", "seed", "least")}
+    columns = (rows, inverse.astype(np.int64), draws.position[rows], *whole.values())
+    numbers, bits, positions, *others = upload_all(columns, device)
+    inverse_temperature = bits.to(torch.int32).view(torch.float32)
+    named = {"inverse_temperature": inverse_temperature, "position": positions}
+    return numbers, named | dict(zip(whole, others, strict=True))
+
+
+def _draw(z: Tensor, column: Mapping[str, Tensor], *, is_cut: bool) -> Tensor:
     weights = weigh(z, column["inverse_temperature"])
     weights *= weights >= column["least"][:, None]
     if is_cut:
         weights = _cut(z, weights, column["top_k"], column["share"])
     cumulative = weights.cumsum(dim=-1)
-    bits = random_bits(column["seed"], _tensor(positions, z.device))
+    bits = random_bits(column["seed"], column["position"])
     target = _fraction(cumulative[:, -1], bits)
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 
@@ -133,7 +153,3 @@ def _cut(z: Tensor, weights: Tensor, top_k: Tensor, share: Tensor) -> Tensor:
 def _fraction(totals: Tensor, parts: Tensor) -> Tensor:
     """Return floor(total · part / 2^32) for parts up to 2^32, without leaving int64."""
     return ((totals >> 31) * parts + ((totals & 0x7FFFFFFF) * parts >> 31)) >> 1
-
-
-def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device)

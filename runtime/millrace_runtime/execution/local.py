@@ -6,9 +6,13 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED
+from millrace_kernels.transfer import upload, upload_all
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Runner
@@ -17,8 +21,10 @@ from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
-FAULT_NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
-FAULT_NOTHING_ALLOWED = "the sequence's mask allows no token"
+FAULTS = {
+    NOT_FINITE: "the model's logits are not finite (NaN or infinity)",
+    NOTHING_ALLOWED: "the sequence's mask allows no token",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class Launched:
 
     applied: AppliedPlan
     drawn: Drawn | None
+    """On the host, once the stopwatch has stopped."""
     stopwatch: Stopwatch
 
 
@@ -80,7 +87,7 @@ class LocalExecutor:
         return self._runner.progress + self._num_draws
 
     def submit(self, plan: StepPlan) -> None:
-        """Submit a plan. On a CPU nothing waits; on a GPU its copies to the device wait for the step before.
+        """Submit a plan, without waiting for any: on a GPU it is put in line behind the step before.
 
         Raises PlanError when `depth` plans are uncollected, when one of them has no masks yet, and asleep.
         """
@@ -106,7 +113,7 @@ class LocalExecutor:
         wanted = submitted.num_masked * mask_bytes(self.limits.vocabulary_size)
         if masks.nbytes != wanted:
             raise PlanError(f"step {step} wants {wanted} bytes of masks, not {masks.nbytes}")
-        words = torch.frombuffer(bytearray(masks), dtype=torch.int32).view(submitted.num_masked, -1)
+        words = np.frombuffer(bytearray(masks), dtype=np.int32).reshape(submitted.num_masked, -1)
         submitted.launched = self._lane.submit(self._draw, submitted.forwarded, words)
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -157,45 +164,42 @@ class LocalExecutor:
         return Forwarded(applied, logits, stopwatch)
 
     @torch.inference_mode()
-    def _draw(self, forwarded: Future[Forwarded], words: Tensor | None) -> Launched:
+    def _draw(self, forwarded: Future[Forwarded], words: NDArray[np.int32] | None) -> Launched:
         done = forwarded.result()  # the lane ran it before us
         applied, logits, stopwatch = done.applied, done.logits, done.stopwatch
         if logits is None:
             return Launched(applied, None, stopwatch)
         stopwatch.mark()
-        masks = None if words is None else words.to(self._device, non_blocking=True)
+        masks = None if words is None else upload(words, self._device)
         drawn = sample(logits, applied.draws, self._slots.tokens, masks, self._runner.sampler)
         self._store(applied, drawn.tokens)
+        on_host = drawn.download()
         stopwatch.mark()
         self._num_draws += 1
-        return Launched(applied, drawn, stopwatch)
+        return Launched(applied, on_host, stopwatch)
 
     def _store(self, applied: AppliedPlan, tokens: Tensor) -> None:
         """Write the drawn tokens for the next step, without moving them off the device."""
-        slots, positions = [d.slot for d in applied.draws], [d.position for d in applied.draws]
-        self._slots.tokens[slots, positions] = tokens
+        slots, positions = np.array([(d.slot, d.position) for d in applied.draws]).T
+        self._slots.tokens.index_put_(tuple(upload_all((slots, positions), self._device)), tokens)
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
-        rows = launched.applied.answer(_read_outcomes(launched))
-        return StepResult(launched.applied.step, rows, launched.stopwatch.seconds())
+        seconds = launched.stopwatch.seconds()  # waits for this step, and for none that was launched after it
+        return StepResult(launched.applied.step, launched.applied.answer(_read_outcomes(launched)), seconds)
 
 
 def _read_outcomes(launched: Launched) -> list[Outcome]:
-    """Return the draws' outcomes, in the order of `emits`. On a GPU this waits for the step."""
+    """Return the draws' outcomes, in the order of `emits`. The step has run."""
     drawn = launched.drawn
     if drawn is None:
         return []
-    tokens, is_finite, is_possible = (
-        column.tolist() for column in (drawn.tokens, drawn.is_finite, drawn.is_possible)
-    )
+    tokens, faults = drawn.tokens.tolist(), drawn.faults.tolist()
     logprobs = _read_logprobs(drawn)
     outcomes = []
     for place in range(len(launched.applied.draws)):
-        if not is_finite[place]:
-            outcomes.append(Outcome.failed(FAULT_NOT_FINITE))
-        elif not is_possible[place]:
-            outcomes.append(Outcome.failed(FAULT_NOTHING_ALLOWED))
+        if (fault := faults[place]) != NO_FAULT:
+            outcomes.append(Outcome.failed(FAULTS[fault]))
         else:
             outcomes.append(Outcome([tokens[place]], logprobs.get(place, [])))
     return outcomes

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,8 +11,9 @@ from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.select import select_kernels
+from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
+from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
 
@@ -65,25 +67,27 @@ class TensorRunner:
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Compute the spans with whole tensors, operation by operation."""
-        sizes = torch.tensor([span.end - span.begin for span in spans])
-        ends = sizes.cumsum(0)
-        owners = torch.repeat_interleave(torch.tensor([span.slot for span in spans]), sizes)
-        shift = torch.tensor([span.begin for span in spans]) - (ends - sizes)
-        positions = torch.arange(owners.shape[0]) + shift.repeat_interleave(sizes)
-        step = self._step(spans, owners.to(self._device), positions.to(self._device), slots)
+        slot, begin, contexts = np.array(spans, dtype=np.int64).T
+        sizes = contexts - begin
+        starts = np.concatenate(([0], sizes.cumsum()))
+        owners = slot.repeat(sizes)
+        positions = np.arange(len(owners)) + (begin - starts[:-1]).repeat(sizes)
+        last = starts[1:][list(emits)] - 1
+        # One copy for all that the device has to know.
+        *numbers, last_on_device = upload_all((slot, owners, positions, starts, contexts, last), self._device)
+        step = self._step(starts.tolist(), contexts.tolist(), numbers, slots)
         hidden = self._model.forward(step)
         if not emits:
             return None
-        last = (ends - 1)[list(emits)].to(self._device)
-        return self._model.logits(hidden.index_select(0, last), step)
+        return self._model.logits(hidden.index_select(0, last_on_device), step)
 
-    def _step(self, spans: Sequence[Span], owners: Tensor, positions: Tensor, slots: SlotTable) -> TensorStep:
-        starts = [0]
-        for span in spans:
-            starts.append(starts[-1] + span.end - span.begin)
-        contexts = [span.end for span in spans]
+    def _step(
+        self, starts: list[int], contexts: list[int], numbers: Sequence[Tensor], slots: SlotTable
+    ) -> TensorStep:
+        slot, owners, positions, device_starts, device_contexts = numbers
+        rows = QueryRows(starts, contexts, device_starts, device_contexts)
         width = -(-max(contexts) // BLOCK_SIZE)
-        tables = slots.blocks[[span.slot for span in spans], :width]
+        tables = slots.blocks.index_select(0, slot)[:, :width]
         blocks = slots.blocks[owners, positions // BLOCK_SIZE]
         num_kv_heads = self.kv_caches[0].shape[2]
         return TensorStep(
@@ -92,7 +96,7 @@ class TensorRunner:
             positions=self._pad(positions),
             cache_slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
             kv_caches=self.kv_caches,
-            attend=self._kernels.plan_attention(starts, contexts, tables, num_kv_heads, BLOCK_SIZE),
+            attend=self._kernels.plan_attention(rows, tables, num_kv_heads, BLOCK_SIZE),
             on_layer=self._count_layer,
             group=self._group,
         )

@@ -6,19 +6,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from millrace_kernels.sampling.columns import (
-    NO_MASK,
-    NOT_FINITE,
-    NOTHING_ALLOWED,
-    PARAMETERS,
-    Draws,
-    pack_parameters,
-)
+from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.transfer import download, upload
 from millrace_runtime.protocol.sampling import Sampling
 
 
@@ -50,6 +43,10 @@ class Logprobs:
     top: Tensor
     """float32 [places, number]: theirs"""
 
+    def download(self) -> "Logprobs":
+        """Return the same on the host, where it comes once the device is there."""
+        return Logprobs(self.places, download(self.drawn), download(self.top_tokens), download(self.top))
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -57,12 +54,14 @@ class Drawn:
 
     tokens: Tensor
     """int64 [rows]"""
-    is_finite: Tensor
-    """bool [rows]: False where the logits were not finite and the token means nothing."""
+    faults: Tensor
+    """uint8 [rows], as in Sampled. A token with a fault means nothing."""
     logprobs: list[Logprobs]
     """By number wanted; empty where no row asked."""
-    is_possible: Tensor
-    """bool [rows]: False where the mask allowed nothing and the token means nothing."""
+
+    def download(self) -> "Drawn":
+        """Return the same on the host, where it comes once the device is there."""
+        return Drawn(download(self.tokens), download(self.faults), [one.download() for one in self.logprobs])
 
 
 def sample(
@@ -80,8 +79,7 @@ def sample(
     columns = _columns(draws)
     draw = sample_reference if native is None else native.sample
     tokens, faults = draw(logits, columns, known_tokens, masks)
-    is_finite = faults != NOT_FINITE
-    return Drawn(tokens, is_finite, _measure_logprobs(logits, draws, tokens), faults != NOTHING_ALLOWED)
+    return Drawn(tokens, faults, _measure_logprobs(logits, draws, tokens))
 
 
 def _measure_logprobs(logits: Tensor, draws: Sequence[Draw], tokens: Tensor) -> list[Logprobs]:
@@ -98,7 +96,7 @@ def _measure_logprobs(logits: Tensor, draws: Sequence[Draw], tokens: Tensor) -> 
 
 
 def _top_logprobs(logits: Tensor, tokens: Tensor, number: int, places: list[int]) -> Logprobs:
-    rows = torch.tensor(places, device=logits.device)
+    rows = upload(np.array(places), logits.device)
     logprobs = logits.index_select(0, rows).log_softmax(dim=-1)
     best = logprobs.topk(min(number, logits.shape[1]))
     drawn = logprobs.gather(1, tokens[rows, None])[:, 0]

@@ -1,11 +1,15 @@
 """Sequences' slots: token ids and block tables on the device, lengths and epochs on the host."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.sampler import Draw
 from millrace_runtime.protocol.sampling import Sampling
@@ -84,6 +88,34 @@ class AppliedPlan:
         return rows
 
 
+class TableWriter:
+    """Writes numbers into rows of a table: on a CPU at once, on a GPU all of a plan's by one copy."""
+
+    def __init__(self, table: Tensor) -> None:
+        """`table` int64 [rows, columns]"""
+        self._table, self._device = table, table.device
+        self._targets: list[NDArray[np.int64]] = []
+        self._values: list[NDArray[Any]] = []
+
+    def write(self, row: int, begin: int, values: NDArray[Any]) -> None:
+        """Write numbers from a column on."""
+        if self._device.type == "cpu":
+            self._table[row, begin : begin + len(values)] = torch.from_numpy(values)
+            return
+        first = row * self._table.shape[1] + begin
+        self._targets.append(np.arange(first, first + len(values)))
+        self._values.append(values.astype(np.int64))
+
+    def flush(self) -> None:
+        """Launch what was written since the last time. No place was written twice: the order is not kept."""
+        if self._targets:
+            targets, values = upload_all(
+                (np.concatenate(self._targets), np.concatenate(self._values)), self._device
+            )
+            self._table.view(-1).index_copy_(0, targets, values)
+            self._targets, self._values = [], []
+
+
 class SlotTable:
     """Owns the slots and their contents."""
 
@@ -93,6 +125,7 @@ class SlotTable:
         self.tokens = torch.zeros((num_slots, max_length + 1), dtype=torch.int64, device=device)
         """[slots, max_length + 1]: the token drawn after the last position has a place too."""
         self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
+        self._token_writes, self._block_writes = TableWriter(self.tokens), TableWriter(self.blocks)
         self._num_cache_blocks = limits.groups[0].num_blocks
         self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
@@ -124,6 +157,8 @@ class SlotTable:
             self._start(start)
         for append in plan.appends:
             self._append(append)
+        self._token_writes.flush()
+        self._block_writes.flush()
         if len({row.slot for row in plan.rows}) != len(plan.rows):
             # Native rows are written by several threads: two of one sequence would race in the KV cache.
             raise PlanError(f"step {plan.step} has two rows of one slot")
@@ -168,7 +203,7 @@ class SlotTable:
             raise PlanError(f"slot {start.slot} starts with {start.num_computed} of {count} tokens computed")
         if len(start.blocks) != 1:
             raise PlanError(f"slot {start.slot} has {len(start.blocks)} KV groups: this executor knows one")
-        self.tokens[start.slot, :count] = torch.frombuffer(bytearray(start.tokens), dtype=torch.int32)
+        self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
         self._slots[start.slot] = Slot(
             start.epoch, start.sampling, start.num_prompt, count, start.num_computed, 0
         )
@@ -182,5 +217,5 @@ class SlotTable:
         if end > self.blocks.shape[1] or not all(0 <= b < self._num_cache_blocks for b in append.blocks):
             raise PlanError(f"slot {append.slot} can't take the blocks {append.blocks} after {begin}")
         if append.blocks:
-            self.blocks[append.slot, begin:end] = torch.tensor(append.blocks)
+            self._block_writes.write(append.slot, begin, np.array(append.blocks))
         slot.num_blocks = end

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from millrace_kernels.native.selection import select_cpu_path
-from millrace_kernels.sampling.columns import to_signed
+from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED, to_signed
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.randomness import random_bits, uniform
 from millrace_runtime.execution.sampler import Draw, sample
@@ -120,7 +120,7 @@ def test_logprobs_are_measured_of_the_rows_that_ask_and_depend_on_no_other() -> 
 def test_a_row_of_nan_is_marked_and_alone() -> None:
     logits = torch.tensor([[1.0, float("nan")], [0.0, 4.0], [float("inf"), 0.0]])
     drawn = sample(logits, [draw(), draw(temperature=0), draw()], KNOWN)
-    assert drawn.is_finite.tolist() == [False, True, False]
+    assert drawn.faults.tolist() == [NOT_FINITE, NO_FAULT, NOT_FINITE]
     assert drawn.tokens.tolist()[1] == 1
 
 
@@ -129,8 +129,7 @@ def test_a_mask_that_allows_nothing_is_told_apart() -> None:
     sampling = Sampling(temperature=0)
     bound = [Draw(sampling, 9, 0, 4, mask) for mask in (0, 1, None)]
     drawn = sample(torch.arange(5.0).repeat(3, 1), bound, KNOWN, masks)
-    assert drawn.is_possible.tolist() == [False, True, True]
-    assert drawn.is_finite.all()
+    assert drawn.faults.tolist() == [NOTHING_ALLOWED, NO_FAULT, NO_FAULT]
     assert drawn.tokens.tolist()[1:] == [2, 4]
 
 

@@ -1,0 +1,193 @@
+"""A GPU's step on tensors that only pretend to be on one: what would make the host wait for the device.
+
+Shapes, types, devices and calls are those of a GPU. Numbers are not there, so a call that needs one of them
+is found as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from millrace_kernels import transfer
+from millrace_kernels.kv_write.reference import kv_write_reference
+from millrace_kernels.rms_norm.reference import rms_norm_reference
+from millrace_kernels.rotary.reference import rotary_reference
+from millrace_kernels.select import Kernels
+from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.step import Matrix
+from millrace_kernels.tensor_step import DenseMatrix
+from millrace_runtime.execution import lane, model_runner
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.execution.model_runner import TensorRunner
+from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.shard import Cut
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, Row, SlotStart, StepPlan
+from millrace_runtime.protocol.tokens import pack_tokens
+from tests.runtime.execution.conftest import TINY
+
+GPU = torch.device("cuda", 0)
+LIMITS = Limits((KvGroup(64),), 16, 8, 2, 256, 199, 64)
+
+
+class FakeWeights:
+    """Weights of the right shapes on a GPU."""
+
+    device = GPU
+
+    def vector(self, name: str, size: int) -> Tensor:  # noqa: ARG002
+        return torch.empty(size, device=GPU)
+
+    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
+        rows = sum(cut.size for cut in names.values())
+        return DenseMatrix(torch.empty(rows, inputs.size, device=GPU), None)
+
+    def skip(self, name: str) -> None:
+        pass
+
+    def table(self, name: str, rows: Cut, inputs: int) -> Matrix:  # noqa: ARG002
+        return DenseMatrix(torch.empty(rows.size, inputs, device=GPU), None)
+
+    def gated_matrix(
+        self,
+        gate: str,  # noqa: ARG002
+        up: str,  # noqa: ARG002
+        rows: Cut,
+        inputs: int,
+        *,
+        has_bias: bool = False,  # noqa: ARG002
+    ) -> Matrix:
+        return DenseMatrix(torch.empty(2 * rows.size, inputs, device=GPU), None)
+
+
+class Waits(TorchDispatchMode):
+    """Notes the calls that would wait for the device."""
+
+    ALWAYS = ("aten._local_scalar_dense", "aten.nonzero", "aten._unique2", "aten.masked_select")
+    COPIES = ("aten._to_copy", "aten.copy_")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.num_uploads = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "aten":
+            with self:  # in inference mode calls come whole: what they are made of is what counts
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        name = str(func).rpartition(".")[0]
+        tensors = [one for one in args if isinstance(one, Tensor)]
+        if name in self.ALWAYS and tensors[0].device.type == "cuda":
+            self.found.append(name)
+        if name in self.COPIES:
+            devices = {one.device.type for one in tensors}
+            devices |= {torch.device(kwargs["device"]).type} if kwargs.get("device") else set()
+            is_async = kwargs.get("non_blocking") or (name == "aten.copy_" and args[2:] == (True,))
+            if len(devices) > 1 and not is_async:
+                self.found.append(f"{name} {devices}")
+            self.num_uploads += len(devices) > 1
+        return func(*args, **kwargs)
+
+
+class Event:
+    def synchronize(self) -> None:
+        raise AssertionError("a submission waited for an event")
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+    """Every tensor is a fake one meanwhile."""
+    monkeypatch.setattr(transfer, "pin", lambda host: host)
+    monkeypatch.setattr(transfer, "allocate_pinned", lambda like: torch.empty(like.shape, dtype=like.dtype))
+    monkeypatch.setattr(lane, "_cuda_mark", Event)
+    kernels = Kernels(
+        lambda *_: lambda query, _, __: torch.empty_like(query),
+        kv_write_reference, rms_norm_reference, rotary_reference, silu_mul_reference,
+    )  # fmt: skip
+    monkeypatch.setattr(model_runner, "select_kernels", lambda _: kernels)
+    with FakeTensorMode(allow_non_fake_inputs=True), Waits() as found:
+        yield found
+
+
+@pytest.fixture
+def executor(waits: Waits) -> LocalExecutor:
+    with torch.inference_mode():
+        model = find_architecture(TINY).build(FakeWeights(), 256)
+        slots = SlotTable(LIMITS, GPU)
+    made = LocalExecutor(
+        TensorRunner(model, GPU), slots, LIMITS, GPU, lambda: [torch.empty((64, 2, 2, 16, 8), device=GPU)] * 2
+    )
+    waits.found.clear()
+    return made
+
+
+def start(slot: int, count: int, **sampling: Any) -> SlotStart:
+    blocks = [slot * 4 + number for number in range(-(-count // 16))]
+    return SlotStart(slot, 0, pack_tokens(list(range(count))), 0, [blocks], Sampling(**sampling), count)
+
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 0.8, "seed": 3},
+    "cut": {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.05},
+    "penalised": {"temperature": 0.0, "frequency_penalty": 0.5, "presence_penalty": 0.1},
+    "with log-probabilities": {"temperature": 1.0, "num_logprobs": 3},
+}
+
+
+@pytest.mark.parametrize("name", list(SAMPLINGS))
+def test_no_submission_waits_for_the_device(executor: LocalExecutor, waits: Waits, name: str) -> None:
+    """Two steps are put in line: prompts of two sequences and a part of a third, then a token of each."""
+    starts = [start(0, 20, **SAMPLINGS[name]), start(1, 16, **SAMPLINGS[name]), start(2, 33, temperature=0.0)]
+    rows = [Row(0, 20, emit=True), Row(1, 16, emit=True), Row(2, 10, emit=False)]
+    executor.submit(StepPlan(0, [], starts, [], rows))
+    decode = [Row(0, 1, emit=True), Row(1, 1, emit=True), Row(2, 23, emit=True)]
+    executor.submit(StepPlan(1, [], [], [BlockAppend(1, 0, [40])], decode))
+    check_launched(executor)
+    assert waits.found == []
+
+
+def test_a_masked_submission_does_not_either(executor: LocalExecutor, waits: Waits) -> None:
+    plan = StepPlan(0, [], [start(0, 20, temperature=0.5)], [], [Row(0, 20, emit=True, is_masked=True)])
+    executor.submit(plan)
+    executor.provide_masks(0, memoryview(bytes(28)))
+    check_launched(executor)
+    assert waits.found == []
+
+
+def check_launched(executor: LocalExecutor) -> None:
+    for submitted in executor._in_flight:
+        assert submitted.launched is not None
+        submitted.launched.result()
+
+
+def test_a_step_of_many_rows_has_no_more_copies_than_one_of_few(
+    executor: LocalExecutor, waits: Waits
+) -> None:
+    """Its numbers, the blocks and tokens that are new, where draws belong; and back the tokens and faults."""
+    copies = []
+    for step, slots in enumerate(([0], [1, 2, 3, 4])):
+        waits.num_uploads = 0
+        starts = [start(slot, 5, temperature=0.0) for slot in slots]
+        executor.submit(StepPlan(step, [], starts, [], [Row(slot, 5, emit=True) for slot in slots]))
+        copies.append(waits.num_uploads)
+    check_launched(executor)
+    assert copies == [6, 6]
+
+
+@torch.inference_mode()
+def test_what_would_wait_is_found(waits: Waits) -> None:
+    table = torch.zeros((4, 4), device=GPU)
+    table[[0, 1]]
+    torch.tensor([1, 2]).to(GPU)
+    table.cpu()
+    assert len(waits.found) == 3
