@@ -12,6 +12,10 @@ from millrace_operator.autoscale.observation import Latency
 from millrace_operator.resources.evidence_limits import SPENT_SECONDS
 
 ALLOWED_BURN = 1.0
+QUIET = ALLOWED_BURN / 30
+"""What a second makes up for in which too few requests come to say: a thirtieth of one with none late."""
+AVERAGED_SECONDS = 300.0
+"""Seconds of whose burn the average is taken, at most."""
 
 
 def find_burn(latency: Latency) -> float:
@@ -25,14 +29,21 @@ def find_burn(latency: Latency) -> float:
     return max(1 - latency.bracket.upper_share, 0.0) / allowed
 
 
-def spend(spent: Mapping[str, float], latencies: Iterable[Latency], seconds: float) -> dict[str, float]:
+def find_burns(latencies: Iterable[Latency]) -> dict[str, float]:
+    """Return the burn of each objective that enough requests speak of."""
+    return {latency.objective.name: find_burn(latency) for latency in latencies if latency.is_judged}
+
+
+def average(mean: float, burn: float, elapsed: float, seconds: float) -> float:
+    """Return the average burn after so many seconds more, of all that elapsed or the last minutes of it."""
+    return mean + (burn - mean) * seconds / min(elapsed + seconds, AVERAGED_SECONDS)
+
+
+def spend(spent: Mapping[str, float], burns: Mapping[str, float], seconds: float) -> dict[str, float]:
     """Return what each objective has spent beyond what is allowed, after so many seconds more.
 
-    Where too few requests come to say, nothing more is spent, and what was is made up for as time goes by.
+    Where too few requests come to say, nothing more is spent, and what was is made up for within the hour.
     """
-    burns = {latency.objective.name: find_burn(latency) for latency in latencies if latency.is_judged}
-    sums = {
-        name: spent.get(name, 0.0) + (burns.get(name, 0.0) - ALLOWED_BURN) * seconds
-        for name in spent.keys() | burns.keys()
-    }
+    rates = {name: burns[name] - ALLOWED_BURN if name in burns else -QUIET for name in spent.keys() | burns}
+    sums = {name: spent.get(name, 0.0) + rate * seconds for name, rate in rates.items()}
     return {name: min(total, 2 * SPENT_SECONDS) for name, total in sums.items() if total > 0}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from millrace_operator.autoscale.attainment import predict
-from millrace_operator.autoscale.budget import spend
+from millrace_operator.autoscale.budget import average, find_burns, spend
 from millrace_operator.autoscale.capacity import (
     Capacity,
     Demand,
@@ -113,10 +113,16 @@ def _spend(situation: Situation) -> Memory:
     memory = situation.memory
     if not situation.is_settled or not situation.is_informed or not situation.is_nearly_whole:
         return memory
-    spent = spend(memory.spent, situation.present_latencies, memory.passed)
-    began = situation.now - memory.passed
+    asked, passed, began = {one.name for one in situation.policy.objectives}, memory.passed, situation.now
+    burns = find_burns(situation.present_latencies)
+    spent = spend({name: sum_ for name, sum_ in memory.spent.items() if name in asked}, burns, passed)
+    began -= passed
     since = {name: memory.spent_since.get(name, began) if name in memory.spent else began for name in spent}
-    return replace(memory, spent=spent, spent_since=since)
+    means = {name: memory.mean_burn.get(name, 0.0) for name in spent}
+    means |= {
+        name: average(means[name], burns[name], began - since[name], passed) for name in burns.keys() & spent
+    }
+    return replace(memory, spent=spent, spent_since=since, mean_burn=means)
 
 
 def _calibrate(situation: Situation) -> Memory:

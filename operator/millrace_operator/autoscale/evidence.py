@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_operator.autoscale.attainment import LARGEST_ERROR, predict, predict_seconds
+from millrace_operator.autoscale.attempts import Attempts
 from millrace_operator.autoscale.budget import find_burn
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.latency_model import LatencyModel
@@ -43,7 +44,7 @@ def gather_evidence(
             "marginPerSecond": render_number(estimate.demand.margin) if estimate.demand else None,
             "correction": render_number(memory.correction) if memory.correction > CORRECTED else None,
             "flaps": len(memory.flaps) or None,
-            "futileSteps": memory.attempts.futile or None,
+            "futileSteps": _count_futile(decision, memory) or None,
             "promptTokens": render_number(memory.prompt_tokens),
             "generationTokens": render_number(memory.generation_tokens),
             "generatedTokensPerSecond": render_number(signals.generated_tokens_per_second),
@@ -62,6 +63,12 @@ def gather_evidence(
             "rejected": _show_rejected(signals.rejected),
         }
     )
+
+
+def _count_futile(decision: Decision, memory: Memory) -> int:
+    """Return the steps in turn that did not help: the fewest of the objectives that are missed."""
+    missed = [name for name in decision.estimate.violated if name not in decision.estimate.infeasible]
+    return min((memory.attempts.get(name, Attempts()).futile for name in missed), default=0)
 
 
 def known(fields: Mapping[str, Any]) -> dict[str, Any]:

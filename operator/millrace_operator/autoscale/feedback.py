@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from millrace_operator.autoscale.attempts import REMEMBERED_SECONDS
-from millrace_operator.autoscale.budget import ALLOWED_BURN, find_burn
+from millrace_operator.autoscale.attempts import REMEMBERED_SECONDS, Attempts
+from millrace_operator.autoscale.budget import ALLOWED_BURN, find_burns
 from millrace_operator.autoscale.capacity import Demand
 from millrace_operator.autoscale.memory import Memory, TooFew
-from millrace_operator.autoscale.situation import Situation
+from millrace_operator.autoscale.situation import DOUBT_SECONDS, Situation
 
 FEEDBACK, TOO_FEW = "feedback", "tooFew"
 """The names of the two candidates."""
@@ -27,23 +27,25 @@ def ask_feedback(situation: Situation) -> int | None:
 
     Only once every replica asked for serves: those still starting may be the cure.
     """
-    if _overrules(situation):
-        return _step_up(situation.current)
+    if find_late(situation):
+        return _step_up(situation.current) if situation.has_proven_model else _grow(situation.current)
     if situation.has_proven_model or situation.num_starting or not _is_whole_and_busy(situation):
         return None
-    is_missed = bool(situation.missed) and (bool(situation.signals.waiting) or situation.is_settled)
-    return math.ceil(situation.current * 1.5) if is_missed or _is_queue_growing(situation) else None
+    is_missed = bool(situation.missed) and bool(situation.signals.waiting)
+    return _grow(situation.current) if is_missed or _is_queue_growing(situation) else None
 
 
 def _is_whole_and_busy(situation: Situation) -> bool:
     return situation.is_nearly_whole and bool(situation.signals.running)
 
 
-def _overrules(situation: Situation) -> bool:
-    """Whether requests have been late for so long that a proven model is wrong about them."""
-    if not situation.has_proven_model or not _is_whole_and_busy(situation):
-        return False
-    return bool(situation.spent) and bool(situation.missed) and not situation.memory.attempts.have_failed
+def find_late(situation: Situation) -> list[str]:
+    """Return the objectives that are missed, and have been for so long that the model is wrong about them."""
+    if not _is_whole_and_busy(situation):
+        return []
+    attempts = situation.memory.attempts
+    late = [name for name in situation.spent if name in situation.missed]
+    return [name for name in late if name not in attempts or not attempts[name].have_failed]
 
 
 def remember_floor(situation: Situation) -> int | None:
@@ -59,45 +61,86 @@ def _step_up(replicas: int) -> int:
     return replicas + max(replicas // STEP_PART, 1)
 
 
+def _grow(replicas: int) -> int:
+    """Return what is asked for while no model says how far away the right count is."""
+    return math.ceil(replicas * 1.5)
+
+
 def is_step(situation: Situation, desired: int) -> bool:
     """Whether more replicas are asked for since requests are late in spite of the model."""
-    return _overrules(situation) and desired > situation.current
+    return bool(find_late(situation)) and desired > situation.current
 
 
 def is_step_under_way(situation: Situation) -> bool:
     """Whether replicas that were asked for since requests are late do not serve yet."""
-    return situation.num_serving < min(situation.memory.attempts.asked, situation.current)
+    asked = max((each.asked for each in situation.memory.attempts.values()), default=0)
+    return situation.num_serving < min(asked, situation.current)
 
 
 def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memory:
     """Return the memory after a step of feedback: the next one is judged by what this one does."""
     current, load, now = situation.current, situation.estimate.rate or 0.0, situation.now
-    attempts = memory.attempts.note(now, current, desired, _find_mean_burn(situation), load)
-    too_few = None if attempts.have_failed else TooFew(current, load, now)
-    return replace(memory, attempts=attempts, too_few=too_few, spent={}, settled_since=None)
-
-
-def _find_mean_burn(situation: Situation) -> float:
-    """Return how many times as many as allowed were late, on average since a budget was overspent."""
-    memory = situation.memory
-    since = {name: memory.spent_since.get(name, situation.now) for name in situation.spent}
-    means = (
-        memory.spent[name] / max(situation.now - at, situation.policy.tick_seconds)
-        for name, at in since.items()
+    late = find_late(situation)
+    burns = {name: memory.mean_burn.get(name, ALLOWED_BURN) for name in late}
+    steps = {
+        name: memory.attempts.get(name, Attempts()).note(now, current, desired, burns[name], load)
+        for name in late
+    }
+    have_failed = all(step.have_failed for step in steps.values())
+    return replace(
+        memory,
+        attempts=memory.attempts | steps,
+        too_few=None if have_failed else TooFew(current, load, now),
+        spent={},
+        settled_since=None,
     )
-    return ALLOWED_BURN + max(means, default=0.0)
 
 
 def watch_attempts(situation: Situation) -> Memory:
     """Return the memory with what was tried, unless the cause may be another by now: then all begins anew."""
-    feasible = (each for each in situation.present_latencies if each.is_judged)
-    burns = [find_burn(each) for each in feasible if each.objective.name not in situation.estimate.infeasible]
-    burn = max(burns) if burns and situation.is_informed else None
-    attempts = situation.memory.attempts.watch(situation.now, burn, situation.estimate.rate)
-    if situation.memory.attempts.have_failed and not attempts.have_failed:
-        return replace(situation.memory, attempts=attempts, spent={})
-    attempts = replace(attempts, asked=0) if situation.num_serving >= attempts.asked else attempts
-    return replace(situation.memory, attempts=attempts)
+    memory, now, count, load = situation.memory, situation.now, situation.current, situation.estimate.rate
+    burns = _find_burns(situation)
+    watched = {
+        name: each.watch(now, memory.passed, count, burns.get(name), load)
+        for name, each in memory.attempts.items()
+    }
+    served = situation.num_serving
+    kept = {
+        name: replace(each, asked=0) if served >= min(each.asked, count) else each
+        for name, each in watched.items()
+        if each.replicas is not None
+    }
+    anew = {name for name, each in memory.attempts.items() if each.have_failed and name not in kept}
+    spent = {name: seconds for name, seconds in memory.spent.items() if name not in anew}
+    memory = replace(memory, attempts=kept | _give_up_at_maximum(situation), spent=spent)
+    if load is None or not any(each.is_below_worse for each in kept.values()):
+        return memory
+    attempts = {name: replace(each, below=None) for name, each in memory.attempts.items()}
+    return replace(memory, attempts=attempts, too_few=TooFew(count, load, now))
+
+
+def _find_burns(situation: Situation) -> dict[str, float]:
+    """Return the burn of each objective that is judged, and in reach."""
+    if not situation.is_informed:
+        return {}
+    burns = find_burns(situation.present_latencies)
+    return {name: burn for name, burn in burns.items() if name not in situation.estimate.infeasible}
+
+
+def _give_up_at_maximum(situation: Situation) -> dict[str, Attempts]:
+    """Return the objectives that as many replicas as there may be have left late for long.
+
+    Else the count of a busy hour would stay for as long as anything is late that none of them cures.
+    """
+    memory, load = situation.memory, situation.estimate.rate or 0.0
+    if situation.current < situation.policy.max_replicas:
+        return {}
+    since = {name: memory.spent_since.get(name, situation.now) for name in find_late(situation)}
+    return {
+        name: Attempts.give_up(at, situation.current, memory.mean_burn.get(name, ALLOWED_BURN), load)
+        for name, at in since.items()
+        if situation.now - at >= DOUBT_SECONDS
+    }
 
 
 def _is_queue_growing(situation: Situation) -> bool:
@@ -118,7 +161,7 @@ def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
     correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
     asked, _ = others.pop(FEEDBACK, 0), others.pop(TOO_FEW, None)
     is_close = asked > max(others.values(), default=0) >= situation.current - 1
-    is_overruled = is_close and _overrules(situation)
+    is_overruled = is_close and bool(find_late(situation))
     is_whole = situation.is_nearly_whole and situation.current < situation.policy.max_replicas
     needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
     if needed and is_whole and situation.has_proven_model:

@@ -88,8 +88,8 @@ class Memory:
     kv_tokens: float | None = None
     cold_starts: tuple[float, ...] = ()
     """Seconds from creation until Ready of the pods that started last, as first seen."""
-    attempts: Attempts = field(default_factory=Attempts)
-    """What feedback tried."""
+    attempts: dict[str, Attempts] = field(default_factory=dict)
+    """What feedback tried, for each objective."""
     too_few: TooFew | None = None
     """The last count that feedback raised."""
     unplaced: frozenset[str] = frozenset()
@@ -114,6 +114,8 @@ class Memory:
     """Of each objective's error budget beyond what is allowed, in seconds; since the count changed."""
     spent_since: dict[str, float] = field(default_factory=dict)
     """Since when each has been overspent."""
+    mean_burn: dict[str, float] = field(default_factory=dict)
+    """Its burn since then, on average: of the last minutes, where it is long."""
     looked_at: float | None = None
     passed: float = 0.0
     """Seconds from the look before to the last one."""

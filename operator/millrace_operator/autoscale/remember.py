@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 from millrace_operator.autoscale.attainment import Calibration
-from millrace_operator.autoscale.attempts import Attempts
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.learning import begin, find_warm, learn, mean_context
 from millrace_operator.autoscale.lengths import AnswerLengths
@@ -160,7 +159,7 @@ def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
             calibration=Calibration(),
             too_few=None,
             kept={each: min(at, _grant(now)) for each, at in memory.kept.items()},
-            attempts=Attempts(),
+            attempts={},
             spent={},
             correction=math.sqrt(memory.correction),
         )

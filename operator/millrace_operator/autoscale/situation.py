@@ -160,13 +160,15 @@ class Situation:
     def may_miss(self) -> bool:
         """Whether an objective that more replicas could meet is missed, or likely to be.
 
-        Where more replicas have left as many requests late for half an hour, they could not.
+        One that more replicas have left as late for half an hour is none.
         """
-        attempts = self.memory.attempts
-        if attempts.have_failed and self.now - attempts.at >= DOUBT_SECONDS:
-            return False
+        failed = {
+            name
+            for name, each in self.memory.attempts.items()
+            if each.have_failed and self.now - each.at >= DOUBT_SECONDS
+        }
         doubted = {each.objective.name for each in self.signals.latencies if self._may_miss(each)}
-        return bool(doubted - {*self.estimate.infeasible})
+        return bool(doubted - {*self.estimate.infeasible} - failed)
 
     def _may_miss(self, latency: Latency) -> bool:
         """Whether an objective is missed, or has not been likely to be for so long that it says nothing.

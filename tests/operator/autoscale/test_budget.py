@@ -1,4 +1,4 @@
-from millrace_operator.autoscale.budget import SPENT_SECONDS, find_burn, spend
+from millrace_operator.autoscale.budget import SPENT_SECONDS, find_burn, find_burns, spend
 from millrace_operator.autoscale.observation import Bracket, Latency
 from millrace_operator.autoscale.policy import Objective
 
@@ -14,7 +14,7 @@ def measure(late: float, samples: float = 1000.0, in_bucket: float = 0.0) -> Lat
 def spend_for(minutes: float, latency: Latency) -> float:
     spent: dict[str, float] = {}
     for _ in range(round(30 * minutes)):
-        spent = spend(spent, (latency,), 2.0)
+        spent = spend(spent, find_burns([latency]), 2.0)
     return spent.get(TTFT.name, 0.0)
 
 
@@ -35,17 +35,17 @@ def test_quiet_minutes_make_up_for_a_bad_one() -> None:
     spent: dict[str, float] = {}
     for minute in range(600):
         late = 0.1 if minute % 5 == 0 else 0.0
-        spent = spend(spent, (measure(late),), 60.0)
+        spent = spend(spent, find_burns([measure(late)]), 60.0)
         assert spent.get(TTFT.name, 0.0) < SPENT_SECONDS
 
 
-def test_where_too_few_requests_come_what_was_spent_is_made_up_for() -> None:
-    """Otherwise a bad hour would ask for replicas all night, and an objective that was removed for ever."""
-    spent = spend({}, (measure(0.5),), 10.0)
-    few = spend(spent, (measure(0.5, samples=5.0),), 30.0)
-    assert few == spend(spent, (), 30.0)
-    assert few[TTFT.name] == spent[TTFT.name] - 30.0
-    assert spend(few, (), 600.0) == {}
+def test_where_too_few_requests_come_what_was_spent_is_made_up_for_slowly() -> None:
+    """Within minutes it would hide most of what is late; for ever, a bad hour would count the next day."""
+    spent = spend({}, find_burns([measure(0.5)]), 10.0)
+    few = spend(spent, find_burns([measure(0.5, samples=5.0)]), 30.0)
+    assert few == spend(spent, {}, 30.0)
+    assert few[TTFT.name] == spent[TTFT.name] - 1.0
+    assert spend({TTFT.name: 2 * SPENT_SECONDS}, {}, 2 * SPENT_SECONDS * 30) == {}
 
 
 def test_a_percentile_without_buckets_counts_too() -> None:

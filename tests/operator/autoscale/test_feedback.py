@@ -115,9 +115,11 @@ def test_what_did_not_help_says_nothing_of_another_cause() -> None:
 
 def test_what_did_not_help_another_revision_is_tried() -> None:
     failed = Attempts(5, 2.0, 9.0, 0.0, 6, futile=2)
-    memory = remembered(revision="zero", attempts=failed, correction=2.25, spent={TTFT.name: 100.0})
+    memory = remembered(
+        revision="zero", attempts={TTFT.name: failed}, correction=2.25, spent={TTFT.name: 100.0}
+    )
     _, after = decide(POLICY, see(7, 9.0), memory, 10.0)
-    assert (after.attempts, after.spent) == (Attempts(), {})
+    assert (after.attempts, after.spent) == ({}, {})
     assert after.correction == pytest.approx(1.5, rel=0.01)
 
 
