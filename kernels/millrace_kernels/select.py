@@ -4,17 +4,18 @@ Triton kernels on CUDA, torch on CPUs. Triton is imported only where it is used.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from millrace_kernels.kv_write.reference import kv_write_reference
+from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.paged_attention.spans import count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.rms_norm.reference import rms_norm_reference
-from millrace_kernels.rotary.reference import rotary_reference
+from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.step import Heads
 
 Attend = Callable[[Tensor, Tensor, float], Tensor]
 """Takes query, a layer's kv_cache and scale. Returns the output. It is planned once for a step's layers."""
@@ -29,63 +30,68 @@ class QueryRows(NamedTuple):
     """[rows]: the length of each row's sequence after the step."""
     device_starts: Tensor
     device_contexts: Tensor
+    device_slots: Tensor
+    """[rows]: the row's line in the block tables."""
+    num_spans: int | None = None
+    """Spans of keys (`spans.py`) that there may ever be, where a graph's contexts change on the device."""
 
 
 class Kernels(NamedTuple):
     """The operations of one kind of device that torch itself lacks or that Triton does better."""
 
     plan_attention: Callable[[QueryRows, Tensor, int, int], Attend]
-    """Takes the rows, their block tables [rows, any], num_kv_heads and block_size. Returns an Attend."""
-    kv_write: Callable[[Tensor, Tensor, Tensor, Tensor], None]
+    """Takes rows, block tables [lines, width], num_kv_heads and block_size. Returns an Attend."""
+    rotary_kv_write: Callable[[Tensor, Heads, Tensor, Tensor, Tensor, Tensor], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
-    rotary: Callable[[Tensor, Tensor, Tensor], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
+    linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
+    """Takes x, weight, bias and residual, which may become the sum."""
 
 
 def select_kernels(device: torch.device) -> Kernels:
     """Return the operations for a device."""
-    return _select_triton() if device.type == "cuda" else _CPU
+    return select_triton() if device.type == "cuda" else _CPU
 
 
-def _plan_tiled_attention(
-    rows: QueryRows, block_tables: Tensor, num_kv_heads: int, block_size: int
-) -> Attend:
-    return TiledAttention(rows.starts, rows.contexts, block_tables, num_kv_heads, block_size)
+def _plan_tiled_attention(rows: QueryRows, tables: Tensor, num_kv_heads: int, block_size: int) -> Attend:
+    width = -(-max(rows.contexts) // block_size)
+    mine = tables.index_select(0, rows.device_slots)[:, :width]
+    return TiledAttention(rows.starts, rows.contexts, mine, num_kv_heads, block_size)
+
+
+def _add_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    return residual + linear_reference(x, weight, bias)
 
 
 _CPU = Kernels(
-    _plan_tiled_attention, kv_write_reference, rms_norm_reference, rotary_reference, silu_mul_reference
+    _plan_tiled_attention, rotary_kv_write_reference, rms_norm_reference, silu_mul_reference, _add_linear
 )
 
 
-def _select_triton() -> Kernels:
-    from millrace_kernels.kv_write.triton_kernel import kv_write  # noqa: PLC0415  triton: only on GPUs
+def select_triton() -> Kernels:
+    """Return the operations for GPUs. With Triton's interpreter they run on CPUs too."""
+    from millrace_kernels.linear.gpu import linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
-    from millrace_kernels.rotary.triton_kernel import rotary  # noqa: PLC0415
+    from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
-    return Kernels(_plan_triton_attention, kv_write, rms_norm, rotary, silu_mul)
+    return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add)
 
 
 def _plan_triton_attention(
     rows: QueryRows,
-    block_tables: Tensor,
-    num_kv_heads: int,  # noqa: ARG001  the kernel reads both from the cache's shape
+    tables: Tensor,
+    num_kv_heads: int,  # noqa: ARG001  the kernels read both from the cache's shape
     block_size: int,  # noqa: ARG001
 ) -> Attend:
-    from millrace_kernels.paged_attention.triton_kernel import paged_attention  # noqa: PLC0415
+    from millrace_kernels.paged_attention.triton_kernel import StepRows, TritonAttention  # noqa: PLC0415
 
     starts, contexts = rows.device_starts.to(torch.int32), rows.device_contexts.to(torch.int32)
-    return partial(_attend_triton, paged_attention, starts, contexts, block_tables.to(torch.int32))
-
-
-def _attend_triton(  # noqa: PLR0917
-    kernel: Callable[..., Tensor],
-    starts: Tensor,
-    contexts: Tensor,
-    block_tables: Tensor,
-    query: Tensor,
-    kv_cache: Tensor,
-    scale: float,
-) -> Tensor:
-    return kernel(query, kv_cache, starts, contexts, block_tables, scale)
+    num_spans = count_spans(rows.starts, rows.contexts) if rows.num_spans is None else rows.num_spans
+    num_tokens = rows.starts[-1]
+    return TritonAttention(
+        StepRows(starts, contexts, rows.device_slots, tables),
+        num_tokens,
+        num_spans,
+        has_prefill=num_tokens > len(rows.contexts),
+    )

@@ -138,7 +138,9 @@ class TensorStep:
         return _multiply(x, weight).to(x.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
-        """Return a new tensor; the residual stays as it is."""
+        """Add within the device's product where the whole product is here."""
+        if isinstance(self.group, Alone) and isinstance(weight, DenseMatrix):
+            return self.kernels.linear_add(x, weight.weight, weight.bias, residual)
         return residual + self.group.sum(self.linear(x, weight))
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
@@ -146,14 +148,9 @@ class TensorStep:
         return self.kernels.silu_mul(self.linear(x, weight))
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
-        """Rotate queries and keys together, and write keys and values to their cache slots."""
-        packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
-        num_rotated = heads.num_heads + heads.num_kv_heads
-        cos, sin = (table.index_select(0, self.positions) for table in (angles.cos, angles.sin))
-        rotated = self.kernels.rotary(packed[:, :num_rotated], cos, sin)
-        keys, values = rotated[:, heads.num_heads :], packed[:, num_rotated:]
-        self.kernels.kv_write(keys, values, self.kv_caches[layer], self.cache_slots)
-        return rotated[:, : heads.num_heads].flatten(1)
+        """Rotate and write with the device's kernel."""
+        cache = self.kv_caches[layer]
+        return self.kernels.rotary_kv_write(qkv, heads, self.positions, angles.table, cache, self.cache_slots)
 
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
         """Count the layer, and attend as planned for the step."""

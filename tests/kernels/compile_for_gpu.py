@@ -1,47 +1,92 @@
-"""Compile every Triton kernel for a Hopper GPU, in the type named; no GPU is needed.
+"""Compile every Triton kernel for an Ampere and a Hopper GPU, in the type named; no GPU is needed.
 
 Run without TRITON_INTERPRET.
 """
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-ATTENTION = {"GROUP": 2, "HEAD_DIM": 64, "BLOCK_SIZE": 16, "BLOCK_Q": 8, "BLOCK_M": 16, "BLOCK_N": 64,
-             "BLOCK_D": 64, "DOT_IN_FLOAT32": False}  # fmt: skip
-CHANGING = {"paged_attention": {"num_rows", "tables_stride"}}
-"""Arguments that differ from step to step: a kernel must not be compiled anew for some of their values."""
-CONSTANTS: list[tuple[str, dict[str, Any]]] = [
-    ("paged_attention", ATTENTION),
-    ("kv_write", {"HEAD_DIM": 64, "BLOCK_SIZE": 16, "BLOCK_D": 64}),
-    ("rms_norm", {"WIDTH": 200, "BLOCK": 256}),
-    ("rotary", {"HALF": 32, "BLOCK": 32}),
-    ("silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
-]
-INTEGERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "tables_ptr": "*i32", "slots_ptr": "*i64"}
-TYPES = INTEGERS | {"scale": "fp32", "epsilon": "fp32", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
+TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
+SHARED_MEMORY = 99 << 10
+"""What a kernel may take on the smallest of these processors, of compute capability 8.6."""
+DECODE = {"KV_HEADS": 2, "GROUP": 4, "HEAD_DIM": 128, "BLOCK_SIZE": 16, "SPAN": 256, "BLOCK_M": 16,
+          "BLOCK_N": 64, "BLOCK_D": 128, "DOT_IN_FLOAT32": False}  # fmt: skip
+PREFILL = {
+    "GROUP": 4,
+    "HEAD_DIM": 128,
+    "BLOCK_SIZE": 16,
+    "BLOCK_N": 64,
+    "BLOCK_D": 128,
+    "DOT_IN_FLOAT32": False,
+}
+TILES = {"bf16": {"BLOCK_Q": 32, "BLOCK_M": 128}, "fp32": {"BLOCK_Q": 4, "BLOCK_M": 16}}
+"""As `_prefill_rows` chooses them."""
+WARPS = {"bf16": 8, "fp32": 4}
+ROTARY = {"HEADS": 8, "KV_HEADS": 2, "HALF": 64, "BLOCK_SIZE": 16, "BLOCK_HEADS": 8, "BLOCK": 64}
+
+
+class Case(NamedTuple):
+    """A kernel, and what its launcher gives it."""
+
+    module: str
+    name: str
+    constants: dict[str, Any]
+    changing: frozenset[str] = frozenset()
+    """Arguments that differ from step to step: it must not be compiled anew for some of their values."""
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+def cases(dtype: str) -> list[Case]:
+    attention, rows = "paged_attention", frozenset({"num_rows"})
+    return [
+        Case(f"{attention}.triton_decode", "decode", DECODE, rows),
+        Case(f"{attention}.triton_decode", "merge",
+             {"HEADS": 8, "HEAD_DIM": 128, "SPANS": 16, "BLOCK_D": 128}),
+        Case(f"{attention}.triton_prefill", "prefill", PREFILL | TILES[dtype], rows, WARPS[dtype], 2),
+        Case("rotary_kv_write.triton_kernel", "rotary_kv_write", ROTARY),
+        Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
+        Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
+    ]  # fmt: skip
+
+
+NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
+           "slots_ptr": "*i64", "positions_ptr": "*i64"}  # fmt: skip
+FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": "*fp32", "mixed_ptr": "*fp32"}
 
 
 def argument_type(name: str, dtype: str) -> str:
-    return TYPES.get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
+    return (NUMBERS | FLOATS).get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
 
 
-def compile_for(operation: str, constants: dict[str, Any], dtype: str) -> None:
-    module = importlib.import_module(f"millrace_kernels.{operation}.triton_kernel")
-    kernel = getattr(module, f"_{operation}_kernel")
+def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
+    kernel = getattr(importlib.import_module(f"millrace_kernels.{case.module}"), f"_{case.name}_kernel")
     unspecialised = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
-    assert unspecialised == CHANGING.get(operation, set()), unspecialised
+    assert unspecialised == case.changing, unspecialised
     names = list(kernel.arg_names)
-    signature = {name: "constexpr" if name in constants else argument_type(name, dtype) for name in names}
-    fixed = {(names.index(name),): value for name, value in constants.items()}
-    compiled = compile_kernel(ASTSource(kernel, signature, fixed), target=GPUTarget("cuda", 90, 32))
+    signature = {
+        name: "constexpr" if name in case.constants else argument_type(name, dtype) for name in names
+    }
+    fixed = {(names.index(name),): value for name, value in case.constants.items()}
+    # Memory and strides come in multiples of 16 on a GPU: so loads are wide, and copies are asynchronous.
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if name.endswith("_ptr") or "stride" in name
+    }
+    source = ASTSource(kernel, signature, fixed, aligned)
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
+    compiled = compile_kernel(source, target=target, options=options)
     assert compiled.asm["ptx"]
+    assert compiled.metadata.shared <= SHARED_MEMORY, (case.name, compiled.metadata.shared)
 
 
 if __name__ == "__main__":
-    for operation, constants in CONSTANTS:
-        compile_for(operation, constants, sys.argv[1])
+    for target in TARGETS:
+        for case in cases(sys.argv[1]):
+            compile_for(case, sys.argv[1], target)

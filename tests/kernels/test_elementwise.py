@@ -4,10 +4,12 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_kernels.kv_write.reference import kv_write_reference
+from millrace_kernels.linear.gpu import linear_add
+from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
-from millrace_kernels.rotary.reference import rotary_reference
+from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.step import Heads
 
 Load = Callable[[str], Any]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -30,17 +32,35 @@ def test_rms_norm(load_kernel: Load, rows: int, width: int, dtype: torch.dtype) 
     close(expected, (x.double() / (square + 1e-5).sqrt() * weight.double()).to(dtype))
 
 
+SHAPES = [Heads(4, 2, 12), Heads(3, 3, 6), Heads(9, 1, 16)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rotary(load_kernel: Load, dtype: torch.dtype) -> None:
-    poisoned = torch.full((3, 7, 12), float("nan"), dtype=dtype)
-    x = poisoned[:, 1:6]
-    x.copy_(torch.randn(3, 5, 12))
-    angles = torch.randn(3, 6)
-    expected = rotary_reference(x, angles.cos(), angles.sin())
-    close(load_kernel("rotary")(x, angles.cos(), angles.sin()), expected)
-    plane = torch.complex(x[..., :6].float(), x[..., 6:].float())
-    turned = plane * torch.polar(torch.ones(3, 1, 6), angles[:, None])
-    close(expected, torch.cat((turned.real, turned.imag), -1).to(dtype))
+@pytest.mark.parametrize("heads", SHAPES)
+def test_rotary_kv_write(load_kernel: Load, heads: Heads, dtype: torch.dtype) -> None:
+    """Of five tokens two pad: their keys and values go nowhere."""
+    count, half = heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim // 2
+    poisoned = torch.full((5, count * heads.head_dim + 8), float("nan"), dtype=dtype)
+    qkv = poisoned[:, 4 : 4 + count * heads.head_dim]
+    qkv.copy_(torch.randn(5, count * heads.head_dim))
+    turns, positions = torch.randn(21, half), torch.tensor([17, 3, 20, 0, 0])
+    table, slots = torch.stack((turns.cos(), turns.sin())), torch.tensor([17, 3, 40, -1, -1])
+    caches = [torch.full((3, 2, heads.num_kv_heads, 16, heads.head_dim), 99.0, dtype=dtype) for _ in "12"]
+    inputs = (heads, positions, table)
+    expected = rotary_kv_write_reference(qkv.contiguous(), *inputs, caches[0], slots[:3])
+    close(load_kernel("rotary_kv_write")(qkv, *inputs, caches[1], slots), expected)
+    close(caches[1], caches[0])
+    assert torch.equal(caches[1] == 99.0, caches[0] == 99.0)
+
+    packed = qkv.float().view(5, count, heads.head_dim)
+    plane = torch.complex(packed[..., :half], packed[..., half:])
+    turned = plane * torch.polar(torch.ones(5, 1, half), turns[positions][:, None])
+    rotated = torch.cat((turned.real, turned.imag), -1).to(dtype)
+    close(expected.view(5, heads.num_heads, -1), rotated[:, : heads.num_heads])
+    values = heads.num_heads + heads.num_kv_heads
+    close(caches[0][1, 0, :, 1], rotated[0, heads.num_heads : values])
+    assert torch.equal(caches[0][2, 1, :, 8], packed[2, values:].to(dtype))
+    assert (caches[0] != 99.0).all(dim=-1).sum() == 3 * 2 * heads.num_kv_heads
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,18 +79,17 @@ def test_silu_of_very_negative_gates_is_zero_not_nan() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_kv_write(load_kernel: Load, dtype: torch.dtype) -> None:
-    packed = torch.randn(5, 7, 10).to(dtype)  # as it comes out of a fused projection
-    key, value = packed[:, 2:5], packed[:, 4:7]
-    slots = torch.tensor([17, 3, 40])  # two tokens of padding
-    mine = torch.full((3, 2, 3, 16, 10), float("nan"), dtype=dtype)
-    expected = mine.clone()
-    kv_write_reference(key, value, expected, slots)
-    load_kernel("kv_write")(key, value, mine, slots)
-    assert torch.equal(mine.nan_to_num(99.0), expected.nan_to_num(99.0))
-    assert torch.equal(expected[1, 0, :, 1], key[0])
-    assert torch.equal(expected[2, 1, :, 8], value[2])
-    assert expected.isfinite().all(dim=-1).sum() == 3 * 2 * 3
+def test_a_product_on_gpus_is_added_in_place(dtype: torch.dtype) -> None:
+    x, weight, bias = torch.randn(3, 40).to(dtype), torch.randn(24, 40).to(dtype), torch.randn(24).to(dtype)
+    for given in (None, bias):
+        residual = torch.randn(3, 24).to(dtype)
+        expected = residual.float() + linear_reference(
+            x.float(), weight.float(), given if given is None else given.float()
+        )
+        mine = linear_add(x, weight, given, residual)
+        assert mine.data_ptr() == residual.data_ptr()
+        bound = 1e-5 if dtype == torch.float32 else 6e-2  # 2^-8 of sums up to 16
+        torch.testing.assert_close(mine.float(), expected, atol=bound, rtol=bound)
 
 
 def test_cpu_operations_give_a_row_the_same_bits_in_any_company() -> None:

@@ -1,11 +1,12 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from millrace_kernels.paged_attention.reference import paged_attention_reference
+from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
+from millrace_kernels.select import QueryRows, select_triton
 
 SHAPES = [
     pytest.param([1, 1, 1], [1, 16, 35], 4, 2, 8, id="decode"),
@@ -42,10 +43,27 @@ def test_the_reference_is_softmax_attention(  # noqa: PLR0917
         torch.testing.assert_close(mine.double(), dense(batch, row), atol=1e-5, rtol=1e-5)
 
 
+def on_gpu(batch: Any, query: torch.Tensor | None = None) -> torch.Tensor:
+    """The Triton kernels' result, with the block tables in another order than the rows."""
+    _, cache, starts, contexts, tables = batch.tensors()
+    slots = torch.randperm(len(batch.contexts) + 2)[: len(batch.contexts)]
+    shuffled = torch.full((len(slots) + 2, tables.shape[1]), -1, dtype=torch.int64)
+    shuffled[slots] = tables.long()
+    rows = QueryRows(batch.starts, batch.contexts, starts.long(), contexts.long(), slots)
+    attend = select_triton().plan_attention(rows, shuffled, cache.shape[2], 16)
+    return attend(batch.query if query is None else query, cache, batch.scale)
+
+
+LONG = [
+    pytest.param([1, 1, 1, 1], [256, 257, 700, 4352], 4, 2, 8, id="decode of several spans"),
+    pytest.param([200, 1, 70], [450, 300, 70], 8, 2, 16, id="tiles of prefill, and decode"),
+    pytest.param([1, 40], [513, 40], 7, 1, 24, id="seven heads a group"),
+]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("queries", "contexts", "heads", "kv_heads", "head_dim"), SHAPES)
+@pytest.mark.parametrize(("queries", "contexts", "heads", "kv_heads", "head_dim"), SHAPES + LONG)
 def test_triton_agrees_with_the_reference(  # noqa: PLR0917
-    load_kernel: Callable[[str], Any],
     paged: Any,
     queries: list[int],
     contexts: list[int],
@@ -55,42 +73,80 @@ def test_triton_agrees_with_the_reference(  # noqa: PLR0917
     dtype: torch.dtype,
 ) -> None:
     batch = paged(queries, contexts, heads, kv_heads, head_dim, dtype)
-    kernel = load_kernel("paged_attention")
     expected = paged_attention_reference(*batch.tensors(), batch.scale)
     bound = 1e-5 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(kernel(*batch.tensors(), batch.scale), expected, atol=bound, rtol=bound)
+    torch.testing.assert_close(on_gpu(batch), expected, atol=bound, rtol=bound)
 
 
-def test_triton_rounds_weights_to_the_values_type_before_it_mixes(
-    load_kernel: Callable[[str], Any], paged: Any
-) -> None:
+@pytest.mark.parametrize("queries", [1, 2])
+def test_triton_rounds_weights_to_the_values_type_before_it_mixes(paged: Any, queries: int) -> None:
     """Two weights times their values all but cancel, so what is left tells how the weights were rounded."""
-    batch = paged([1], [3], 1, 1, 16, torch.bfloat16)
+    batch = paged([queries], [2 + queries], 1, 1, 16, torch.bfloat16)
     scores, values = torch.tensor([0.0, -1.0, -1.0625]), torch.tensor([0.0, 1024.0, -1088.0])
     batch.query.zero_()[..., 0] = 1.0
     sequence = batch.cache[batch.tables[0, 0]]
-    sequence[0, 0, :3] = 0.0
+    sequence[0, 0, :4] = 0.0
     sequence[0, 0, :3, 0] = (scores / batch.scale).bfloat16()
     sequence[1, 0, :3] = values.bfloat16()[:, None]
     weights = scores.exp()
     cut = (weights.view(torch.int32) & -65536).view(torch.float32)  # as Triton's interpreter rounds
     expected = [(one @ values / weights.sum()).item() for one in (weights.bfloat16().float(), cut, weights)]
-    found = load_kernel("paged_attention")(*batch.tensors(), batch.scale).flatten().tolist()
+    found = on_gpu(batch)[0].flatten().tolist()
     assert expected[2] not in [pytest.approx(one, rel=0.1) for one in expected[:2]]
     assert any(found == pytest.approx([one] * 16, rel=0.02) for one in expected[:2])
 
 
-def test_triton_reads_strided_queries_and_leaves_tokens_of_no_row_zero(
-    load_kernel: Callable[[str], Any], paged: Any
-) -> None:
+def test_triton_reads_strided_queries(paged: Any) -> None:
     batch = paged([2, 1], [20, 3])
     padded = torch.full((5, 6, 8), float("nan"))
     padded[:3, 1:5] = batch.query
-    query = padded[:, 1:5]
-    output = load_kernel("paged_attention")(query, *batch.tensors()[1:], batch.scale)
+    output = on_gpu(batch, padded[:, 1:5])
     expected = paged_attention_reference(*batch.tensors(), batch.scale)
     torch.testing.assert_close(output[:3], expected, atol=1e-5, rtol=1e-5)
-    assert not output[3:].any()
+
+
+def test_triton_gives_a_decode_the_same_bits_alone_and_in_any_crowd(paged: Any) -> None:
+    contexts = [530, 1, 256, 257, 40]
+    crowd = paged([1, 1, 1, 1, 6], contexts, 6, 2, 24)
+    expected = on_gpu(crowd)
+    for row in range(4):
+        mine = select_triton().plan_attention(
+            QueryRows([0, 1], contexts[row : row + 1], torch.tensor([0, 1]), torch.tensor([contexts[row]]),
+                      torch.tensor([row])),
+            crowd.tables, 2, 16,
+        )(crowd.query[row : row + 1], crowd.cache, crowd.scale)  # fmt: skip
+        assert torch.equal(mine[0], expected[row])
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 100])
+def test_triton_gives_a_prompt_the_same_bits_in_any_chunks(paged: Any, chunk: int) -> None:
+    length = 200
+    whole = paged([length], [length], 4, 2, 16)
+    expected = on_gpu(whole)
+    for begin in (0, 50, 100, length - chunk):
+        end = begin + chunk
+        rows = QueryRows([0, chunk], [end], torch.tensor([0, chunk]), torch.tensor([end]), torch.tensor([0]))
+        attend = select_triton().plan_attention(rows, whole.tables, 2, 16)
+        assert torch.equal(attend(whole.query[begin:end], whole.cache, whole.scale), expected[begin:end])
+
+
+def test_a_row_without_keys_pads_and_its_neighbours_have_the_same_bits(paged: Any) -> None:
+    """So has a graph's batch, whose memory is for more spans than there are."""
+    batch = paged([1, 1], [300, 20])
+    alone, (_, cache, _, _, tables) = on_gpu(batch), batch.tensors()
+    starts, contexts = torch.arange(5), torch.tensor([300, 20, 0, 0])
+    rows = QueryRows(range(5), [1] * 4, starts, contexts, torch.tensor([0, 1, 0, 0]), num_spans=9)
+    query = torch.cat((batch.query, torch.full_like(batch.query, float("nan"))))
+    padded = select_triton().plan_attention(rows, tables, 2, 16)(query, cache, batch.scale)
+    assert torch.equal(padded[:2], alone)
+    assert not padded[2:].any()
+
+
+def test_spans_are_counted_and_bounded() -> None:
+    assert count_spans([0, 1, 2, 12, 13], [1, 256, 900, 257]) == 1 + 1 + 2
+    for contexts in ([1], [256], [257] * 7, [1000, 1, 8], [512, 511, 513]):
+        spans = count_spans(range(len(contexts) + 1), contexts)
+        assert spans <= bound_spans(len(contexts), sum(contexts))
 
 
 def tiled(batch: Any) -> torch.Tensor:

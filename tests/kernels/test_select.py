@@ -9,7 +9,7 @@ from millrace_kernels.select import QueryRows, select_kernels
 
 def test_a_cpu_gets_the_tiled_attention() -> None:
     ends = torch.tensor([0, 3])
-    rows = QueryRows([0, 3], [3], ends, ends[1:])
+    rows = QueryRows([0, 3], [3], ends, ends[1:], torch.tensor([0]))
     plan = select_kernels(torch.device("cpu")).plan_attention
     assert isinstance(plan(rows, torch.zeros((1, 1), dtype=torch.int64), 1, 16), TiledAttention)
 

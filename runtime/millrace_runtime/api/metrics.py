@@ -22,6 +22,7 @@ from millrace_runtime.api.histogram import Histogram
 from millrace_runtime.protocol.messages import StepTiming
 
 METRIC_PREEMPTIONS = "vllm:num_preemptions"
+METRIC_COMPILATIONS = "millrace:kernel_compilations"
 METRIC_CACHE_CONFIG = "vllm:cache_config_info"
 METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
 METRIC_GENERATION_TOTAL = "vllm:generation_tokens"
@@ -124,8 +125,10 @@ class ReplicaMetrics(Collector):
             "Generated tokens of ended sequences.",
             {(): self._generation_tokens.total},
         )
-        preemptions = self._engine.stats.num_preemptions
-        yield self._counter(METRIC_PREEMPTIONS, "Sequences put back to wait.", {(): preemptions})
+        stats = self._engine.stats
+        yield self._counter(METRIC_PREEMPTIONS, "Sequences put back to wait.", {(): stats.num_preemptions})
+        text = "Kernels compiled since the replica was ready; steps waited for each."
+        yield self._counter(METRIC_COMPILATIONS, text, {(): stats.num_compiled})
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, histogram in (

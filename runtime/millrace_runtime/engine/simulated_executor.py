@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millrace_runtime.protocol.executor import Command, Sleep, mask_bytes
+from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
 from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
 from millrace_runtime.protocol.tokens import unpack_tokens
 
@@ -47,6 +47,7 @@ class SimulatedExecutor:
         self._plans: deque[StepPlan] = deque()
         self._masks: dict[int, bytes] = {}
         self._next_step = 0
+        self.recorded: list[int] = []
 
     def submit(self, plan: StepPlan) -> None:
         """Keep a plan for `collect`."""
@@ -93,9 +94,13 @@ class SimulatedExecutor:
         """Nothing fails."""
 
     def control(self, command: Command) -> None:
-        """Sleep, which drops every cell, or wake."""
+        """Sleep, which drops every cell, or wake, or note what is to be recorded."""
         assert not self._plans, "a command with a step in flight"
-        if isinstance(command, Sleep):
+        if isinstance(command, Record):
+            assert self._cells, "recording in its sleep"
+            assert command.num_rows in self.limits.recordable
+            self.recorded.append(command.num_rows)
+        elif isinstance(command, Sleep):
             assert not self._slots, "asleep with sequences on the device"
             self._cells = []
         else:

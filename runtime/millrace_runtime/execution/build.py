@@ -18,6 +18,7 @@ from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.collective import open_group
 from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
+from millrace_runtime.execution.graphs import choose_sizes
 from millrace_runtime.execution.kv_cache import (
     CacheDemand,
     CacheShape,
@@ -25,6 +26,7 @@ from millrace_runtime.execution.kv_cache import (
     block_bytes,
     plan_cache,
 )
+from millrace_runtime.execution.largest_step import budget_cache, share_out
 from millrace_runtime.execution.loading import (
     choose_device,
     choose_dtype,
@@ -46,8 +48,6 @@ from millrace_runtime.protocol.step import KvGroup, Limits
 
 Log = Callable[[str], None]
 """Writes one line."""
-GPU_SHARE_OF_FREE = 0.9
-"""Of a GPU's memory, for the KV cache: the rest is for activations and what else lives there."""
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
 
@@ -92,7 +92,12 @@ class LoadedModel:
 
     def plan_cache(self, host: Budget) -> CacheShape:
         """Return a cache that fits into what is free. Raises CapacityError."""
-        return _plan_cache(self.plan, self.longest, host)
+        device = self.plan.device
+        if device.type == "cuda" and self.plan.settings.kv_cache_bytes is None:
+            budget = budget_cache(device, _limits(self.plan, 1, self.longest), self.allocate)
+        else:
+            budget = _cache_budget(self.plan, host)
+        return _plan_cache(self.plan, self.longest, budget)
 
     def allocate(self, num_blocks: int, max_model_length: int) -> LocalExecutor:
         """Return the executor, with a cache of this size. Raises CapacityError."""
@@ -125,7 +130,7 @@ def load_model(settings: ExecutionSettings, host: Budget, rank: Rank, log: Log) 
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
     plan = _plan_load(settings, rank, log)
-    longest = _plan_cache(plan, plan.architecture.max_length, host).max_model_length
+    longest = _plan_cache(plan, plan.architecture.max_length, _cache_budget(plan, host)).max_model_length
     return LoadedModel(plan, _load(plan, longest, log), longest)
 
 
@@ -151,6 +156,7 @@ def _limits(plan: LoadPlan, num_blocks: int, max_model_length: int) -> Limits:
         max_model_length=max_model_length,
         vocabulary_size=plan.architecture.vocabulary_size,
         max_batched_tokens=plan.settings.max_batched_tokens,
+        recordable=() if plan.device.type == "cpu" else choose_sizes(plan.settings.max_sequences),
     )
 
 
@@ -215,8 +221,8 @@ def _select(choice: str) -> CpuPath:
         raise ModelError(f"--kernels {choice}: {error}") from error
 
 
-def _plan_cache(plan: LoadPlan, longest: int, host: Budget) -> CacheShape:
-    """Return a cache that fits into what is free now, for sequences of at most `longest` tokens."""
+def _plan_cache(plan: LoadPlan, longest: int, budget: Budget) -> CacheShape:
+    """Return a cache that fits into a budget, for sequences of at most `longest` tokens."""
     settings = plan.settings
     demand = CacheDemand(
         block_bytes=block_bytes(plan.architecture, plan.dtype),
@@ -224,13 +230,13 @@ def _plan_cache(plan: LoadPlan, longest: int, host: Budget) -> CacheShape:
         longest=settings.max_model_length or longest,
         is_firm=settings.max_model_length is not None,
     )
-    return plan_cache(demand, _cache_budget(settings, plan.device, host))
+    return plan_cache(demand, budget)
 
 
-def _cache_budget(settings: ExecutionSettings, device: torch.device, host: Budget) -> Budget:
-    if settings.kv_cache_bytes is not None:
-        return Budget(settings.kv_cache_bytes, "--kv-cache-memory")
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-        return Budget(int(free * GPU_SHARE_OF_FREE), f"{GPU_SHARE_OF_FREE} of what the GPU has free")
+def _cache_budget(plan: LoadPlan, host: Budget) -> Budget:
+    """Return what is free now for the cache; on a GPU it is a first guess, before the weights are there."""
+    if plan.settings.kv_cache_bytes is not None:
+        return Budget(plan.settings.kv_cache_bytes, "--kv-cache-memory")
+    if plan.device.type == "cuda":
+        return share_out(torch.cuda.mem_get_info(plan.device)[0], 0)
     return host

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millrace_kernels.compilations import Compilations
 from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED
 from millrace_kernels.transfer import upload, upload_all
 from millrace_runtime.execution.errors import PlanError
@@ -18,7 +19,7 @@ from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Runner
 from millrace_runtime.execution.sampler import Drawn, sample
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
-from millrace_runtime.protocol.executor import Command, Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.executor import Command, Record, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
 FAULTS = {
@@ -73,6 +74,8 @@ class LocalExecutor:
         """The runner gets its KV caches here, and again at every `Wake`."""
         self.limits = limits
         self._runner, self._slots, self._device = runner, slots, device
+        self._compilations = Compilations() if device.type == "cuda" else None
+        self._num_told = 0
         self._allocate_caches = allocate_caches
         self._is_asleep = True
         self._num_draws = 0
@@ -137,9 +140,15 @@ class LocalExecutor:
         return self._finish(launched.result())
 
     def control(self, command: Command) -> None:
-        """Sleep or wake. Raises PlanError with steps in flight or sequences on the device."""
+        """Sleep, wake or record. Raises PlanError with steps in flight, and asleep with nothing to record.
+
+        For sleep and waking there may be no sequences on the device either.
+        """
         if self._in_flight:
             raise PlanError(f"{len(self._in_flight)} steps are in flight: collect them before a command")
+        if isinstance(command, Record):
+            self._record(command.num_rows)
+            return
         if not self._slots.is_empty:
             raise PlanError("sequences are on the device: release their slots before a command")
         if isinstance(command, Sleep):
@@ -150,6 +159,14 @@ class LocalExecutor:
             with torch.inference_mode():
                 self._runner.set_caches(self._allocate_caches())
         self._is_asleep = isinstance(command, Sleep)
+
+    @torch.inference_mode()
+    def _record(self, num_rows: int) -> None:
+        if self._is_asleep:
+            raise PlanError("the executor sleeps: wake it before recording")
+        if num_rows not in self.limits.recordable:
+            raise PlanError(f"steps of {num_rows} rows can't be recorded: {self.limits.recordable} can")
+        self._runner.record(num_rows, self._slots)
 
     def check(self) -> None:
         """Nothing fails beside the steps: there is no other process."""
@@ -186,7 +203,13 @@ class LocalExecutor:
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
         seconds = launched.stopwatch.seconds()  # waits for this step, and for none that was launched after it
-        return StepResult(launched.applied.step, launched.applied.answer(_read_outcomes(launched)), seconds)
+        rows = launched.applied.answer(_read_outcomes(launched))
+        return StepResult(launched.applied.step, rows, seconds, self._count_compiled())
+
+    def _count_compiled(self) -> int:
+        """Return the kernels that were compiled since the last call."""
+        before, self._num_told = self._num_told, self._compilations.count if self._compilations else 0
+        return self._num_told - before
 
 
 def _read_outcomes(launched: Launched) -> list[Outcome]:

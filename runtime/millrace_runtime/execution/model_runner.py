@@ -1,19 +1,29 @@
 """Computes a step's logits: the Protocol of every path's runner, and the runner that uses tensors."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
-from millrace_kernels.transfer import upload_all
+from millrace_kernels.transfer import upload, upload_all
+from millrace_runtime.execution.graphs import (
+    CudaRecorder,
+    DecodeGraph,
+    DecodeGraphs,
+    Record,
+    record_decode,
+)
 from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
 
@@ -35,6 +45,9 @@ class Runner(Protocol):
     def sampler(self) -> NativeSampler | None:
         """Draws from its logits natively; None: torch draws."""
 
+    def record(self, num_rows: int, slots: SlotTable) -> None:
+        """Make steps of up to so many rows of one token faster from now on, where the path can."""
+
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Compute the spans. Return float32 logits [emits, vocabulary] behind those that `emits` numbers.
 
@@ -43,18 +56,21 @@ class Runner(Protocol):
 
 
 class TensorRunner:
-    """Computes a step operation by operation, on whole tensors."""
+    """Computes a step operation by operation, on whole tensors; or all at once, where it was recorded."""
 
     sampler = None
 
-    def __init__(self, model: Model, device: torch.device, group: Group | None = None) -> None:
-        """`group` is for a model that several workers hold together."""
+    def __init__(
+        self, model: Model, device: torch.device, group: Group | None = None, record: Record | None = None
+    ) -> None:
+        """`group` is for a model that several workers hold together; without `record`, CUDA records."""
         self._model, self._device = model, device
         self._group = group or Alone()
         self.kv_caches: list[Tensor] = []
         self._kernels = select_kernels(device)
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
         self._num_layers_done = 0
+        self._graphs, self._record = DecodeGraphs(), record or CudaRecorder()
 
     @property
     def progress(self) -> int:
@@ -62,44 +78,86 @@ class TensorRunner:
         return self._num_layers_done
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
-        """Replace the KV tensors."""
+        """Replace the KV tensors. Graphs of the old ones are gone."""
+        self._graphs.clear()
         self.kv_caches = kv_caches
 
+    def record(self, num_rows: int, slots: SlotTable) -> None:
+        """Record the steps of up to so many rows of one token, if there is memory for it."""
+        num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
+
+        def compute(numbers: Tensor) -> Tensor:
+            return self._decode(numbers, num_spans, slots)
+
+        with suppress(torch.OutOfMemoryError):  # such steps are computed as before
+            graph = record_decode(num_rows, num_spans, compute, self._record, self._device)
+            self._graphs.add(num_rows, graph)
+
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
-        """Compute the spans with whole tensors, operation by operation."""
-        slot, begin, contexts = np.array(spans, dtype=np.int64).T
+        """Compute the spans. Return the logits behind those that `emits` numbers."""
+        if (graph := self._find_graph(spans)) is not None:
+            self._num_layers_done += 1
+            slot, begin, _ = zip(*spans, strict=True)
+            return self._choose(graph.run(slot, begin), emits, len(spans))
+        step, last = self._lay_out(np.array(spans, dtype=np.int64), emits, slots)
+        hidden = self._model.forward(step)
+        return self._model.logits(hidden.index_select(0, last), step) if emits else None
+
+    def _lay_out(
+        self, spans: NDArray[np.int64], emits: Sequence[int], slots: SlotTable
+    ) -> tuple[TensorStep, Tensor]:
+        """Return the step of spans [rows, 3], and which of its tokens are the last of rows that draw."""
+        slot, begin, contexts = spans.T
         sizes = contexts - begin
         starts = np.concatenate(([0], sizes.cumsum()))
-        owners = slot.repeat(sizes)
-        positions = np.arange(len(owners)) + (begin - starts[:-1]).repeat(sizes)
+        in_row = np.arange(starts[-1]) - starts[:-1].repeat(sizes)
+        columns = (slot.repeat(sizes), begin.repeat(sizes) + in_row, starts, contexts, slot)
         last = starts[1:][list(emits)] - 1
         # One copy for all that the device has to know.
-        *numbers, last_on_device = upload_all((slot, owners, positions, starts, contexts, last), self._device)
-        step = self._step(starts.tolist(), contexts.tolist(), numbers, slots)
-        hidden = self._model.forward(step)
-        if not emits:
-            return None
-        return self._model.logits(hidden.index_select(0, last_on_device), step)
+        owners, positions, *there, last_there = upload_all((*columns, last), self._device)
+        rows = QueryRows(starts.tolist(), contexts.tolist(), there[0], there[1], there[2])
+        blocks = slots.blocks[owners, positions // BLOCK_SIZE]
+        cache_slots = blocks * BLOCK_SIZE + positions % BLOCK_SIZE
+        return self._step(owners, positions, cache_slots, rows, slots), last_there
+
+    def _decode(self, numbers: Tensor, num_spans: int, slots: SlotTable) -> Tensor:
+        """Return the logits of rows of one token: slots and positions [2, rows], and -1 where one pads."""
+        owners, positions = numbers
+        num_rows, known = numbers.shape[1], positions.clamp(min=0)
+        blocks = slots.blocks[owners, known // BLOCK_SIZE]
+        cache_slots = torch.where(positions < 0, -1, blocks * BLOCK_SIZE + known % BLOCK_SIZE)
+        starts = torch.arange(num_rows + 1, device=self._device)
+        rows = QueryRows(range(num_rows + 1), [1] * num_rows, starts, positions + 1, owners, num_spans)
+        step = self._step(owners, known, cache_slots, rows, slots)
+        return self._model.logits(self._model.forward(step), step)
 
     def _step(
-        self, starts: list[int], contexts: list[int], numbers: Sequence[Tensor], slots: SlotTable
+        self, owners: Tensor, positions: Tensor, cache_slots: Tensor, rows: QueryRows, slots: SlotTable
     ) -> TensorStep:
-        slot, owners, positions, device_starts, device_contexts = numbers
-        rows = QueryRows(starts, contexts, device_starts, device_contexts)
-        width = -(-max(contexts) // BLOCK_SIZE)
-        tables = slots.blocks.index_select(0, slot)[:, :width]
-        blocks = slots.blocks[owners, positions // BLOCK_SIZE]
         num_kv_heads = self.kv_caches[0].shape[2]
         return TensorStep(
             kernels=self._kernels,
             tokens=self._pad(slots.tokens[owners, positions]),
             positions=self._pad(positions),
-            cache_slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
+            cache_slots=cache_slots,
             kv_caches=self.kv_caches,
-            attend=self._kernels.plan_attention(rows, tables, num_kv_heads, BLOCK_SIZE),
+            attend=self._kernels.plan_attention(rows, slots.blocks, num_kv_heads, BLOCK_SIZE),
             on_layer=self._count_layer,
             group=self._group,
         )
+
+    def _find_graph(self, spans: Sequence[Span]) -> DecodeGraph | None:
+        """Return the graph of a step of one token a row; None where it was not recorded."""
+        if any(span.end - span.begin > 1 for span in spans):
+            return None
+        num_spans = count_spans(range(len(spans) + 1), [span.end for span in spans])
+        return self._graphs.find(len(spans), num_spans)
+
+    def _choose(self, logits: Tensor, emits: Sequence[int], num_rows: int) -> Tensor | None:
+        """Return the rows of a graph's logits that draw: nearly always all but the padding."""
+        if len(emits) == num_rows:
+            return logits[:num_rows]
+        return logits.index_select(0, upload(np.array(emits), self._device)) if emits else None
 
     def _count_layer(self) -> None:
         self._num_layers_done += 1

@@ -43,6 +43,9 @@ class NativeRunner:
         self.kv_caches = kv_caches
         self._program.set_caches(kv_caches)
 
+    def record(self, num_rows: int, slots: SlotTable) -> None:
+        """Nothing: every step is one call already."""
+
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Run the recorded program on the spans."""
         rows = np.array([(span.slot, span.begin, span.end - span.begin) for span in spans], dtype=np.int32)

@@ -15,7 +15,13 @@ class Wake(msgspec.Struct, frozen=True, tag="wake"):
     """Allocate the KV cache's memory again."""
 
 
-Command = Sleep | Wake
+class Record(msgspec.Struct, frozen=True, tag="record"):
+    """Make decode steps of up to so many rows faster: one of `limits.recordable`. Sequences may be there."""
+
+    num_rows: int
+
+
+Command = Sleep | Wake | Record
 
 
 class Executor(Protocol):

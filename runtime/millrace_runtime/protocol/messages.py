@@ -63,6 +63,8 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_free_blocks: int
     num_preemptions: int
     """Since start."""
+    num_compiled: int = 0
+    """Kernels that were compiled since start, after the replica was ready."""
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):

@@ -102,6 +102,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     rows: list[RowResult]
     seconds: float
     """The device's own time for the step: neither waiting for its turn nor for masks."""
+    num_compiled: int = 0
+    """Kernels that were compiled since the step before was collected. Its time holds what that took."""
 
 
 class KvGroup(msgspec.Struct, frozen=True, array_like=True):
@@ -126,3 +128,5 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """Tokens that one step computes at most, drafts counted; at least 1."""
     max_draft: int = 0
     """Draft tokens that one row may verify at most; 0: the executor knows no drafts."""
+    recordable: tuple[int, ...] = ()
+    """Numbers of rows whose decode steps `Record` makes faster, ascending."""

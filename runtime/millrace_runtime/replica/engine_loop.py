@@ -8,7 +8,7 @@ import msgspec
 
 from millrace_runtime.engine.errors import EngineError
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.protocol.executor import Executor
+from millrace_runtime.protocol.executor import Executor, Record
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
     Abort,
@@ -20,6 +20,7 @@ from millrace_runtime.protocol.messages import (
     ToEngine,
 )
 from millrace_runtime.replica.engine_channel import EngineChannel
+from millrace_runtime.replica.recordings import Recordings
 
 IDLE_SECONDS = 1.0
 """An engine with nothing to do wakes this often, to show that it lives."""
@@ -43,6 +44,10 @@ class StepClock:
         """Note that a step is submitted."""
         if self._since is None:
             self._since = self._clock()
+
+    def skip(self) -> None:
+        """Leave out what has passed since the last step ended: it belongs to no step."""
+        self._since = None
 
     def end(self, *, is_more_to_do: bool) -> float:
         """Return the seconds of the step that has ended."""
@@ -69,7 +74,9 @@ class EngineLoop:
         self._outputs: list[SequenceOutput] = []
         self._timing: StepTiming | None = None
         self._clock = StepClock()
+        self._recordings = Recordings(executor.limits.recordable)
         self._sent_stats: Stats | None = None
+        self._num_compiled = 0
 
     def run(self) -> NoReturn:
         """Serve until the HTTP process closes the socket, which raises PeerGone."""
@@ -83,7 +90,8 @@ class EngineLoop:
         """
         self._receive()
         self._executor.check()
-        self._submit()
+        if self._is_free_to_submit():
+            self._submit()
         self._send()
         self._collect()
         self._beat()
@@ -93,7 +101,7 @@ class EngineLoop:
             self._receive_messages(0)
         else:
             self._send()  # now, and not when the wait is over
-            self._receive_messages(IDLE_SECONDS)
+            self._receive_messages(IDLE_SECONDS if self._recordings.is_complete else 0)
 
     def _receive_messages(self, timeout_seconds: float) -> None:
         """Handle the messages that have come, and send the new stats at once: a step may take long."""
@@ -116,6 +124,24 @@ class EngineLoop:
             case Abort(sequence_id):
                 self._scheduler.abort(sequence_id)
 
+    def _is_free_to_submit(self) -> bool:
+        """Record what is due, once no step is in flight; until then no other may be submitted."""
+        if self._recordings.is_complete:
+            return True
+        now = time.monotonic()
+        if self._scheduler.has_work:
+            size = self._recordings.choose_at_work(self._scheduler.stats().num_running, now)
+        else:
+            size = self._recordings.choose_at_rest()
+        if size is None:
+            return True
+        if self._scheduler.num_in_flight:
+            return False
+        self._executor.control(Record(size))
+        self._recordings.note(size, now)
+        self._clock.skip()
+        return True
+
     def _submit(self) -> None:
         while (plan := self._scheduler.schedule()) is not None:
             self._clock.begin()
@@ -124,7 +150,9 @@ class EngineLoop:
     def _collect(self) -> None:
         if self._scheduler.num_in_flight:
             self._await_step()
-            committed = self._scheduler.commit(self._executor.collect())
+            result = self._executor.collect()
+            committed = self._scheduler.commit(result)
+            self._num_compiled += result.num_compiled
             self._outputs += committed.outputs
             seconds = self._clock.end(is_more_to_do=self._scheduler.has_work)
             self._timing = committed.timing and msgspec.structs.replace(committed.timing, seconds=seconds)
@@ -139,7 +167,13 @@ class EngineLoop:
 
     def _send(self) -> None:
         """Send all that is new in one message, or nothing if nothing is new."""
-        stats, begun = self._scheduler.stats(), self._scheduler.pop_begun()
+        stats, begun = self._stats(), self._scheduler.pop_begun()
         if self._outputs or begun or self._timing is not None or stats != self._sent_stats:
             self._channel.send(StepOutputs(self._outputs, stats, self._timing, begun))
         self._outputs, self._timing, self._sent_stats = [], None, stats
+
+    def _stats(self) -> Stats:
+        stats = self._scheduler.stats()
+        return (
+            msgspec.structs.replace(stats, num_compiled=self._num_compiled) if self._num_compiled else stats
+        )

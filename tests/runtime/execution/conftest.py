@@ -1,7 +1,10 @@
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, and at each launch
 
 import pytest
 import torch

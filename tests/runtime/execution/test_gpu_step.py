@@ -14,9 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from millrace_kernels import transfer
-from millrace_kernels.kv_write.reference import kv_write_reference
+from millrace_kernels.linear.gpu import linear_add
 from millrace_kernels.rms_norm.reference import rms_norm_reference
-from millrace_kernels.rotary.reference import rotary_reference
 from millrace_kernels.select import Kernels
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Matrix
@@ -111,7 +110,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     monkeypatch.setattr(lane, "_cuda_mark", Event)
     kernels = Kernels(
         lambda *_: lambda query, _, __: torch.empty_like(query),
-        kv_write_reference, rms_norm_reference, rotary_reference, silu_mul_reference,
+        lambda qkv, heads, *_: qkv.new_empty((qkv.shape[0], heads.num_heads * heads.head_dim)),
+        rms_norm_reference, silu_mul_reference, linear_add,
     )  # fmt: skip
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: kernels)
     with FakeTensorMode(allow_non_fake_inputs=True), Waits() as found:

@@ -13,7 +13,7 @@ engine                     worker
 
 import msgspec
 
-from millrace_runtime.protocol.executor import Sleep, Wake
+from millrace_runtime.protocol.executor import Record, Sleep, Wake
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
 
 
@@ -46,7 +46,7 @@ class Masks(msgspec.Struct, frozen=True, tag="masks"):
     masks: bytes
 
 
-ToWorker = Measure | Allocate | Submit | Masks | Sleep | Wake
+ToWorker = Measure | Allocate | Submit | Masks | Sleep | Wake | Record
 
 
 class Said(msgspec.Struct, frozen=True, tag="said"):

@@ -32,7 +32,7 @@ from millrace_runtime.execution.parallel.orders import Orders
 from millrace_runtime.execution.parallel.vitals import Vitals, keep_beating
 from millrace_runtime.garbage import paused_collection
 from millrace_runtime.parent import end_with_parent
-from millrace_runtime.protocol.executor import Executor, Sleep, Wake
+from millrace_runtime.protocol.executor import Executor, Record, Sleep, Wake
 
 Wanted = TypeVar("Wanted")
 
@@ -93,7 +93,7 @@ class Worker:
             case Masks(step, masks):
                 executor.provide_masks(step, memoryview(masks))
                 self._due.put(None)
-            case Sleep() | Wake():
+            case Sleep() | Wake() | Record():
                 for _ in range(executor.limits.depth):
                     room.acquire()
                 executor.control(message)

@@ -1,4 +1,0 @@
-"""Writing new keys and values into a paged KV cache. README.md has the maths.
-
-Knows tensors; not models, sequences or schedules.
-"""

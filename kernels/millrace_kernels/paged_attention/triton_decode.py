@@ -1,0 +1,160 @@
+"""Decode for GPUs: rows of one query, whose keys are cut into spans. README.md has the maths."""
+
+import triton
+import triton.language as tl
+
+KEYS = 64
+"""Read at a time; a span is some of these."""
+SPANS_AT_ONCE = 16
+"""Merged at a time."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
+def find_row(ends_ptr: tl.tensor, number: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
+    """Return the first row whose end is above the number: a row has the numbers from the end before it."""
+    low = tl.zeros((), tl.int32)
+    high = tl.zeros((), tl.int32) + num_rows - 1
+    while low < high:
+        middle = (low + high) // 2
+        is_above = tl.load(ends_ptr + middle) > number
+        low = tl.where(is_above, low, middle + 1)
+        high = tl.where(is_above, middle, high)
+    return low
+
+
+# The number of rows changes from step to step, and a kernel is compiled anew for 1 and for multiples of 16.
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def _decode_kernel(  # noqa: PLR0917
+    query_ptr: tl.tensor,
+    kv_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    mixed_ptr: tl.tensor,
+    starts_ptr: tl.tensor,
+    contexts_ptr: tl.tensor,
+    ends_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
+    tables_ptr: tl.tensor,
+    scale: tl.tensor,
+    num_rows: tl.tensor,
+    query_stride_token: tl.tensor,
+    query_stride_head: tl.tensor,
+    kv_stride_block: tl.tensor,
+    kv_stride_part: tl.tensor,
+    kv_stride_head: tl.tensor,
+    kv_stride_offset: tl.tensor,
+    tables_stride: tl.tensor,
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803
+    HEAD_DIM: tl.constexpr,  # noqa: N803
+    BLOCK_SIZE: tl.constexpr,  # noqa: N803
+    SPAN: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_D: tl.constexpr,  # noqa: N803
+    DOT_IN_FLOAT32: tl.constexpr,  # noqa: N803
+) -> None:
+    lanes = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, BLOCK_D)
+    keys = tl.arange(0, BLOCK_N)
+    is_head = lanes < GROUP
+    is_dim = dims < HEAD_DIM
+    num_parts = tl.load(ends_ptr + num_rows - 1) * KV_HEADS
+    for part in range(tl.program_id(0), num_parts, tl.num_programs(0)):
+        span = part // KV_HEADS
+        kv_head = part % KV_HEADS
+        row = find_row(ends_ptr, span, num_rows)
+        first_span = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
+        begin = (span - first_span) * SPAN
+        context = tl.load(contexts_ptr + row)
+        stop = tl.minimum(begin + SPAN, context)
+        token = tl.load(starts_ptr + row).to(tl.int64)
+        slot = tl.load(slots_ptr + row).to(tl.int64)
+        heads = kv_head * GROUP + lanes
+        query = tl.load(
+            query_ptr + token * query_stride_token + heads[:, None] * query_stride_head + dims[None, :],
+            mask=is_head[:, None] & is_dim[None, :],
+            other=0.0,
+        )
+        if DOT_IN_FLOAT32:
+            query = query.to(tl.float32)
+
+        best = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+        for tile in range(begin, stop, BLOCK_N):
+            at = tile + keys
+            is_written = at < stop
+            block = tl.load(
+                tables_ptr + slot * tables_stride + at // BLOCK_SIZE, mask=is_written, other=0
+            ).to(tl.int64)
+            line = block * kv_stride_block + kv_head * kv_stride_head + (at % BLOCK_SIZE) * kv_stride_offset
+            where = kv_ptr + line[:, None] + dims[None, :]
+            wanted = is_written[:, None] & is_dim[None, :]
+            key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
+            value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
+            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+            scores = tl.where(is_written[None, :], scores, float("-inf"))
+            now = tl.maximum(best, tl.max(scores, 1))
+            weights = tl.exp2(scores - now[:, None])
+            shrink = tl.exp2(best - now)
+            total = total * shrink + tl.sum(weights, 1)
+            mixed = mixed * shrink[:, None]
+            # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.
+            weights = weights.to(kv_ptr.dtype.element_ty).to(value.dtype)
+            mixed += tl.dot(weights, value, input_precision="ieee")
+            best = now
+
+        line = (span * KV_HEADS * GROUP + heads).to(tl.int64)
+        tl.store(sums_ptr + line * 2, best, mask=is_head)
+        tl.store(sums_ptr + line * 2 + 1, total, mask=is_head)
+        where = mixed_ptr + line[:, None] * HEAD_DIM + dims[None, :]
+        tl.store(where, mixed, mask=is_head[:, None] & is_dim[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _merge_kernel(  # noqa: PLR0917
+    sums_ptr: tl.tensor,
+    mixed_ptr: tl.tensor,
+    output_ptr: tl.tensor,
+    starts_ptr: tl.tensor,
+    ends_ptr: tl.tensor,
+    output_stride_token: tl.tensor,
+    output_stride_head: tl.tensor,
+    HEADS: tl.constexpr,  # noqa: N803
+    HEAD_DIM: tl.constexpr,  # noqa: N803
+    SPANS: tl.constexpr,  # noqa: N803
+    BLOCK_D: tl.constexpr,  # noqa: N803
+) -> None:
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    token = tl.load(starts_ptr + row)
+    if tl.load(starts_ptr + row + 1) - token == 1:
+        dims = tl.arange(0, BLOCK_D)
+        is_dim = dims < HEAD_DIM
+        spans = tl.arange(0, SPANS)
+        begin = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
+        end = tl.load(ends_ptr + row)
+        # A finite start: a row without keys, which pads a graph's batch, has no span and gets zeros.
+        best = tl.full((), -1.0e30, tl.float32)
+        total = tl.zeros((), tl.float32)
+        mixed = tl.zeros((BLOCK_D,), tl.float32)
+        for tile in range(begin, end, SPANS):
+            at = tile + spans
+            is_span = at < end
+            line = at.to(tl.int64) * HEADS + head
+            peak = tl.load(sums_ptr + line * 2, mask=is_span, other=float("-inf"))
+            share = tl.load(sums_ptr + line * 2 + 1, mask=is_span, other=0.0)
+            part = tl.load(
+                mixed_ptr + line[:, None] * HEAD_DIM + dims[None, :],
+                mask=is_span[:, None] & is_dim[None, :],
+                other=0.0,
+            )
+            now = tl.maximum(best, tl.max(peak, 0))
+            weight = tl.exp2(peak - now)
+            shrink = tl.exp2(best - now)
+            total = total * shrink + tl.sum(share * weight, 0)
+            mixed = mixed * shrink + tl.sum(part * weight[:, None], 0)
+            best = now
+        total = tl.where(end > begin, total, 1.0)
+        where = output_ptr + token.to(tl.int64) * output_stride_token + head * output_stride_head + dims
+        tl.store(where, (mixed / total).to(output_ptr.dtype.element_ty), mask=is_dim)

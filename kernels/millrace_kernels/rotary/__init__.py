@@ -1,4 +1,0 @@
-"""Rotary position embedding. README.md has the maths.
-
-Knows tensors; not models, sequences or schedules.
-"""

@@ -1,0 +1,42 @@
+"""Rotary position embedding and KV write in plain torch: the definition, and the torch path on CPUs."""
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.step import Heads
+
+
+def rotary_kv_write_reference(  # noqa: PLR0917
+    qkv: Tensor, heads: Heads, positions: Tensor, table: Tensor, kv_cache: Tensor, cache_slots: Tensor
+) -> Tensor:
+    """Rotate queries and keys, and store keys and values. Returns the queries, [tokens, heads * head_dim].
+
+    qkv [tokens, (heads + 2 kv_heads) * head_dim]; positions int64 [tokens], not negative; table float32
+    [2, length, head_dim / 2], cosines and sines; kv_cache [blocks, 2, kv_heads, block_size, head_dim],
+    changed in place; cache_slots int64 [at most tokens], block * block_size + offset, negative for padding.
+    """
+    packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
+    num_rotated = heads.num_heads + heads.num_kv_heads
+    cos, sin = table.index_select(1, positions)
+    rotated = rotate(packed[:, :num_rotated], cos, sin)
+    write_kv(rotated[:, heads.num_heads :], packed[:, num_rotated:], kv_cache, cache_slots)
+    return rotated[:, : heads.num_heads].flatten(1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn x [tokens, heads, head_dim] by the angles of cos and sin, float32 [tokens, head_dim / 2].
+
+    Returns a new contiguous tensor of x's shape and type.
+    """
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, cache_slots: Tensor) -> None:
+    """Store tokens' keys and values [tokens, kv_heads, head_dim] in the cache, but for padding."""
+    written = (cache_slots >= 0).nonzero()[:, 0]
+    slots, block_size = cache_slots[written], kv_cache.shape[3]
+    blocks, offsets = slots // block_size, slots % block_size
+    kv_cache[blocks, 0, :, offsets] = key[written].to(kv_cache.dtype)
+    kv_cache[blocks, 1, :, offsets] = value[written].to(kv_cache.dtype)

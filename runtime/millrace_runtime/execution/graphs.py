@@ -1,0 +1,113 @@
+"""Decode steps whose launches are recorded once and then repeated at once: CUDA graphs.
+
+A step of an 8-billion-parameter model has some 200 launches, and each takes the host several microseconds,
+whatever the device does. A graph is one launch. It repeats the very same work: as many rows, and all at the
+same places in memory. So there is one for each of some numbers of rows. A step takes the next larger one, and
+fills it up with rows that are nobody's.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millrace_kernels.transfer import upload_into
+
+Compute = Callable[[Tensor], Tensor]
+"""Takes numbers int64 [2, rows], the rows' slots and positions. Returns logits [rows, vocabulary]."""
+Recorded = tuple[Callable[[], None], Tensor]
+"""Repeats what was recorded, and what it writes each time."""
+Record = Callable[[Callable[[], Tensor]], Recorded]
+NOBODY = (0, -1)
+"""Slot and position of a row that pads."""
+CLOSE_SIZES = 8
+WIDE_SIZES = 16
+CLOSE_UNTIL = 32
+
+
+def choose_sizes(max_rows: int) -> tuple[int, ...]:
+    """Return the numbers of rows that are recorded: 1, 2, 4, 8, 16, 24, 32, 48, … and `max_rows`.
+
+    A step reads all weights whatever its rows, so a few more rows cost little; but each size takes about as
+    long to record as some steps take, and memory.
+    """
+    sizes = {1, 2, 4, *range(CLOSE_SIZES, CLOSE_UNTIL, CLOSE_SIZES)}
+    sizes |= set(range(CLOSE_UNTIL, max_rows, WIDE_SIZES))
+    return (*sorted(size for size in sizes if size < max_rows), max_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGraph:
+    """The steps of up to so many rows of one token each."""
+
+    numbers: Tensor
+    """int64 [2, rows] on the device: slots and positions, read at each repetition."""
+    num_spans: int
+    """Spans of keys that its attention has memory for."""
+    repeat: Callable[[], None]
+    logits: Tensor
+    """float32 [rows, vocabulary], written at each repetition."""
+
+    def run(self, slots: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Compute rows, and return the logits: of these rows first. They hold until the next call."""
+        numbers = np.empty(tuple(self.numbers.shape), dtype=np.int64)
+        numbers[:] = np.array(NOBODY)[:, None]
+        numbers[:, : len(slots)] = slots, positions
+        upload_into(numbers, self.numbers)
+        self.repeat()
+        return self.logits
+
+
+class DecodeGraphs:
+    """What was recorded, by size."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._graphs: dict[int, DecodeGraph] = {}
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._sizes, self._graphs = [], {}
+
+    def add(self, num_rows: int, graph: DecodeGraph) -> None:
+        """Add a size."""
+        self._graphs[num_rows] = graph
+        self._sizes = sorted(self._graphs)
+
+    def find(self, num_rows: int, num_spans: int) -> DecodeGraph | None:
+        """Return the smallest graph that holds so much; None without one."""
+        place = bisect_left(self._sizes, num_rows)
+        if place == len(self._sizes):
+            return None
+        graph = self._graphs[self._sizes[place]]
+        return graph if num_spans <= graph.num_spans else None
+
+
+def record_decode(
+    num_rows: int, num_spans: int, compute: Compute, record: Record, device: torch.device
+) -> DecodeGraph:
+    """Record a size, in which every row pads meanwhile."""
+    numbers = torch.tensor(NOBODY, device=device)[:, None].repeat(1, num_rows)
+    repeat, logits = record(lambda: compute(numbers))
+    return DecodeGraph(numbers, num_spans, repeat, logits)
+
+
+class CudaRecorder:
+    """Records with CUDA. Graphs share the memory of what they compute meanwhile, as one runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+        """Compute once, so that all kernels are compiled and loaded; then record."""
+        compute()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            output = compute()
+        self._pool = self._pool or graph.pool()
+        return graph.replay, output

@@ -1,0 +1,68 @@
+"""What the largest step takes of a GPU's memory, found by running one before the KV cache takes the rest."""
+
+from collections.abc import Callable
+
+import torch
+
+from millrace_runtime.execution.errors import CapacityError
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.execution.memory import Budget
+from millrace_runtime.protocol.executor import Sleep
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
+from millrace_runtime.protocol.tokens import pack_tokens
+
+SHARE_OF_THE_REST = 0.95
+"""For the KV cache, of what is free beside the largest step: graphs and later kernels need some too."""
+COSTLY = Sampling(temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, num_logprobs=20)
+"""A draw that needs as much memory as any."""
+
+OpenExecutor = Callable[[int, int], LocalExecutor]
+"""Takes the KV cache's blocks and the length of the longest sequence."""
+
+
+def largest_plan(limits: Limits) -> StepPlan:
+    """Return a step with as many drawing rows as there can be, and as many tokens as these can have.
+
+    All sequences have the same blocks, the first ones: what they compute means nothing.
+    """
+    num_rows = min(limits.num_slots, limits.max_batched_tokens)
+    size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
+    blocks = [list(range(-(-size // limits.block_size)))]
+    tokens = pack_tokens([0] * size)
+    starts = [SlotStart(slot, 0, tokens, 0, blocks, COSTLY, size) for slot in range(num_rows)]
+    return StepPlan(0, [], starts, [], [Row(slot, size, emit=True) for slot in range(num_rows)])
+
+
+def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecutor) -> Budget:
+    """Return what the KV cache may take. Raises CapacityError without memory for the largest step."""
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    try:
+        run_largest(limits, open_executor)
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            "the GPU has no memory for the largest step beside the weights: lower --max-batched-tokens or "
+            "--max-sequences, or share the model among more GPUs with --tensor-parallel"
+        ) from error
+    step = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    return share_out(torch.cuda.mem_get_info(device)[0], step)
+
+
+def share_out(free: int, step: int) -> Budget:
+    """Return what of so many free bytes the KV cache may take beside the largest step's."""
+    source = f"{SHARE_OF_THE_REST} of what the GPU has free beside {step} bytes for the largest step"
+    return Budget(int(max(0, free - step) * SHARE_OF_THE_REST), source)
+
+
+def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:
+    """Run the largest step once, and leave nothing behind. Return its rows' results."""
+    plan = largest_plan(limits)
+    executor = open_executor(len(plan.starts[0].blocks[0]), limits.max_model_length)
+    executor.submit(plan)
+    result = executor.collect()
+    executor.submit(StepPlan(1, [start.slot for start in plan.starts], [], [], []))
+    executor.collect()
+    executor.control(Sleep())
+    return result.rows

@@ -1,0 +1,84 @@
+"""Once a replica is ready, no kernel is compiled any more: each step would wait for it.
+
+Triton compiles a kernel anew for other constants, and for arguments of another kind: a type, a memory address
+or a number that 16 divides or not, and the number 1. The interpreter shows what each launch is given.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.interpreter import GridExecutor
+
+from millrace_kernels.select import select_triton
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.execution import model_runner
+from millrace_runtime.execution.build import build_executor
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.replica.trial import try_steps
+from tests.runtime.engine.engine_driver import request
+from tests.runtime.execution.conftest import SMALL
+
+UNSPECIALISED = {"num_rows"}
+"""compile_for_gpu.py checks that these are declared so."""
+
+
+class Launches:
+    """The kinds of launches so far."""
+
+    def __init__(self) -> None:
+        self.kinds: set[Any] = set()
+
+    def note(self, executor: GridExecutor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = executor.arg_names
+        given = dict(zip(names, args, strict=False)) | kwargs
+        kinds = ((name, _kind(value)) for name, value in given.items() if name not in UNSPECIALISED)
+        self.kinds.add((executor.fn.__name__, frozenset(kinds)))
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "one" if value == 1 else value % 16 == 0
+    return type(value)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    """What is launched, on the GPU's path; the kernels themselves need not compute."""
+    noted = Launches()
+    monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
+    monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
+    monkeypatch.setattr(
+        GridExecutor, "__call__", lambda executor, *args, **kwargs: noted.note(executor, args, kwargs)
+    )
+    return noted
+
+
+def test_the_trial_compiles_all_that_serving_needs(
+    make_model: Callable[..., Path], launches: Launches
+) -> None:
+    settings = SMALL | {"max_batched_tokens": 64}
+    executor = build_executor(ExecutionSettings(make_model(), kernels="torch", **settings))
+    scheduler = Scheduler(executor.limits)
+    with torch.inference_mode():
+        executor._runner._model.logits = lambda hidden, _: torch.zeros(len(hidden), 199)
+    try_steps(scheduler, executor)
+    known = set(launches.kinds)
+    assert {name for name, _ in known} >= {
+        "_decode_kernel",
+        "_merge_kernel",
+        "_prefill_kernel",
+        "_rms_norm_kernel",
+    }
+    for number in range(1, 40):
+        scheduler.add(request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5))
+    while (plan := scheduler.schedule()) is not None:
+        executor.submit(plan)
+        scheduler.commit(executor.collect())
+        assert launches.kinds - known == set()
+    names = [name for name, _ in launches.kinds]
+    assert sorted(names) == sorted(set(names)), "one way to launch each is enough"

@@ -1,0 +1,182 @@
+"""Recorded decode steps: the GPU's path in Triton's interpreter, with a tape instead of CUDA's graphs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from millrace_kernels.paged_attention import spans, triton_kernel
+from millrace_kernels.select import select_triton
+from millrace_runtime.execution import model_runner
+from millrace_runtime.execution.build import build_executor
+from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.execution.graphs import choose_sizes
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.executor import Record, Sleep, Wake
+from millrace_runtime.protocol.step import RowResult
+from tests.runtime.execution import tape
+from tests.runtime.execution.conftest import SMALL, Driver
+
+MakeModel = Callable[..., Path]
+TOP = 3
+
+
+class Graphs:
+    """Counts the repetitions of what was recorded."""
+
+    def __init__(self) -> None:
+        self.num_recorded = self.num_repeated = 0
+
+    def record(self, compute: Callable[[], torch.Tensor]) -> Any:
+        self.num_recorded += 1
+        repeat, output = tape.record(compute)
+
+        def count() -> None:
+            self.num_repeated += 1
+            repeat()
+
+        return count, output
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
+    """The GPU's operations, and no padding to the rows that CPUs' products need."""
+    counting = Graphs()
+    for module in (spans, triton_kernel):
+        monkeypatch.setattr(module, "SPAN", 32)
+    monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
+    monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
+    monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting.record)
+    return counting
+
+
+def open_executor(path: Path, *sizes: int) -> LocalExecutor:
+    executor = build_executor(ExecutionSettings(path, kernels="torch", **SMALL))
+    executor.limits = msgspec.structs.replace(executor.limits, recordable=sizes)
+    return executor
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 199, (length,), generator=generator).tolist()
+
+
+LENGTHS = [40, 5, 17]
+"""The first one's keys are two spans."""
+
+
+def generate(driver: Driver, steps: int, record_at: dict[int, int]) -> list[list[RowResult]]:
+    """Run sequences that begin and end one after the other; before some steps a size is recorded."""
+    results = []
+    for step in range(steps):
+        if step < len(LENGTHS):
+            sampling = {"temperature": 0.9, "seed": step} if step == 1 else {}
+            driver.start(step, prompt(LENGTHS[step], step), num_logprobs=TOP, **sampling)
+        if step == steps - 3:
+            driver.release(0)
+        if step in record_at:
+            driver.executor.control(Record(record_at[step]))
+        results.append(driver.advance(512))
+    return results
+
+
+def test_recorded_steps_give_the_same_tokens_as_others(make_model: MakeModel, graphs: Graphs) -> None:
+    """Of three rows in a graph of four one pads; later two are left."""
+    path = make_model()
+    plain = generate(Driver(open_executor(path)), 9, {})
+    mine = generate(Driver(open_executor(path, 2, 4)), 9, {4: 4, 5: 2})
+    assert graphs.num_recorded == 2
+    assert graphs.num_repeated == 5
+    for ours, theirs in zip(mine, plain, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.tokens == other.tokens
+            for a, b in zip(one.logprobs, other.logprobs, strict=True):
+                assert a.drawn == pytest.approx(b.drawn, abs=1e-4)
+
+
+def test_rows_that_pad_change_no_keys(make_model: MakeModel, graphs: Graphs) -> None:
+    """Nor does recording: the next tokens would differ."""
+    executor = open_executor(make_model(), 4)
+    driver = Driver(executor)
+    driver.start(0, prompt(20, 0))
+    driver.advance(512)
+    before = [cache.clone() for cache in executor._runner.kv_caches]
+    executor.control(Record(4))
+    assert all(map(torch.equal, before, executor._runner.kv_caches))
+    driver.advance(512)
+    assert graphs.num_repeated == 1
+    changed = [
+        int((cache != old).any(dim=-1).sum())
+        for cache, old in zip(executor._runner.kv_caches, before, strict=True)
+    ]
+    assert changed == [2 * 2] * 2  # a key and a value, of two heads, in each layer
+
+
+def test_what_was_recorded_is_gone_with_the_caches(make_model: MakeModel, graphs: Graphs) -> None:
+    executor = open_executor(make_model(), 2)
+    executor.control(Record(2))
+    executor.control(Sleep())
+    with pytest.raises(PlanError, match="wake it before recording"):
+        executor.control(Record(2))
+    executor.control(Wake())
+    driver = Driver(executor)
+    driver.start(0, prompt(20, 0))
+    driver.advance(512)
+    driver.advance(512)
+    assert graphs.num_repeated == 0
+    executor.control(Record(2))
+    driver.advance(512)
+    assert graphs.num_repeated == 1
+
+
+def test_a_step_with_a_prompt_or_more_rows_is_computed_as_before(
+    make_model: MakeModel, graphs: Graphs
+) -> None:
+    executor = open_executor(make_model(), 2)
+    executor.control(Record(2))
+    driver = Driver(executor)
+    for slot in range(3):
+        driver.start(slot, prompt(9, slot))
+    driver.advance(5)
+    driver.advance(512)
+    driver.advance(512)
+    assert graphs.num_repeated == 0
+    driver.release(1)
+    driver.advance(512)
+    assert graphs.num_repeated == 1
+
+
+def test_a_row_that_does_not_draw_yet_may_be_among_them(make_model: MakeModel, graphs: Graphs) -> None:
+    """Its chunk of one token is not its prompt's last."""
+    path = make_model()
+    tokens = []
+    for sizes in ((), (2,)):
+        driver = Driver(open_executor(path, *sizes))
+        for size in sizes:
+            driver.executor.control(Record(size))
+        driver.start(0, prompt(9, 0))
+        driver.start(1, prompt(9, 1))
+        driver.run({0: 9, 1: 3})
+        results = driver.run({0: 1, 1: 1})
+        assert [len(result.tokens) for result in results] == [1, 0]
+        tokens.append(results[0].tokens)
+    assert tokens[0] == tokens[1]
+    assert graphs.num_repeated == 1
+
+
+def test_a_size_that_is_none_of_the_limits_is_refused(make_model: MakeModel, graphs: Graphs) -> None:
+    with pytest.raises(PlanError, match="steps of 3 rows can't be recorded"):
+        open_executor(make_model(), 2, 4).control(Record(3))
+    assert graphs.num_recorded == 0
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "sizes"),
+    [(1, (1,)), (3, (1, 2, 3)), (32, (1, 2, 4, 8, 16, 24, 32)), (70, (1, 2, 4, 8, 16, 24, 32, 48, 64, 70))],
+)
+def test_sizes_end_with_the_most_rows(max_rows: int, sizes: tuple[int, ...]) -> None:
+    assert choose_sizes(max_rows) == sizes

@@ -1,0 +1,107 @@
+"""When decode steps are recorded: by a sequence of what an engine sees, and by its loop."""
+
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+from millrace_runtime.protocol.messages import FromEngine, StepOutputs
+from millrace_runtime.replica.engine_channel import EngineChannel
+from millrace_runtime.replica.engine_loop import EngineLoop
+from millrace_runtime.replica.recordings import BUSY_SECONDS, Recordings
+from tests.runtime.engine.engine_driver import SimulatedExecutor, limits, next_token, request
+
+SIZES = (1, 2, 4, 8)
+
+
+def test_an_idle_engine_records_all_from_the_largest_on() -> None:
+    recordings, recorded = Recordings(SIZES), []
+    for now in range(9):
+        if (size := recordings.choose_at_rest()) is not None:
+            recorded.append(size)
+            recordings.note(size, float(now))
+    assert recorded == [8, 4, 2, 1]
+    assert recordings.is_complete
+
+
+def test_a_busy_engine_records_what_it_needs_and_seldom() -> None:
+    recordings = Recordings(SIZES)
+    assert recordings.choose_at_work(3, 0.0) == 4
+    recordings.note(4, 0.0)
+    assert recordings.choose_at_work(3, 100.0) is None, "it is there already"
+    assert recordings.choose_at_work(1, BUSY_SECONDS - 0.1) is None
+    assert recordings.choose_at_work(1, BUSY_SECONDS) == 1
+    assert recordings.choose_at_work(9, 100.0) is None, "more rows than any size has"
+    assert recordings.choose_at_work(0, 100.0) is None, "prompts come first"
+    assert recordings.choose_at_rest() == 8
+
+
+def test_an_executor_that_records_nothing_is_never_asked() -> None:
+    recordings = Recordings(())
+    assert recordings.is_complete
+    assert recordings.choose_at_rest() is None
+    assert recordings.choose_at_work(5, 0.0) is None
+
+
+class Loop:
+    """An engine's loop, turn by turn, over an executor that can record."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.ours, theirs = socket.socketpair()
+        bounds = msgspec.structs.replace(limits(depth=2, budget=8), recordable=sizes)
+        self.scheduler, self.executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
+        self.loop = EngineLoop(EngineChannel(theirs), self.scheduler, self.executor, lambda: None)
+        self.theirs = theirs
+
+    def turn(self, count: int = 1) -> list[int]:
+        for _ in range(count):
+            self.loop.turn()
+        return self.executor.recorded
+
+
+@pytest.fixture
+def make_loop() -> Iterator[type[Loop]]:
+    made: list[Loop] = []
+
+    class Kept(Loop):
+        def __init__(self, *sizes: int) -> None:
+            super().__init__(*sizes)
+            made.append(self)
+
+    yield Kept
+    for loop in made:
+        loop.ours.close()
+        loop.theirs.close()
+
+
+def test_a_size_is_recorded_a_turn_while_there_is_no_work(make_loop: type[Loop]) -> None:
+    loop = make_loop(1, 2)
+    assert loop.turn(2) == [2, 1]
+
+
+def test_under_load_the_steps_in_flight_end_first_and_the_others_go_on(make_loop: type[Loop]) -> None:
+    """The executor refuses a recording with a step in flight."""
+    loop = make_loop(1, 2)
+    loop.ours.sendall(encode_frame(request(1, [1, 2, 3], max_tokens=40)))
+    loop.turn(12)
+    assert loop.executor.recorded == [1]
+    assert loop.scheduler.num_in_flight > 0
+    loop.turn(40)
+    assert loop.executor.recorded == [1, 2], "the other one once nobody waits"
+    assert not loop.scheduler.has_work
+
+
+def test_what_steps_compiled_is_told_in_the_stats(
+    make_loop: type[Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = make_loop()
+    collect = loop.executor.collect
+    monkeypatch.setattr(loop.executor, "collect", lambda: msgspec.structs.replace(collect(), num_compiled=2))
+    loop.ours.sendall(encode_frame(request(1, [1, 2, 3], max_tokens=3)))
+    loop.turn(4)
+    decoder: FrameDecoder[FromEngine] = FrameDecoder(FromEngine)  # type: ignore[arg-type]
+    messages = [one for one in decoder.feed(loop.ours.recv(1 << 16)) if isinstance(one, StepOutputs)]
+    assert [message.stats.num_compiled for message in messages][-1] == 2 * 3
