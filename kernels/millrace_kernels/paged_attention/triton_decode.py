@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from millrace_kernels.paged_attention.triton_tile import visit_tile
+
 KEYS = 64
 """Read at a time; a span is some of these."""
 SPANS_AT_ONCE = 16
@@ -55,7 +57,6 @@ def _decode_kernel(  # noqa: PLR0917
 ) -> None:
     lanes = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
-    keys = tl.arange(0, BLOCK_N)
     is_head = lanes < GROUP
     is_dim = dims < HEAD_DIM
     num_parts = tl.load(ends_ptr + num_rows - 1) * KV_HEADS
@@ -81,28 +82,22 @@ def _decode_kernel(  # noqa: PLR0917
         best = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        for tile in range(begin, stop, BLOCK_N):
-            at = tile + keys
-            is_written = at < stop
-            block = tl.load(
-                tables_ptr + slot * tables_stride + at // BLOCK_SIZE, mask=is_written, other=0
-            ).to(tl.int64)
-            line = block * kv_stride_block + kv_head * kv_stride_head + (at % BLOCK_SIZE) * kv_stride_offset
-            where = kv_ptr + line[:, None] + dims[None, :]
-            wanted = is_written[:, None] & is_dim[None, :]
-            key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
-            value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
-            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-            scores = tl.where(is_written[None, :], scores, float("-inf"))
-            now = tl.maximum(best, tl.max(scores, 1))
-            weights = tl.exp2(scores - now[:, None])
-            shrink = tl.exp2(best - now)
-            total = total * shrink + tl.sum(weights, 1)
-            mixed = mixed * shrink[:, None]
-            # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.
-            weights = weights.to(kv_ptr.dtype.element_ty).to(value.dtype)
-            mixed += tl.dot(weights, value, input_precision="ieee")
-            best = now
+        position = tl.zeros((BLOCK_M,), tl.int32) + context - 1
+        table_ptr = tables_ptr + slot * tables_stride
+        mine_ptr = kv_ptr + kv_head * kv_stride_head
+        whole = begin + (stop - begin) // BLOCK_N * BLOCK_N
+        for tile in range(begin, whole, BLOCK_N):
+            best, total, mixed = visit_tile(
+                query, best, total, mixed, position, tile, stop, table_ptr, mine_ptr, scale,
+                kv_stride_block, kv_stride_part, kv_stride_offset,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True,
+            )  # fmt: skip
+        if whole < stop:
+            best, total, mixed = visit_tile(
+                query, best, total, mixed, position, whole, stop, table_ptr, mine_ptr, scale,
+                kv_stride_block, kv_stride_part, kv_stride_offset,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False,
+            )  # fmt: skip
 
         line = (span * KV_HEADS * GROUP + heads).to(tl.int64)
         tl.store(sums_ptr + line * 2, best, mask=is_head)

@@ -16,8 +16,9 @@ from millrace_kernels.paged_attention.triton_decode import (
 )
 from millrace_kernels.paged_attention.triton_prefill import _prefill_kernel
 
-PROGRAMS_PER_PROCESSOR = 4
-"""Of decode: they read memory, and several on a processor wait for it at the same time."""
+PROGRAMS_PER_PROCESSOR = 2
+"""Of decode: one computes while another waits for memory. No more than fit there at the same time (3, by
+their registers): one that begins late would do its share alone."""
 PREFILL_ROWS = 128
 """Of a prefill tile, a group's heads of a query together: each key is read once for so many."""
 MIN_DOT = 16

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from millrace_kernels.paged_attention.triton_tile import visit_tile
+
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
 def _find_row(
@@ -65,7 +67,6 @@ def _prefill_kernel(  # noqa: PLR0917
         slot = tl.load(slots_ptr + row).to(tl.int64)
         lanes = tl.arange(0, BLOCK_M)
         dims = tl.arange(0, BLOCK_D)
-        keys = tl.arange(0, BLOCK_N)
         in_row = first + lanes // GROUP
         is_query = (lanes < BLOCK_Q * GROUP) & (in_row < num_queries)
         is_dim = dims < HEAD_DIM
@@ -81,36 +82,29 @@ def _prefill_kernel(  # noqa: PLR0917
         )
         if DOT_IN_FLOAT32:
             query = query.to(tl.float32)
-        position = context - num_queries + in_row
-        stop = tl.minimum(context - num_queries + first + BLOCK_Q, context)
+        before = context - num_queries + first  # keys that every query of the tile sees, but for its own
+        stop = tl.minimum(before + BLOCK_Q, context)
+        # A lane without a query sees key 0, so that its maximum is finite; it is never stored.
+        position = tl.where(is_query, context - num_queries + in_row, 0)
 
         best = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-        for begin in range(0, stop, BLOCK_N):
-            at = begin + keys
-            is_written = at < stop
-            block = tl.load(
-                tables_ptr + slot * tables_stride + at // BLOCK_SIZE, mask=is_written, other=0
-            ).to(tl.int64)
-            line = block * kv_stride_block + kv_head * kv_stride_head + (at % BLOCK_SIZE) * kv_stride_offset
-            where = kv_ptr + line[:, None] + dims[None, :]
-            wanted = is_written[:, None] & is_dim[None, :]
-            key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
-            value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
-            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-            # A lane without a query sees key 0, so that its maximum is finite; it is never stored.
-            is_seen = (at[None, :] <= position[:, None]) | (~is_query[:, None] & (at[None, :] == 0))
-            scores = tl.where(is_seen & is_written[None, :], scores, float("-inf"))
-            now = tl.maximum(best, tl.max(scores, 1))
-            weights = tl.exp2(scores - now[:, None])
-            shrink = tl.exp2(best - now)
-            total = total * shrink + tl.sum(weights, 1)
-            mixed = mixed * shrink[:, None]
-            # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.
-            weights = weights.to(kv_ptr.dtype.element_ty).to(value.dtype)
-            mixed += tl.dot(weights, value, input_precision="ieee")
-            best = now
+        table_ptr = tables_ptr + slot * tables_stride
+        mine_ptr = kv_ptr + kv_head * kv_stride_head
+        whole = (before + 1) // BLOCK_N * BLOCK_N
+        for begin in range(0, whole, BLOCK_N):
+            best, total, mixed = visit_tile(
+                query, best, total, mixed, position, begin, stop, table_ptr, mine_ptr, scale,
+                kv_stride_block, kv_stride_part, kv_stride_offset,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True,
+            )  # fmt: skip
+        for begin in range(whole, stop, BLOCK_N):
+            best, total, mixed = visit_tile(
+                query, best, total, mixed, position, begin, stop, table_ptr, mine_ptr, scale,
+                kv_stride_block, kv_stride_part, kv_stride_offset,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False,
+            )  # fmt: skip
 
         tl.store(
             output_ptr

@@ -1,0 +1,54 @@
+"""One tile of keys and values of the Triton kernels: the online softmax of README.md."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
+def visit_tile(  # noqa: PLR0917
+    query: tl.tensor,
+    best: tl.tensor,
+    total: tl.tensor,
+    mixed: tl.tensor,
+    position: tl.tensor,
+    begin: tl.tensor,
+    stop: tl.tensor,
+    table_ptr: tl.tensor,
+    kv_ptr: tl.tensor,
+    scale: tl.tensor,
+    kv_stride_block: tl.tensor,
+    kv_stride_part: tl.tensor,
+    kv_stride_offset: tl.tensor,
+    HEAD_DIM: tl.constexpr,  # noqa: N803
+    BLOCK_SIZE: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_D: tl.constexpr,  # noqa: N803
+    IS_SEEN: tl.constexpr,  # noqa: N803
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Return the maxima, sums and mixed values with the keys from `begin` on, of those before `stop`.
+
+    A lane sees the keys up to its position. With IS_SEEN each sees the whole tile, and nothing is masked.
+    """
+    at = begin + tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, BLOCK_D)
+    wanted = (dims < HEAD_DIM)[None, :]
+    if IS_SEEN:
+        block = tl.load(table_ptr + at // BLOCK_SIZE)
+    else:
+        block = tl.load(table_ptr + at // BLOCK_SIZE, mask=at < stop, other=0)
+        wanted = wanted & (at < stop)[:, None]
+    line = block.to(tl.int64) * kv_stride_block + (at % BLOCK_SIZE) * kv_stride_offset
+    where = kv_ptr + line[:, None] + dims[None, :]
+    key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
+    value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    if not IS_SEEN:
+        scores = tl.where(at[None, :] <= position[:, None], scores, float("-inf"))
+    now = tl.maximum(best, tl.max(scores, 1))
+    weights = tl.exp2(scores - now[:, None])
+    shrink = tl.exp2(best - now)
+    total = total * shrink + tl.sum(weights, 1)
+    # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.
+    rounded = weights.to(kv_ptr.dtype.element_ty).to(value.dtype)
+    mixed = mixed * shrink[:, None] + tl.dot(rounded, value, input_precision="ieee")
+    return now, total, mixed
