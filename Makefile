@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # One environment, one cluster: nothing here runs beside something else.
 .NOTPARALLEL:
-.PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime bench-autoscaler bench-scaling
+.PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-scaling
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-path: venv  ## the whole path, timed: a table, then one JSON line
 
 bench-runtime: venv  ## our runtime beside the engines in $$PEERS: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.runtime $(ARGS)
+
+bench-workers: venv  ## two workers that share a model over one process: a table, then one JSON line
+	@$(BIN)/python -m benchmarks.workers $(ARGS)
 
 bench-autoscaler: venv  ## our autoscaler beside others' rules, simulated: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.autoscaler $(ARGS)
