@@ -14,6 +14,9 @@ from millrace_kernels.paged_attention.spans import count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
+from millrace_kernels.sampling.logprobs import top_logprobs_reference
+from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Heads
 
@@ -46,6 +49,7 @@ class Kernels(NamedTuple):
     silu_mul: Callable[[Tensor], Tensor]
     linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
     """Takes x, weight, bias and residual, which may become the sum."""
+    sampler: Sampler
 
 
 def select_kernels(device: torch.device) -> Kernels:
@@ -64,7 +68,12 @@ def _add_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
 
 
 _CPU = Kernels(
-    _plan_tiled_attention, rotary_kv_write_reference, rms_norm_reference, silu_mul_reference, _add_linear
+    _plan_tiled_attention,
+    rotary_kv_write_reference,
+    rms_norm_reference,
+    silu_mul_reference,
+    _add_linear,
+    Sampler(sample_reference, top_logprobs_reference),
 )
 
 
@@ -73,9 +82,12 @@ def select_triton() -> Kernels:
     from millrace_kernels.linear.gpu import linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
+    from millrace_kernels.sampling.triton_kernel import sample  # noqa: PLC0415
+    from millrace_kernels.sampling.triton_logprobs import top_logprobs  # noqa: PLC0415
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
-    return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add)
+    sampler = Sampler(sample, top_logprobs)
+    return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add, sampler)
 
 
 def _plan_triton_attention(

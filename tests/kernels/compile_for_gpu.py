@@ -40,6 +40,8 @@ class Case(NamedTuple):
     """Arguments that differ from step to step: it must not be compiled anew for some of their values."""
     num_warps: int = 4
     num_stages: int = 3
+    is_fused: bool = True
+    """Whether products may be added before they are rounded."""
 
 
 def cases(dtype: str) -> list[Case]:
@@ -52,16 +54,25 @@ def cases(dtype: str) -> list[Case]:
         Case("rotary_kv_write.triton_kernel", "rotary_kv_write", ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
+        Case("sampling.triton_kernel", "count", {"BLOCK": 1024}),
+        Case("sampling.triton_kernel", "sample", {"BLOCK": 4096}, num_warps=16, is_fused=False),
+        Case("sampling.triton_kernel", "cut", {"BLOCK": 512, "TRIED": 16}, num_warps=16, is_fused=False),
+        Case("sampling.triton_logprobs", "top_logprobs", {"BLOCK": 4096}, frozenset({"number"}), 16),
     ]  # fmt: skip
 
 
 NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
            "slots_ptr": "*i64", "positions_ptr": "*i64"}  # fmt: skip
+SAMPLING = {"logits_ptr": "*fp32", "table_ptr": "*i64", "counts_ptr": "*i32", "masks_ptr": "*i32",
+            "cut_ptr": "*i64", "found_ptr": "*i64", "values_ptr": "*fp32", "ids_ptr": "*i32",
+            "drawn_ptr": "*fp32", "tokens_ptr": "*i64", "faults_ptr": "*u8", "known_ptr": "*i64",
+            "rows_ptr": "*i64"}  # fmt: skip
 FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": "*fp32", "mixed_ptr": "*fp32"}
 
 
-def argument_type(name: str, dtype: str) -> str:
-    return (NUMBERS | FLOATS).get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
+def argument_type(case: Case, name: str, dtype: str) -> str:
+    known = SAMPLING if case.module.startswith("sampling") else NUMBERS | FLOATS
+    return known.get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
 
 
 def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
@@ -70,7 +81,7 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
     assert unspecialised == case.changing, unspecialised
     names = list(kernel.arg_names)
     signature = {
-        name: "constexpr" if name in case.constants else argument_type(name, dtype) for name in names
+        name: "constexpr" if name in case.constants else argument_type(case, name, dtype) for name in names
     }
     fixed = {(names.index(name),): value for name, value in case.constants.items()}
     # Memory and strides come in multiples of 16 on a GPU: so loads are wide, and copies are asynchronous.
@@ -81,8 +92,10 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
     }
     source = ASTSource(kernel, signature, fixed, aligned)
     options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
+    options["enable_fp_fusion"] = case.is_fused
     compiled = compile_kernel(source, target=target, options=options)
     assert compiled.asm["ptx"]
+    assert case.is_fused or "fma.rn" not in compiled.asm["ptx"], f"{case.name} adds before it rounds"
     assert compiled.metadata.shared <= SHARED_MEMORY, (case.name, compiled.metadata.shared)
 
 

@@ -1,4 +1,4 @@
-"""The native kernel draws what the plain-torch reference draws, and the reference draws from the softmax."""
+"""Native and Triton kernels draw what the plain-torch reference draws, and that draws from the softmax."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.selection import load_library
-from millrace_kernels.sampling import native
+from millrace_kernels.sampling import native, triton_kernel, triton_logprobs
 from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
@@ -21,6 +21,7 @@ from millrace_kernels.sampling.columns import (
     Draws,
     pack_parameters,
 )
+from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.reference import _fraction, sample_reference, weigh
 
@@ -114,6 +115,79 @@ def check_every_set(rows: list[dict[str, Any]], kind: str, vocabulary: int, seed
         assert found.faults.tolist() == expected.faults.tolist(), instruction_set
         assert found.tokens.tolist() == expected.tokens.tolist(), instruction_set
     assert torch.equal(before, case[0]), "the logits are not the sampler's to change"
+
+
+def check_on_gpu(case: tuple[torch.Tensor, Draws, torch.Tensor, torch.Tensor | None]) -> None:
+    """The Triton kernels, interpreted: their infinities are as on a GPU, and no reason to warn."""
+    expected = sample_reference(*case)
+    with np.errstate(all="ignore"):
+        found = triton_kernel.sample(*case)
+    assert found.faults.tolist() == expected.faults.tolist()
+    assert found.tokens.tolist() == expected.tokens.tolist()
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a short vocabulary has several."""
+    monkeypatch.setattr(triton_kernel, "BLOCK_TOKENS", 64)
+    monkeypatch.setattr(triton_kernel, "BLOCK_CANDIDATES", 32)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    rows=st.lists(parameters, min_size=1, max_size=5),
+    kind=st.sampled_from(KINDS),
+    vocabulary=st.sampled_from([1, 2, 7, 50, 64, 257]),
+    seed=st.integers(0, 10**6),
+)
+def test_triton_draws_what_the_reference_draws(
+    rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
+) -> None:
+    check_on_gpu(batch(rows, kind, vocabulary, seed))
+
+
+@pytest.mark.parametrize("kind", ["normal", "tied", "equal"])
+def test_triton_draws_from_a_longer_vocabulary(kind: str) -> None:
+    rows = [
+        {"seed": 1, "top_p": 0.9}, {"seed": 2, "top_k": 40}, {"seed": 3, "top_k": 900, "top_p": 0.5},
+        {"seed": 4, "frequency": 0.7, "min_p": 0.01}, {"temperature": 0.0},
+    ]  # fmt: skip
+    check_on_gpu(batch(rows, kind, 5003, 8))
+
+
+def test_triton_tells_faults_and_takes_no_masks() -> None:
+    logits, draws, known, masks = batch(
+        [{"top_p": 0.5}, {}, {"temperature": 0.0}, {"top_k": 2}] * 2, "normal", 50, 3
+    )
+    logits[0, 7], logits[1, 49], logits[2, 0] = torch.nan, torch.inf, -torch.inf
+    masks[:] = 0
+    check_on_gpu((logits, draws, known, masks))
+    check_on_gpu((logits, Draws(draws.parameters, draws.places * [1, 1, 1, 0] - [0, 0, 0, 1]), known, None))
+
+
+@pytest.mark.parametrize("vocabulary", [1, 40, 5003])
+@pytest.mark.parametrize("number", [0, 3, 20])
+def test_triton_measures_the_log_probabilities_of_the_rows_that_ask(vocabulary: int, number: int) -> None:
+    logits = torch.full((6, vocabulary + 3), torch.nan)[:, :vocabulary]
+    logits.copy_(torch.randn(6, vocabulary) * 3)
+    rows, tokens = torch.tensor([4, 1, 5]), torch.randint(0, vocabulary, (6,))
+    found = triton_logprobs.top_logprobs(logits, rows, tokens, number)
+    expected = top_logprobs_reference(logits, rows, tokens, number)
+    torch.testing.assert_close(found.drawn, expected.drawn)
+    torch.testing.assert_close(found.values, expected.values)
+    assert torch.equal(found.ids.long(), expected.ids)
+
+
+def test_triton_ranks_equal_logits_by_their_ids() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0, -5.0, 1.0]])
+    found = triton_logprobs.top_logprobs(logits, torch.tensor([0]), torch.tensor([2]), 5)
+    assert found.ids.tolist() == [[1, 2, 4, 0, 6]]
 
 
 cases = given(
@@ -291,16 +365,6 @@ def unshift(x: int, bits: int) -> int:
     """Undo x ^ x >> bits."""
     once = x ^ x >> bits
     return x ^ (x ^ once >> bits) >> bits
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_draws_what_a_cpu_draws() -> None:
-    rows = [{"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "frequency": n % 2} for n in range(24)]
-    for kind in KINDS:
-        logits, draws, known, masks = batch(rows, kind, 4099, 4)
-        expected = sample_reference(logits, draws, known, masks)
-        found = sample_reference(logits.cuda(), draws, known.cuda(), masks.cuda())
-        assert found.tokens.tolist() == expected.tokens.tolist()
 
 
 def test_draws_pass_a_chi_square_test() -> None:

@@ -23,7 +23,7 @@ from millrace_kernels.sampling.columns import (
 from millrace_kernels.sampling.randomness import random_bits
 from millrace_kernels.transfer import upload_all
 
-_SERIES = tuple(
+SERIES = tuple(
     float.fromhex(term)
     for term in (
         "0x1.44138ap-13",
@@ -70,8 +70,8 @@ def weigh(z: Tensor, inverse_temperatures: Tensor) -> Tensor:
     y = (below * inverse_temperatures[:, None]).clamp(min=-32.0)
     n = y.round()
     f = y - n
-    p = f * _SERIES[0]
-    for term in _SERIES[1:]:
+    p = f * SERIES[0]
+    for term in SERIES[1:]:
         p = (p + term) * f
     p = p + 1.0
     scale = ((n.int() + (126 + GREATEST_WEIGHT.bit_length())) << 23).view(torch.float32)

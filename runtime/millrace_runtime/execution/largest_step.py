@@ -8,14 +8,12 @@ from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.memory import Budget
 from millrace_runtime.protocol.executor import Sleep
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.sampling import COSTLY
 from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 from millrace_runtime.protocol.tokens import pack_tokens
 
 SHARE_OF_THE_REST = 0.95
 """For the KV cache, of what is free beside the largest step: graphs and later kernels need some too."""
-COSTLY = Sampling(temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, num_logprobs=20)
-"""A draw that needs as much memory as any."""
 
 OpenExecutor = Callable[[int, int], LocalExecutor]
 """Takes the KV cache's blocks and the length of the longest sequence."""

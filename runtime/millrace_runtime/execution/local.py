@@ -242,7 +242,5 @@ def _read_logprobs(drawn: Drawn) -> dict[int, list[TokenLogprobs]]:
     return {
         place: [TokenLogprobs(*values)]
         for group in drawn.logprobs
-        for place, *values in zip(
-            group.places, group.drawn.tolist(), group.top_tokens.tolist(), group.top.tolist(), strict=True
-        )
+        for place, *values in zip(group.places, *(part.tolist() for part in group.top), strict=True)
     }

@@ -13,7 +13,7 @@ from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.paged_attention.spans import bound_spans, count_spans
-from millrace_kernels.sampling.native import NativeSampler
+from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.transfer import upload, upload_all
@@ -41,9 +41,8 @@ class Runner(Protocol):
     def set_caches(self, kv_caches: list[Tensor]) -> None:
         """Replace the KV tensors by these, one for each layer. With none, no step may follow."""
 
-    @property
-    def sampler(self) -> NativeSampler | None:
-        """Draws from its logits natively; None: torch draws."""
+    sampler: Sampler
+    """Draws from its logits."""
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Make steps of up to so many rows of one token faster from now on, where the path can."""
@@ -58,8 +57,6 @@ class Runner(Protocol):
 class TensorRunner:
     """Computes a step operation by operation, on whole tensors; or all at once, where it was recorded."""
 
-    sampler = None
-
     def __init__(
         self, model: Model, device: torch.device, group: Group | None = None, record: Record | None = None
     ) -> None:
@@ -68,6 +65,7 @@ class TensorRunner:
         self._group = group or Alone()
         self.kv_caches: list[Tensor] = []
         self._kernels = select_kernels(device)
+        self.sampler = self._kernels.sampler
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
         self._num_layers_done = 0
         self._graphs, self._record = DecodeGraphs(), record or CudaRecorder()

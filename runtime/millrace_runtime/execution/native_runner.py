@@ -10,7 +10,9 @@ from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
+from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
+from millrace_kernels.sampling.sampler import Sampler
 from millrace_runtime.execution.slots import SlotTable, Span
 from millrace_runtime.models.model import Model
 
@@ -31,7 +33,8 @@ class NativeRunner:
         recorded = record(model.forward, model.logits, dtype, num_workers)
         self.kv_caches: list[Tensor] = []
         self._program = NativeProgram(library, recorded, sizes, exchange)
-        self.sampler = NativeSampler(library, recorded.logits.width, self._program.pool)
+        native = NativeSampler(library, recorded.logits.width, self._program.pool)
+        self.sampler = Sampler(native.sample, top_logprobs_reference)
 
     @property
     def progress(self) -> int:

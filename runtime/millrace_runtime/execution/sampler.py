@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
-from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.transfer import download, upload
 from millrace_runtime.protocol.sampling import Sampling
 
@@ -29,23 +29,15 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of the rows that want the same number of them, still on the device.
-
-    They are the model's own: before penalties and temperature.
-    """
+    """Log-probabilities of the rows that want the same number of them, still on the device."""
 
     places: list[int]
     """The numbers of these rows."""
-    drawn: Tensor
-    """float32 [places]: of the drawn tokens"""
-    top_tokens: Tensor
-    """int64 [places, number]: the most likely ones, from the likeliest on"""
-    top: Tensor
-    """float32 [places, number]: theirs"""
+    top: TopLogprobs
 
     def download(self) -> "Logprobs":
         """Return the same on the host, where it comes once the device is there."""
-        return Logprobs(self.places, download(self.drawn), download(self.top_tokens), download(self.top))
+        return Logprobs(self.places, TopLogprobs(*map(download, self.top)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +60,21 @@ def sample(
     logits: Tensor,
     draws: Sequence[Draw],
     known_tokens: Tensor,
-    masks: Tensor | None = None,
-    native: NativeSampler | None = None,
+    masks: Tensor | None,
+    sampler: Sampler,
 ) -> Drawn:
-    """Draw a token for each row of float32 logits [rows, vocabulary], natively where there is a sampler.
+    """Draw a token for each row of float32 logits [rows, vocabulary].
 
     known_tokens int64 [slots, length] holds each slot's tokens, which the penalties count. masks int32
     [masks, ceil(vocabulary / 32)]: bit i of word w allows token 32 w + i.
     """
-    columns = _columns(draws)
-    draw = sample_reference if native is None else native.sample
-    tokens, faults = draw(logits, columns, known_tokens, masks)
-    return Drawn(tokens, faults, _measure_logprobs(logits, draws, tokens))
+    tokens, faults = sampler.draw(logits, _columns(draws), known_tokens, masks)
+    return Drawn(tokens, faults, _measure_logprobs(logits, draws, tokens, sampler))
 
 
-def _measure_logprobs(logits: Tensor, draws: Sequence[Draw], tokens: Tensor) -> list[Logprobs]:
+def _measure_logprobs(
+    logits: Tensor, draws: Sequence[Draw], tokens: Tensor, sampler: Sampler
+) -> list[Logprobs]:
     """Return the log-probabilities of the rows that ask for some: at 128k tokens a row costs a millisecond.
 
     Rows that ask for the same number are measured together, since the number decides which of several equal
@@ -92,15 +84,12 @@ def _measure_logprobs(logits: Tensor, draws: Sequence[Draw], tokens: Tensor) -> 
     for place, draw in enumerate(draws):
         if (number := draw.sampling.num_logprobs) is not None:
             places_by_number.setdefault(number, []).append(place)
-    return [_top_logprobs(logits, tokens, number, places) for number, places in places_by_number.items()]
-
-
-def _top_logprobs(logits: Tensor, tokens: Tensor, number: int, places: list[int]) -> Logprobs:
-    rows = upload(np.array(places), logits.device)
-    logprobs = logits.index_select(0, rows).log_softmax(dim=-1)
-    best = logprobs.topk(min(number, logits.shape[1]))
-    drawn = logprobs.gather(1, tokens[rows, None])[:, 0]
-    return Logprobs(places, drawn, best.indices, best.values)
+    return [
+        Logprobs(
+            places, sampler.top_logprobs(logits, upload(np.array(places), logits.device), tokens, number)
+        )
+        for number, places in places_by_number.items()
+    ]
 
 
 def _columns(draws: Sequence[Draw]) -> Draws:

@@ -24,3 +24,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     presence_penalty: float = 0.0
     num_logprobs: int | None = None
     """Log-probabilities wanted: None none, 0 only the drawn token's, n also the n most likely."""
+
+
+COSTLY = Sampling(temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, num_logprobs=20)
+"""A draw that takes all that a draw can: for what is to be built, or measured, before the first request."""

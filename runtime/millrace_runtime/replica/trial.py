@@ -13,10 +13,11 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import FINISH_ERROR, Generate, NewSequence, StepTiming
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.sampling import COSTLY, Sampling
 from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.engine_loop import StepClock
 
+GREEDY = Sampling(temperature=0.0)
 SHORTEST_PROMPT = 4
 SHORT_PROMPT = 64
 """A shorter one tells nothing of what a token takes beside the step's own time."""
@@ -74,7 +75,7 @@ class _Trial:
         self._rng = random.Random(0)  # noqa: S311  prompts that are alike would share what others don't
 
     def measure(self) -> list[StepTiming]:
-        self._decode_alone(1)  # builds what is built on first use
+        self._run(1, SHORTEST_PROMPT, max_tokens=2, sampling=COSTLY)  # builds what is built on first use
         first = self._decode_alone(1)
         if first is None or not is_affordable(first.seconds):
             return []
@@ -106,11 +107,14 @@ class _Trial:
         num_chunks = 2 * number * length // self._executor.limits.max_batched_tokens
         return _find_usual(self._run(number, length, max_tokens=1 + num_chunks + NUM_STEPS))
 
-    def _run(self, num_sequences: int, num_prompt: int, max_tokens: int = 1) -> list[StepTiming]:
+    def _run(
+        self, num_sequences: int, num_prompt: int, max_tokens: int = 1, sampling: Sampling = GREEDY
+    ) -> list[StepTiming]:
         """Run sequences to their end, and return their steps."""
         scheduler, executor = self._scheduler, self._executor
         for number in range(num_sequences):
-            scheduler.add(self._draw(number, min(num_prompt, scheduler.max_model_length - 1), max_tokens))
+            size = min(num_prompt, scheduler.max_model_length - 1)
+            scheduler.add(self._draw(NewSequence(number, sampling), size, max_tokens))
         clock, steps = StepClock(), []
         while scheduler.has_work:
             while (plan := scheduler.schedule()) is not None:
@@ -126,10 +130,10 @@ class _Trial:
         scheduler.pop_begun()
         return steps
 
-    def _draw(self, number: int, num_prompt: int, max_tokens: int) -> Generate:
+    def _draw(self, sequence: NewSequence, num_prompt: int, max_tokens: int) -> Generate:
         tokens = self._rng.choices(range(self._executor.limits.vocabulary_size), k=num_prompt)
         return Generate(
-            sequences=[NewSequence(number, Sampling(temperature=0.0))],
+            sequences=[sequence],
             prompt=pack_tokens(tokens),
             max_tokens=max_tokens,
             stop_token_ids=[],

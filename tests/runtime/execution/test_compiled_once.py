@@ -8,20 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from triton.runtime.interpreter import GridExecutor
 
+from millrace_kernels.sampling.columns import Sampled
+from millrace_kernels.sampling.triton_kernel import sample as triton_sample
 from millrace_kernels.select import select_triton
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.messages import NewSequence
+from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.replica.trial import try_steps
 from tests.runtime.engine.engine_driver import request
 from tests.runtime.execution.conftest import SMALL
 
-UNSPECIALISED = {"num_rows"}
+UNSPECIALISED = {"num_rows", "number"}
 """compile_for_gpu.py checks that these are declared so."""
 
 
@@ -58,24 +63,35 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     return noted
 
 
+SAMPLINGS = [
+    Sampling(temperature=0.0),
+    Sampling(),
+    Sampling(top_p=0.9, num_logprobs=0),
+    Sampling(top_k=3, presence_penalty=0.5),
+    Sampling(temperature=0.0, frequency_penalty=1.0, num_logprobs=1),
+    Sampling(min_p=0.1, num_logprobs=16),
+]
+
+
+def draw_nothing(*asked: Any) -> Sampled:
+    """Launch the sampler's kernels; no number of theirs means anything."""
+    return Sampled(*map(torch.zeros_like, triton_sample(*asked)))
+
+
 def test_the_trial_compiles_all_that_serving_needs(
     make_model: Callable[..., Path], launches: Launches
 ) -> None:
     settings = SMALL | {"max_batched_tokens": 64}
     executor = build_executor(ExecutionSettings(make_model(), kernels="torch", **settings))
+    executor._runner.sampler = executor._runner.sampler._replace(draw=draw_nothing)
     scheduler = Scheduler(executor.limits)
-    with torch.inference_mode():
-        executor._runner._model.logits = lambda hidden, _: torch.zeros(len(hidden), 199)
     try_steps(scheduler, executor)
     known = set(launches.kinds)
-    assert {name for name, _ in known} >= {
-        "_decode_kernel",
-        "_merge_kernel",
-        "_prefill_kernel",
-        "_rms_norm_kernel",
-    }
+    assert len(known) == 10
     for number in range(1, 40):
-        scheduler.add(request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5))
+        one = request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5)
+        sequences = [NewSequence(number, SAMPLINGS[number % len(SAMPLINGS)])]
+        scheduler.add(msgspec.structs.replace(one, sequences=sequences))
     while (plan := scheduler.schedule()) is not None:
         executor.submit(plan)
         scheduler.commit(executor.collect())

@@ -16,6 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from millrace_kernels import transfer
 from millrace_kernels.linear.gpu import linear_add
 from millrace_kernels.rms_norm.reference import rms_norm_reference
+from millrace_kernels.sampling.logprobs import top_logprobs_reference
+from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import Kernels
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Matrix
@@ -111,7 +114,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     kernels = Kernels(
         lambda *_: lambda query, _, __: torch.empty_like(query),
         lambda qkv, heads, *_: qkv.new_empty((qkv.shape[0], heads.num_heads * heads.head_dim)),
-        rms_norm_reference, silu_mul_reference, linear_add,
+        rms_norm_reference, silu_mul_reference, linear_add, Sampler(sample_reference, top_logprobs_reference),
     )  # fmt: skip
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: kernels)
     with FakeTensorMode(allow_non_fake_inputs=True), Waits() as found:

@@ -5,11 +5,21 @@ from millrace_kernels.native.selection import select_cpu_path
 from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED, to_signed
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.randomness import random_bits, uniform
-from millrace_runtime.execution.sampler import Draw, sample
+from millrace_kernels.sampling.sampler import Sampler
+from millrace_kernels.select import select_kernels
+from millrace_runtime.execution.sampler import Draw, Drawn
+from millrace_runtime.execution.sampler import sample as sample_with
 from millrace_runtime.protocol.sampling import Sampling
 
 KNOWN = torch.zeros((4, 64), dtype=torch.int64)
 LIBRARY = select_cpu_path().library
+TORCH = select_kernels(torch.device("cpu")).sampler
+
+
+def sample(
+    logits: torch.Tensor, draws: list[Draw], known: torch.Tensor, masks: torch.Tensor | None = None
+) -> Drawn:
+    return sample_with(logits, draws, known, masks, TORCH)
 
 
 def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: float) -> Draw:
@@ -20,8 +30,8 @@ def tokens(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     """Draw by the reference, and natively the same."""
     found: list[int] = sample(logits, draws, KNOWN).tokens.tolist()
     if LIBRARY is not None:
-        native = NativeSampler(LIBRARY, logits.shape[1])
-        assert sample(logits, draws, KNOWN, native=native).tokens.tolist() == found
+        native = Sampler(NativeSampler(LIBRARY, logits.shape[1]).sample, TORCH.top_logprobs)
+        assert sample_with(logits, draws, KNOWN, None, native).tokens.tolist() == found
     return found
 
 
@@ -97,9 +107,9 @@ def test_logprobs_are_of_the_model_before_penalties_and_temperature() -> None:
     drawn = sample(logits, [draw(temperature=0.1, num_logprobs=2, presence_penalty=1.0)], KNOWN)
     [found] = drawn.logprobs
     expected = logits.log_softmax(-1)[0]
-    assert found.top_tokens.tolist() == [[2, 1]]
-    torch.testing.assert_close(found.top[0], expected[[2, 1]])
-    torch.testing.assert_close(found.drawn, expected[drawn.tokens])
+    assert found.top.ids.tolist() == [[2, 1]]
+    torch.testing.assert_close(found.top.values[0], expected[[2, 1]])
+    torch.testing.assert_close(found.top.drawn, expected[drawn.tokens])
     assert sample(logits, [draw()], KNOWN).logprobs == []
 
 
@@ -112,8 +122,8 @@ def test_logprobs_are_measured_of_the_rows_that_ask_and_depend_on_no_other() -> 
     for group in together.logprobs:
         for at, place in enumerate(group.places):
             [alone] = sample(logits[place : place + 1], [draws[place]], KNOWN).logprobs
-            found = (group.drawn[at], group.top_tokens[at], group.top[at])
-            single = (alone.drawn[0], alone.top_tokens[0], alone.top[0])
+            found = tuple(part[at] for part in group.top)
+            single = tuple(part[0] for part in alone.top)
             torch.testing.assert_close(found, single, rtol=0.0, atol=0.0, equal_nan=True)
 
 
