@@ -1,0 +1,113 @@
+"""Speed of single operations: attention beside torch's, and the others' times."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.gpu.arena import Arena
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.cases import OPERATIONS, plan_attention
+from benchmarks.gpu.costs import BF16_BYTES, count_pairs
+from benchmarks.gpu.device import measure_seconds
+from benchmarks.gpu.inputs import Call, make_attention
+from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
+from benchmarks.gpu.rows import Figure, Row, at_least
+from millrace_kernels.step import Heads
+
+ROUNDS = 10
+DECODES = ((64, 4096), (32, 8192), (16, 16384), (8, 32768))
+"""Sequences and tokens of each: 1 GiB of keys and values, far more than caches hold."""
+PROMPT = 4096
+
+
+def _median(bench: Bench, run: Callable[[], object]) -> float:
+    return statistics.median(measure_seconds(bench.device, run, bench.sized(ROUNDS, 1)))
+
+
+def _heads(bench: Bench) -> Heads:
+    return bench.sized(Heads(32, 8, 128), Heads(4, 2, 8))
+
+
+def _attention(bench: Bench, queries: list[int], contexts: list[int]) -> Call:
+    heads = _heads(bench)
+    shape = (heads.num_heads, heads.num_kv_heads, heads.head_dim)
+    return make_attention(Arena(bench.where), torch.bfloat16, queries, contexts, *shape)
+
+
+def measure_decode_attention(bench: Bench) -> Iterator[Row]:
+    """Compare paged attention of one token with the copy's bandwidth, and with torch's attention."""
+    bandwidth = measure_bandwidth(bench)
+    heads = _heads(bench)
+    for num_sequences, context in bench.sized((*DECODES, (1, 32768)), ((2, 20),)):
+        call = _attention(bench, [1] * num_sequences, [context] * num_sequences)
+        seconds = _median(bench, plan_attention(*call.arguments))
+        dense = _dense_decodes(bench, num_sequences, context, heads)
+        torch_seconds = min(_median(bench, one) for one in dense)
+        moved = BF16_BYTES * 2 * num_sequences * heads.num_kv_heads * heads.head_dim * context
+        name = f"decode attention {num_sequences}x{context}"
+        # One sequence has an eighth of the bytes: too little work for an aim.
+        aim = at_least(0.85) if num_sequences > 1 else None
+        facts = {"kv_bytes": moved, "seconds": seconds, "torch_seconds": torch_seconds}
+        yield Figure(f"{name}: share of bandwidth", moved / seconds / bandwidth, "", aim, facts)
+        yield Figure(f"{name}: speed over torch's", torch_seconds / seconds, "", at_least(1.0))
+
+
+def _dense_decodes(
+    bench: Bench, num_sequences: int, context: int, heads: Heads
+) -> Sequence[Callable[[], Tensor]]:
+    """Return two ways to do the same with torch, whose keys and values lie one after the other.
+
+    In the second one a group's heads are the queries of one head: torch then has less to do.
+    """
+    shape = (num_sequences, heads.num_kv_heads, context, heads.head_dim)
+    key, value = (torch.randn(shape, device=bench.where).bfloat16() for _ in range(2))
+    query = torch.randn(num_sequences, heads.num_heads, 1, heads.head_dim, device=bench.where).bfloat16()
+    folded = query.view(num_sequences, heads.num_kv_heads, -1, heads.head_dim)
+    attend = functional.scaled_dot_product_attention
+    return (
+        lambda: attend(query, key, value, enable_gqa=True),
+        lambda: attend(folded, key, value),
+    )
+
+
+def measure_prefill_attention(bench: Bench) -> Iterator[Row]:
+    """Compare paged attention of a prompt with the matrix rate, and with torch's attention."""
+    rate = measure_matrix_rate(bench)
+    heads = _heads(bench)
+    length = bench.sized(PROMPT, 20)
+    call = _attention(bench, [length], [length])
+    seconds = _median(bench, plan_attention(*call.arguments))
+    query, key, value = (
+        torch.randn(1, count, length, heads.head_dim, device=bench.where).bfloat16()
+        for count in (heads.num_heads, heads.num_kv_heads, heads.num_kv_heads)
+    )
+    torch_seconds = _median(
+        bench,
+        lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True),
+    )
+    flops = 4 * heads.num_heads * heads.head_dim * count_pairs(length, length)
+    name = f"prefill attention of {length} tokens"
+    yield Figure(f"{name}: share of matrix rate", flops / seconds / rate, "")
+    yield Figure(f"{name}: speed over torch's", torch_seconds / seconds, "")
+    yield Figure(f"{name}: time", seconds * 1e3, "ms")
+
+
+def measure_operations(bench: Bench) -> Iterator[Row]:
+    """Tell each other operation's time, and the bandwidth of what it has to read and write at least."""
+    bandwidth = measure_bandwidth(bench)
+    for name, operation in OPERATIONS.items():
+        function, dtype = operation.launch(), operation.timed_type
+        for shape in bench.sized(operation.timed, operation.shapes.dry if operation.timed else ()):
+            call = operation.make(Arena(bench.where), dtype, **shape)
+            seconds = _median(bench, partial(function, *call.arguments))
+            result = call.read(function(*call.arguments))
+            tensors = [one for one in call.arguments if isinstance(one, Tensor) and one is not call.changed]
+            read = sum(one.numel() * one.itemsize for one in tensors)
+            written = read if call.changed is not None else result.nbytes
+            facts = {"share_of_bandwidth": (read + written) / seconds / bandwidth}
+            told = " ".join(str(value) for value in shape.values())
+            yield Figure(f"{name} {told}", seconds * 1e6, "us", facts=facts)

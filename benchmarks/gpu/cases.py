@@ -1,0 +1,241 @@
+"""The table of operations that the campaign checks: add, rename or remove one here, and nowhere else.
+
+For each: how the product launches it, what defines it, how to make inputs, and how close both must be.
+Launchers are found by name when a step needs them, so one that can't be imported fails alone.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu import inputs
+from benchmarks.gpu.inputs import Call
+from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.paged_attention.reference import paged_attention_reference
+from millrace_kernels.rms_norm.reference import rms_norm_reference
+from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
+from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.select import QueryRows, select_triton
+from millrace_kernels.silu_mul.reference import silu_mul_reference
+
+Function = Callable[..., Any]
+Shape = Mapping[str, Any]
+"""Arguments of an operation's `make`."""
+ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+"""Absolute and relative. bfloat16 has 8 bits, and some operations round twice."""
+EXACT = {torch.float32: 0.0}
+TIMED_TOKENS = (64, 4096)
+
+
+class Shapes(NamedTuple):
+    """The shapes of an operation: those for a GPU, and tiny ones for a dry run."""
+
+    real: tuple[Shape, ...]
+    dry: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the product."""
+
+    launch: Callable[[], Function]
+    """Returns what the product calls on a GPU."""
+    reference: Function
+    make: Callable[..., Call]
+    """Takes an arena, a type and a shape. The same seed makes the same inputs."""
+    shapes: Shapes
+    bounds: Mapping[torch.dtype, float] = field(default_factory=lambda: ROUNDING)
+    """The types that it is checked in, and how far each number may be off."""
+    pick: Callable[[Call, int], Call] | None = None
+    """Returns a call for one row alone. None: no row has an output of its own."""
+    timed: tuple[Shape, ...] = ()
+    """Shapes of a step of a model with eight billion weights, of 64 and of 4096 tokens."""
+
+    @property
+    def timed_type(self) -> torch.dtype:
+        """The type that it is timed in: a model's, or the only one."""
+        return torch.bfloat16 if torch.bfloat16 in self.bounds else torch.float32
+
+
+def load(operation: str) -> Callable[[], Function]:
+    """Return a loader of an operation's Triton launcher."""
+    return lambda: getattr(importlib.import_module(f"millrace_kernels.{operation}.triton_kernel"), operation)
+
+
+def load_linear_add() -> Function:
+    """Return the product that adds to a residual."""
+    from millrace_kernels.linear.gpu import linear_add  # noqa: PLC0415  as `load`
+
+    return linear_add
+
+
+def linear_exact(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the product, computed in float64."""
+    product = x.double() @ weight.double().T
+    return (product if bias is None else product + bias.double()).to(x.dtype)
+
+
+def linear_add_exact(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    """Add the product to the residual in float64, and round once."""
+    product = x.double() @ weight.double().T + residual.double()
+    return residual.copy_(product if bias is None else product + bias.double())
+
+
+def plan_attention(  # noqa: PLR0917  as the definition has it
+    query: Tensor, kv_cache: Tensor, starts: Tensor, contexts: Tensor, tables: Tensor, scale: float
+) -> Callable[[], Tensor]:
+    """Plan a step's attention as the product does, once for all layers. Return what one layer calls."""
+    slots = torch.arange(contexts.shape[0], device=query.device)
+    rows = QueryRows(starts.tolist(), contexts.tolist(), starts, contexts, slots)
+    attend_layer = select_triton().plan_attention(rows, tables, kv_cache.shape[2], kv_cache.shape[3])
+    return partial(attend_layer, query, kv_cache, scale)
+
+
+def attend(*arguments: Any) -> Tensor:
+    """Plan and attend; arguments as those of `paged_attention_reference`."""
+    return plan_attention(*arguments)()
+
+
+def sample_on_cpu(logits: Tensor, draws: Any, known_tokens: Tensor, masks: Tensor | None) -> Any:
+    """Draw with the definition on the CPU: each device has to draw the very same tokens."""
+    moved = (None if masks is None else masks.cpu(),)
+    return sample_reference(logits.cpu(), draws, known_tokens.cpu(), *moved)
+
+
+PAGED = Shapes(
+    real=(
+        {"queries": [1] * 3, "contexts": [1, 16, 35], "heads": 32, "kv_heads": 8, "head_dim": 128},
+        {
+            "queries": [1] * 64,
+            "contexts": [1 + 67 * i for i in range(64)],
+            "heads": 32,
+            "kv_heads": 8,
+            "head_dim": 128,
+        },
+        {"queries": [1], "contexts": [32768], "heads": 32, "kv_heads": 8, "head_dim": 128},
+        {"queries": [2048], "contexts": [2048], "heads": 32, "kv_heads": 8, "head_dim": 128},
+        {
+            "queries": [512, 1, 1, 130],
+            "contexts": [4096, 700, 1, 131],
+            "heads": 32,
+            "kv_heads": 8,
+            "head_dim": 128,
+        },
+        {"queries": [1, 7, 1, 40], "contexts": [33, 40, 2, 700], "heads": 14, "kv_heads": 2, "head_dim": 64},
+        {"queries": [3, 1, 17], "contexts": [3, 20, 300], "heads": 3, "kv_heads": 3, "head_dim": 80},
+        {"queries": [2, 1], "contexts": [19, 4], "heads": 8, "kv_heads": 1, "head_dim": 256},
+        {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
+    ),
+    dry=(
+        {"queries": [1, 1], "contexts": [1, 35], "heads": 4, "kv_heads": 2, "head_dim": 8},
+        {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
+    ),
+)
+
+OPERATIONS: dict[str, Operation] = {
+    "paged_attention": Operation(
+        lambda: attend,
+        paged_attention_reference,
+        inputs.make_attention,
+        PAGED,
+        pick=inputs.pick_attention,
+    ),
+    "rotary_kv_write": Operation(
+        load("rotary_kv_write"),
+        rotary_kv_write_reference,
+        inputs.make_rotary_kv_write,
+        Shapes(
+            real=(
+                {"tokens": 1, "heads": 32, "kv_heads": 8, "head_dim": 128},
+                {"tokens": 64, "heads": 32, "kv_heads": 8, "head_dim": 128},
+                {"tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128},
+                {"tokens": 257, "heads": 14, "kv_heads": 2, "head_dim": 64},
+                {"tokens": 33, "heads": 3, "kv_heads": 3, "head_dim": 80},
+            ),
+            dry=({"tokens": 5, "heads": 3, "kv_heads": 1, "head_dim": 12},),
+        ),
+        timed=tuple({"tokens": count, "heads": 32, "kv_heads": 8, "head_dim": 128} for count in TIMED_TOKENS),
+    ),
+    "rms_norm": Operation(
+        load("rms_norm"),
+        rms_norm_reference,
+        inputs.make_rms_norm,
+        Shapes(
+            real=(
+                {"rows": 1, "width": 4096},
+                {"rows": 64, "width": 4096},
+                {"rows": 4096, "width": 4096},
+                {"rows": 7, "width": 8192},
+                {"rows": 3, "width": 37},
+                {"rows": 1, "width": 1},
+            ),
+            dry=({"rows": 3, "width": 37}, {"rows": 1, "width": 1}),
+        ),
+        pick=inputs.pick_rms_norm,
+        timed=tuple({"rows": count, "width": 4096} for count in TIMED_TOKENS),
+    ),
+    "silu_mul": Operation(
+        load("silu_mul"),
+        silu_mul_reference,
+        inputs.make_silu_mul,
+        Shapes(
+            real=(
+                {"rows": 1, "width": 14336},
+                {"rows": 64, "width": 14336},
+                {"rows": 4096, "width": 14336},
+                {"rows": 3, "width": 37},
+            ),
+            dry=({"rows": 3, "width": 37},),
+        ),
+        timed=tuple({"rows": count, "width": 14336} for count in TIMED_TOKENS),
+        pick=inputs.pick_first_axis,
+    ),
+    "linear": Operation(
+        lambda: linear_reference,
+        linear_exact,
+        inputs.make_linear,
+        Shapes(
+            real=(
+                {"rows": 1, "inputs": 4096, "outputs": 6144, "has_bias": False},
+                {"rows": 64, "inputs": 14336, "outputs": 4096, "has_bias": True},
+                {"rows": 513, "inputs": 4096, "outputs": 4096, "has_bias": True},
+            ),
+            dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
+        ),
+        # cuBLAS may choose another algorithm for another number of rows, so bits are not compared.
+    ),
+    "linear_add": Operation(
+        load_linear_add,
+        linear_add_exact,
+        inputs.make_linear_add,
+        Shapes(
+            real=(
+                {"rows": 1, "inputs": 4096, "outputs": 4096, "has_bias": False},
+                {"rows": 64, "inputs": 14336, "outputs": 4096, "has_bias": False},
+                {"rows": 513, "inputs": 4096, "outputs": 4096, "has_bias": True},
+            ),
+            dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
+        ),
+    ),
+    "sampling": Operation(
+        lambda: sample_reference,
+        sample_on_cpu,
+        inputs.make_sampling,
+        Shapes(
+            real=(
+                {"rows": 64, "vocabulary": 128256},
+                {"rows": 9, "vocabulary": 151936},
+                {"rows": 7, "vocabulary": 199},
+            ),
+            dry=({"rows": 7, "vocabulary": 199},),
+        ),
+        bounds=EXACT,
+        pick=inputs.pick_sampling,
+        timed=({"rows": 1, "vocabulary": 128256}, {"rows": 64, "vocabulary": 128256}),
+    ),
+}

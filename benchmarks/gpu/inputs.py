@@ -1,0 +1,187 @@
+"""Makes the operations' inputs in an arena, and picks the inputs of one row out of them."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.arena import Arena
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
+from millrace_kernels.step import Heads
+
+Read = Callable[[Any], Tensor]
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 0.8},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.3, "top_k": 40, "min_p": 0.05},
+    {"temperature": 0.0, "frequency": 0.5, "presence": 0.1},
+    {"temperature": 0.7, "top_k": 3, "top_p": 0.5, "frequency": 0.3},
+)
+"""What the rows of a draw ask for, one after the other."""
+NEUTRAL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency": 0.0, "presence": 0.0}
+NUM_KNOWN = 96
+"""Tokens that each slot knows: a third is the prompt."""
+
+
+def read_output(output: Any) -> Tensor:
+    """Return an output that is a tensor."""
+    assert isinstance(output, Tensor)
+    return output
+
+
+class Call(NamedTuple):
+    """An operation's arguments, and where its result is."""
+
+    arguments: tuple[Any, ...]
+    read: Read = read_output
+    rows: Callable[[Tensor, int], Tensor] = lambda output, row: output[row : row + 1]
+    """Returns one row's part of the output."""
+    num_rows: int = 0
+    changed: Tensor | None = None
+    """The argument that the operation changes; it is then the result."""
+
+
+def make_attention(  # noqa: PLR0917  as the shapes in the table name them
+    arena: Arena,
+    dtype: torch.dtype,
+    queries: list[int],
+    contexts: list[int],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> Call:
+    """Make a paged batch with shuffled blocks. What no sequence owns is NaN, and each table ends in NaN."""
+    starts = [sum(queries[:row]) for row in range(len(queries) + 1)]
+    counts = [-(-context // BLOCK_SIZE) for context in contexts]
+    num_blocks = sum(counts) + 3
+    order = arena.permutation(num_blocks).to(torch.int32)
+    cache = arena.empty((num_blocks, 2, kv_heads, BLOCK_SIZE, head_dim), dtype)
+    tables = arena.empty((len(queries), max(counts)), torch.int32).fill_(int(order[-1]))
+    begin = 0
+    for row, (count, context) in enumerate(zip(counts, contexts, strict=True)):
+        blocks = order[begin : begin + count]
+        begin += count
+        tables[row, :count] = blocks
+        _fill_blocks(arena, cache, blocks.long(), context)
+    integers = (_int32(arena, starts), _int32(arena, contexts))
+    # Wide scores: a few keys then weigh most, and outputs are not so small that each error is within bounds.
+    query = arena.normal((starts[-1], heads, head_dim), dtype, scale=4.0)
+    arguments = (query, cache, *integers, tables, head_dim**-0.5)
+    bounds = list(pairwise(starts))
+    return Call(arguments, rows=lambda output, row: output[slice(*bounds[row])], num_rows=len(queries))
+
+
+def _fill_blocks(arena: Arena, cache: Tensor, blocks: Tensor, context: int) -> None:
+    """Write a sequence's keys and values; behind its last token stays NaN."""
+    values = arena.normal((len(blocks), *cache.shape[1:]), cache.dtype)
+    if used := context % BLOCK_SIZE:
+        values[-1, :, :, used:] = float("nan")
+    cache.index_copy_(0, blocks, values)
+
+
+def pick_attention(call: Call, row: int) -> Call:
+    """Return the call for one row alone."""
+    query, cache, starts, contexts, tables, scale = call.arguments
+    begin, end = starts[row : row + 2].tolist()
+    alone = torch.tensor([0, end - begin], dtype=torch.int32, device=query.device)
+    arguments = (query[begin:end], cache, alone, contexts[row : row + 1], tables[row : row + 1], scale)
+    return Call(arguments)
+
+
+def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them
+    arena: Arena, dtype: torch.dtype, tokens: int, heads: int, kv_heads: int, head_dim: int
+) -> Call:
+    """Make a projection of all heads. Every fifth token pads, and the cache's other lines are NaN."""
+    shape = Heads(heads, kv_heads, head_dim)
+    qkv = arena.normal((tokens, (heads + 2 * kv_heads) * head_dim), dtype)
+    turns = arena.normal((tokens + 7, head_dim // 2), torch.float32, scale=100.0)
+    table = arena.copy(torch.stack((turns.cos(), turns.sin())))
+    positions = arena.copy(arena.permutation(tokens + 7)[:tokens])
+    num_blocks = -(-tokens // BLOCK_SIZE) + 3
+    slots = arena.copy(arena.permutation(num_blocks * BLOCK_SIZE)[:tokens])
+    slots[4::5] = -1
+    cache = arena.empty((num_blocks, 2, kv_heads, BLOCK_SIZE, head_dim), dtype)
+    return Call(
+        (qkv, shape, positions, table, cache, slots),
+        read=lambda query: torch.cat((query.flatten(), cache.flatten())),
+        changed=cache,
+    )
+
+
+def make_rms_norm(arena: Arena, dtype: torch.dtype, rows: int, width: int) -> Call:
+    """Make rows that are parts of wider ones, whose rest is NaN."""
+    x = arena.empty((rows, width + 5), dtype)[:, :width]
+    x.copy_(arena.normal((rows, width), dtype, scale=3.0))
+    return Call((x, arena.normal((width,), dtype), 1e-5), num_rows=rows)
+
+
+def pick_rms_norm(call: Call, row: int) -> Call:
+    """Return the call for one row alone."""
+    x, *others = call.arguments
+    return Call((x[row : row + 1], *others))
+
+
+def make_silu_mul(arena: Arena, dtype: torch.dtype, rows: int, width: int) -> Call:
+    """Make gates and what they multiply."""
+    return Call((arena.normal((rows, 2 * width), dtype, scale=4.0),), num_rows=rows)
+
+
+def pick_first_axis(call: Call, row: int) -> Call:
+    """Return the call for one row alone, where each argument has a row."""
+    return Call(tuple(one[row : row + 1] for one in call.arguments))
+
+
+def make_linear(
+    arena: Arena, dtype: torch.dtype, rows: int, inputs: int, outputs: int, *, has_bias: bool
+) -> Call:
+    """Make a product whose sums are about one."""
+    weight = arena.normal((outputs, inputs), dtype, scale=inputs**-0.5)
+    bias = arena.normal((outputs,), dtype) if has_bias else None
+    return Call((arena.normal((rows, inputs), dtype), weight, bias))
+
+
+def make_linear_add(
+    arena: Arena, dtype: torch.dtype, rows: int, inputs: int, outputs: int, *, has_bias: bool
+) -> Call:
+    """Make a product and what it is added to."""
+    product = make_linear(arena, dtype, rows, inputs, outputs, has_bias=has_bias)
+    residual = arena.normal((rows, outputs), dtype)
+    return Call((*product.arguments, residual), changed=residual)
+
+
+def make_sampling(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int) -> Call:
+    """Make rows that each ask for something else. Some have a mask, and some have equal logits."""
+    logits = arena.normal((rows, vocabulary), dtype, scale=4.0)
+    logits[::3, vocabulary // 2 :] = logits[::3, : vocabulary - vocabulary // 2].clone()
+    known = arena.copy(arena.permutation(rows * NUM_KNOWN).view(rows, NUM_KNOWN) % vocabulary)
+    masks = arena.copy(arena.permutation(2 * -(-vocabulary // 32)).view(2, -1).int() * 0x01234567 | 1)
+    arguments = (logits, _make_draws(rows), known, masks)
+    return Call(
+        arguments,
+        read=lambda sampled: torch.stack((sampled.tokens.cpu(), sampled.faults.long().cpu()), dim=1),
+        num_rows=rows,
+    )
+
+
+def _make_draws(rows: int) -> Draws:
+    asked = [NEUTRAL | SAMPLINGS[row % len(SAMPLINGS)] | {"seed": 977 * row + 1} for row in range(rows)]
+    packed = b"".join(pack_parameters(**one) for one in asked)
+    masks = [row % 2 if row % 5 == 4 else NO_MASK for row in range(rows)]
+    places = [(row, NUM_KNOWN // 3, NUM_KNOWN - row % 7, masks[row]) for row in range(rows)]
+    return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64))
+
+
+def pick_sampling(call: Call, row: int) -> Call:
+    """Return the call for one row alone."""
+    logits, draws, known, masks = call.arguments
+    alone = Draws(draws.parameters[row : row + 1], draws.places[row : row + 1])
+    return Call((logits[row : row + 1], alone, known, masks), read=call.read)
+
+
+def _int32(arena: Arena, values: list[int]) -> Tensor:
+    return arena.copy(torch.tensor(values, dtype=torch.int32, device=arena.device))

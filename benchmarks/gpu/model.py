@@ -1,0 +1,268 @@
+"""The part `model`: a whole model on the device beside itself on the CPU, and beside itself run otherwise.
+
+Steps that compare two ways to run the same plans go here too: build both runs with `generate`, and compare
+them with `compare_runs`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu.bench import Bench, Step
+from benchmarks.gpu.rows import Check, Figure, Row
+from benchmarks.gpu.serving import Driver, Running, Served, random_tokens, record, serve, serve_twice
+from benchmarks.gpu.weights import SMALL_LLAMA, SMALL_QWEN, TINY, TINY_QWEN
+from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import Row as PlannedRow
+from millrace_runtime.protocol.step import SlotStart, StepPlan
+from millrace_runtime.protocol.tokens import pack_tokens
+
+LOGPROB_BOUND = 1e-3
+"""In float32, where sums have other orders."""
+NUM_TOP = 5
+"""At the first token that differs, each side's must be among the other's most likely ones."""
+GREEDY: tuple[dict[str, Any], ...] = ({"temperature": 0.0, "num_logprobs": NUM_TOP},)
+MIXED: tuple[dict[str, Any], ...] = (
+    *GREEDY,
+    {"temperature": 0.8, "seed": 3},
+    {"temperature": 0.9, "seed": 4, "top_p": 0.9, "top_k": 40},
+    {"temperature": 0.0, "frequency_penalty": 0.5, "presence_penalty": 0.1},
+    {"temperature": 1.2, "seed": 5, "min_p": 0.05},
+)
+
+
+class Family(NamedTuple):
+    """A model to compare, and the tiny one that a dry run takes instead."""
+
+    real: Mapping[str, Any]
+    dry: Mapping[str, Any]
+
+
+FAMILIES = {"llama": Family(SMALL_LLAMA, TINY), "qwen": Family(SMALL_QWEN, TINY_QWEN)}
+
+
+class Work(NamedTuple):
+    """What is generated: prompts, tokens to draw, and how a prompt is cut."""
+
+    prompt_lengths: Sequence[int]
+    num_drawn: int
+    chunk: int
+
+    @property
+    def length(self) -> int:
+        """More than the longest sequence has: others go on while the last prompts are computed."""
+        return max(self.prompt_lengths) + self.num_drawn + sum(self.prompt_lengths) // self.chunk + 64
+
+
+REAL = Work((1, 5, 33, 64, 130, 257, 700), 48, 96)
+DRY = Work((1, 11), 2, 8)
+
+
+def generate(
+    served: Served,
+    work: Work,
+    samplings: Sequence[Mapping[str, Any]],
+    only: Sequence[int] | None = None,
+    depth: int | None = None,
+) -> list[Running]:
+    """Return the sequences, `only` some of them, run together. Each has the prompt of its number."""
+    chosen = range(len(work.prompt_lengths)) if only is None else only
+    blocks = len(work.prompt_lengths) * -(-work.length // 16)
+    driver = Driver(served.open(len(work.prompt_lengths), blocks, max_batched_tokens=256))
+    _start(driver, served, work, samplings, chosen)
+    driver.run_until_drawn(work.num_drawn, work.chunk, depth)
+    return [driver.running[number] for number in chosen]
+
+
+def _start(
+    driver: Driver,
+    served: Served,
+    work: Work,
+    samplings: Sequence[Mapping[str, Any]],
+    chosen: Sequence[int],
+) -> None:
+    """Start sequences: each has the prompt and the sampling of its number."""
+    for number in chosen:
+        prompt = random_tokens(work.prompt_lengths[number], served.architecture.vocabulary_size, seed=number)
+        driver.start(number, prompt, **samplings[number % len(samplings)])
+
+
+def check_float32(family: str, bench: Bench) -> Iterator[Row]:
+    """Compare float32 on the device with float32 on the CPU, token for token."""
+    work, config = bench.sized(REAL, DRY), bench.sized(*FAMILIES[family])
+    both = serve_twice(bench, config, torch.float32, work.length)
+    device, cpu = (generate(served, work, GREEDY) for served in both)
+    yield from compare_runs("greedy float32", device, cpu, work.num_drawn)
+    pairs = (pair for one, two in zip(device, cpu, strict=True) for pair in _pair_logprobs(one, two))
+    largest = max((abs(mine - theirs) for mine, theirs in pairs), default=float("nan"))
+    yield Figure("largest difference of a log-probability", largest, "nats")
+
+
+def compare_runs(
+    name: str, found: Sequence[Running], expected: Sequence[Running], num_drawn: int
+) -> Iterator[Check]:
+    """Yield a check for each sequence: the same tokens, and no fault."""
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        mine, theirs = one.tokens[:num_drawn], other.tokens[:num_drawn]
+        place = find_first_difference(mine, theirs)
+        is_whole = len(mine) == num_drawn and not one.faults
+        facts: dict[str, Any] = {"num_tokens": len(mine), "first_difference": place, "faults": one.faults}
+        yield Check(f"{name}, sequence {number}", is_whole and place is None, facts)
+
+
+def find_first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Return the first place where two lists differ, in length too, or None."""
+    places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(places, None if len(one) == len(other) else min(len(one), len(other)))
+
+
+def _pair_logprobs(one: Running, other: Running) -> Iterator[tuple[float, float]]:
+    """Yield both sides' log-probabilities of the tokens that both drew, up to the first difference."""
+    place = find_first_difference(one.tokens, other.tokens)
+    for mine, theirs in list(zip(one.logprobs, other.logprobs, strict=False))[:place]:
+        yield mine.drawn, theirs.drawn
+
+
+def check_bfloat16(family: str, bench: Bench) -> Iterator[Row]:
+    """Compare bfloat16 on the device with float32 on the CPU, by the rule for the first difference."""
+    work, config = bench.sized(REAL, DRY), bench.sized(*FAMILIES[family])
+    both = serve_twice(bench, config, torch.bfloat16, work.length)
+    device, cpu = (generate(served, work, GREEDY) for served in both)
+    for number, (one, other) in enumerate(zip(device, cpu, strict=True)):
+        place = find_first_difference(one.tokens[: work.num_drawn], other.tokens[: work.num_drawn])
+        is_close = place is None or _are_likely(one, other, place)
+        yield Check(f"greedy bfloat16, sequence {number}", is_close, {"first_difference": place})
+
+
+def _are_likely(one: Running, other: Running, place: int) -> bool:
+    """Return whether each side's token is among the other's most likely ones."""
+    pairs = ((one, other), (other, one))
+    return all(mine.tokens[place] in theirs.logprobs[place].top_tokens for mine, theirs in pairs)
+
+
+def check_depth(bench: Bench) -> Iterator[Row]:
+    """Compare two steps in flight with one: the same plans, so the same tokens. And a run with itself."""
+    work = bench.sized(REAL, DRY)
+    served = serve(bench, bench.sized(SMALL_LLAMA, TINY), torch.bfloat16, work.length)
+    one, two, again = (generate(served, work, MIXED, depth=depth) for depth in (1, 2, 2))
+    yield from compare_runs("depth 2 against 1", two, one, work.num_drawn)
+    yield from compare_runs("a second run", again, two, work.num_drawn)
+
+
+def check_graphs(bench: Bench) -> Iterator[Row]:
+    """Compare decode steps that are repeated from a graph with eager ones, token for token.
+
+    A graph has one row more than sequences. Eager steps have another sequence in its place, because cuBLAS
+    may choose another algorithm for another number of rows.
+    """
+    work, config = bench.sized(REAL, DRY), bench.sized(SMALL_LLAMA, TINY)
+    served = serve(bench, config, torch.bfloat16, work.length)
+    eager, _ = _decode_padded(served, work, is_recorded=False)
+    graph, progress = _decode_padded(served, work, is_recorded=True)
+    yield from compare_runs("graphs against eager", graph, eager, work.num_drawn)
+    # A repetition counts as progress once, and so does each draw. A dry run's computes its layers again.
+    expected = (2 + bench.sized(0, config["num_hidden_layers"])) * work.num_drawn
+    facts = {"progress": progress, "expected": expected}
+    yield Check("each step was a graph's", progress == expected, facts)
+
+
+def _decode_padded(served: Served, work: Work, *, is_recorded: bool) -> tuple[list[Running], int]:
+    """Compute prompts eagerly, then decode. Return what was drawn then, and the progress of these steps."""
+    count = len(work.prompt_lengths)
+    blocks = (count + 1) * -(-work.length // 16)
+    executor = served.open(count + 1, blocks, 256, recordable=(count + 1,))
+    driver = Driver(executor)
+    _start(driver, served, work, MIXED, range(count))
+    driver.run_until_drawn(1, work.chunk)
+    sequences = list(driver.running.values())
+    for one in sequences:
+        one.tokens.clear()
+    if is_recorded:
+        record(executor)
+    else:
+        driver.start(count, [1, 2, 3], is_computed=True)
+    before = executor.progress
+    driver.run(work.num_drawn)
+    return sequences, executor.progress - before
+
+
+def compare_batches(bench: Bench) -> Iterator[Row]:
+    """Tell how many sequences draw the same tokens alone and together. cuBLAS does not promise any."""
+    work = bench.sized(REAL, DRY)
+    for dtype in bench.sized((torch.float32, torch.bfloat16), (torch.bfloat16,)):
+        served = serve(bench, bench.sized(SMALL_LLAMA, TINY), dtype, work.length)
+        together = generate(served, work, GREEDY)
+        numbers = range(len(work.prompt_lengths))
+        alone = [generate(served, work, GREEDY, only=[number])[0] for number in numbers]
+        same = [
+            one.tokens[: work.num_drawn] == other.tokens[: work.num_drawn]
+            for one, other in zip(alone, together, strict=True)
+        ]
+        yield Figure(f"same tokens alone and together, {dtype}", sum(same) / len(same), "share")
+
+
+def check_logprobs(bench: Bench) -> Iterator[Row]:
+    """Compare log-probabilities with the CPU's: of the drawn token alone, and with one and 20 others."""
+    work, config = bench.sized(REAL, DRY), bench.sized(SMALL_LLAMA, TINY)
+    asked = [{"temperature": 0.0, "num_logprobs": number} for number in (20, 0, 1)]
+    both = serve_twice(bench, config, torch.float32, work.length)
+    device, cpu = (generate(served, work, asked) for served in both)
+    for number, (one, other) in enumerate(zip(device, cpu, strict=True)):
+        wanted = asked[number % len(asked)]["num_logprobs"]
+        first, exact = one.logprobs[0], other.logprobs[0]
+        facts = {"drawn": [first.drawn, exact.drawn], "top": [first.top_logprobs, exact.top_logprobs]}
+        pairs = zip([first.drawn, *first.top_logprobs], [exact.drawn, *exact.top_logprobs], strict=False)
+        is_close = all(abs(mine - theirs) < LOGPROB_BOUND for mine, theirs in pairs)
+        has_all = len(first.top_tokens) == len(exact.top_tokens) == wanted
+        yield Check(f"{wanted} log-probabilities, sequence {number}", is_close and has_all, facts)
+
+
+def check_masks(bench: Bench) -> Iterator[Row]:
+    """Allow one token to a row, another to the next, and all to the third."""
+    config = bench.sized(SMALL_LLAMA, TINY)
+    executor = serve(bench, config, torch.bfloat16, 64).open(3, 12, 64)
+    vocabulary = executor.limits.vocabulary_size
+    allowed = [7, vocabulary - 1]
+    starts = [
+        SlotStart(slot, 0, pack_tokens([1, 2, 3]), 0, [[slot]], Sampling(temperature=0.9, seed=slot), 3)
+        for slot in range(3)
+    ]
+    rows = [PlannedRow(slot, 3, emit=True, is_masked=slot < 2) for slot in range(3)]
+    executor.submit(StepPlan(0, [], starts, [], rows))
+    masks = b"".join((1 << token).to_bytes(mask_bytes(vocabulary), "little") for token in allowed)
+    executor.provide_masks(0, memoryview(masks))
+    drawn = [row.tokens for row in executor.collect().rows]
+    facts = {"allowed": allowed, "drawn": drawn}
+    yield Check("masked rows draw what is allowed", drawn[:2] == [[one] for one in allowed], facts)
+    yield Check("the row beside them draws", len(drawn[2]) == 1, facts)
+
+
+def check_sleep(bench: Bench) -> Iterator[Row]:
+    """Free the KV cache and allocate it again."""
+    served = serve(bench, bench.sized(SMALL_LLAMA, TINY), torch.bfloat16, 64)
+    executor = served.open(1, bench.sized(20000, 20), 64)
+    moments = [bench.device.free_bytes()]
+    for command in (Sleep(), Wake()):
+        executor.control(command)
+        bench.device.synchronize()
+        moments.append(bench.device.free_bytes())
+    freed, taken = (after - before for before, after in pairwise(moments))
+    yield Figure("memory that sleep frees", freed / 2**20, "MiB")
+    is_real = bench.sized(real=True, dry=False)
+    yield Check("sleep frees memory and waking takes it again", not is_real or freed > 0 > taken)
+
+
+STEPS: dict[str, Step] = {
+    **{f"{family} float32 parity": partial(check_float32, family) for family in FAMILIES},
+    **{f"{family} bfloat16 parity": partial(check_bfloat16, family) for family in FAMILIES},
+    "depth": check_depth,
+    "graphs": check_graphs,
+    "log-probabilities": check_logprobs,
+    "masks": check_masks,
+    "sleep": check_sleep,
+    "batches": compare_batches,
+}

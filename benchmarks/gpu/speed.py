@@ -1,0 +1,31 @@
+"""The part `speed`: rates, each over what the device does at best, measured in the same process."""
+
+from functools import partial
+
+from benchmarks.gpu.attention_speed import (
+    measure_decode_attention,
+    measure_operations,
+    measure_prefill_attention,
+)
+from benchmarks.gpu.bench import Step
+from benchmarks.gpu.limits import tell_limits
+from benchmarks.gpu.mixed import measure_mixed_load
+from benchmarks.gpu.whole_steps import (
+    BATCHES,
+    measure_decode,
+    measure_host_time,
+    measure_prefill,
+    measure_step_gaps,
+)
+
+STEPS: dict[str, Step] = {
+    "limits": tell_limits,
+    **{f"decode, batch {count}": partial(measure_decode, count) for count in BATCHES},
+    "decode attention": measure_decode_attention,
+    "prefill": measure_prefill,
+    "prefill attention": measure_prefill_attention,
+    "CPU time": measure_host_time,
+    "gaps": measure_step_gaps,
+    "mixed load": measure_mixed_load,
+    "operations": measure_operations,
+}

@@ -1,0 +1,115 @@
+"""Models with random weights, made where they are needed: no checkpoint lies on a disk."""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.step import Matrix
+from millrace_kernels.tensor_step import TensorPacker
+from millrace_runtime.models.model import Architecture, Model
+from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.shard import Cut
+
+BASE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+}
+LLAMA_8B = BASE | {
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+"""The shape of Llama 3 with eight billion weights."""
+SMALL_LLAMA = BASE | {
+    "vocab_size": 16000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+}
+"""Small enough for a CPU to compute the same in float32. Its heads are as wide as a large model's."""
+SMALL_QWEN = SMALL_LLAMA | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 896,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+"""Odd groups, narrow heads, and biases."""
+TINY = BASE | {
+    "vocab_size": 199,
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+"""For a dry run: Triton's interpreter takes milliseconds for what a GPU does in one program."""
+TINY_QWEN = TINY | {"architectures": ["Qwen2ForCausalLM"]}
+
+
+class RandomWeights:
+    """Weights by name: the same name has the same numbers on every device that they are then moved to."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, made_on: torch.device) -> None:
+        """They are drawn on the device `made_on`. A GPU draws billions in a second, but other ones."""
+        self.device = device
+        self._packer, self._made_on = TensorPacker(dtype, device), made_on
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """Return numbers round one, as a norm's scale has them."""
+        return (1 + 0.1 * self._draw(name, (size,))).to(self.device, self._packer.dtype)
+
+    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+        """Return projections whose outputs are as large as their inputs."""
+        bias = self._biases(names) if has_bias else None
+        outputs = sum(rows.size for rows in names.values())
+        return self._packer.pack(self._parts(names, inputs.size), outputs, inputs.size, bias)
+
+    def skip(self, name: str) -> None:
+        """Nothing is stored."""
+
+    def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
+        """Return a table. A head's logits have a spread of two, so that few are nearly equal."""
+        return self._packer.pack_table(self._draw(name, (rows.size, inputs)) * (2 * inputs**-0.5))
+
+    def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
+        """Return a gate and its product."""
+        names = {gate: rows, up: rows}
+        bias = self._biases(names) if has_bias else None
+        return self._packer.pack_gated(self._parts(names, inputs), 2 * rows.size, inputs, bias)
+
+    def _parts(self, names: Mapping[str, Cut], inputs: int) -> Iterator[Tensor]:
+        for name, rows in names.items():
+            yield self._draw(name, (rows.size, inputs)) * inputs**-0.5
+
+    def _biases(self, names: Mapping[str, Cut]) -> Tensor:
+        return torch.cat([0.1 * self._draw(f"{name}.bias", (rows.size,)) for name, rows in names.items()])
+
+    def _draw(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return normal numbers that the name decides. float32 on a CPU, where they are to be exact."""
+        dtype = torch.float32 if self._made_on.type == "cpu" else self._packer.dtype
+        generator = torch.Generator(self._made_on).manual_seed(zlib.crc32(name.encode()))
+        return torch.empty(shape, dtype=dtype, device=self._made_on).normal_(generator=generator)
+
+
+def build_model(
+    config: Mapping[str, Any], device: torch.device, dtype: torch.dtype, made_on: torch.device, length: int
+) -> tuple[Architecture, Model]:
+    """Return the architecture, and its model for sequences of up to `length` tokens."""
+    architecture = find_architecture(config)
+    return architecture, architecture.build(RandomWeights(device, dtype, made_on), length)

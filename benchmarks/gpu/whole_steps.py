@@ -1,0 +1,158 @@
+"""Speed of whole steps, by the executor's own protocol: decode, prefill, the host's part, and gaps."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.costs import Costs, count_pairs
+from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
+from benchmarks.gpu.recording import operations_of, record_steps
+from benchmarks.gpu.rows import Figure, Row, at_least, at_most
+from benchmarks.gpu.serving import Driver, Served, record, serve
+from benchmarks.gpu.timeline import measure_gaps, read_operations
+from benchmarks.gpu.weights import LLAMA_8B, TINY
+
+ROUNDS = 7
+BATCHES = (1, 64)
+CONTEXT = 1024
+"""Tokens that each sequence of a decode step has."""
+OF_BANDWIDTH, OF_MATRIX_RATE = at_least(0.85), at_least(0.6)
+HOST_MILLISECONDS, GAP = at_most(0.3), at_most(0.03)
+PROMPT = 4096
+
+
+def serve_large(bench: Bench) -> Served:
+    """Return the model whose steps are timed."""
+    length = bench.sized(2 * CONTEXT, 120)
+    return serve(bench, bench.sized(LLAMA_8B, TINY), torch.bfloat16, length)
+
+
+def open_decoding(bench: Bench, served: Served, num_sequences: int, *, is_recorded: bool = True) -> Driver:
+    """Return a driver whose sequences decode, by a graph if it `is_recorded`.
+
+    All but their last token is taken to be in the KV cache.
+    """
+    context, blocks = bench.sized(CONTEXT, 20), num_sequences * -(-served.length // 16)
+    executor = served.open(num_sequences, blocks, 256, recordable=[num_sequences] * is_recorded)
+    record(executor)
+    driver = Driver(executor)
+    for slot in range(num_sequences):
+        tokens = [(slot * 7 + place) % served.architecture.vocabulary_size for place in range(context)]
+        driver.start(slot, tokens, is_computed=True)
+    driver.run(bench.sized(10, 1))  # compiles, and fills torch's memory
+    return driver
+
+
+class Pace(NamedTuple):
+    """A step of many that follow each other, on average."""
+
+    seconds: float
+    """From one result to the next."""
+    own_seconds: float
+    """As the results tell."""
+
+
+def measure_pace(bench: Bench, driver: Driver, num_steps: int) -> Pace:
+    """Run steps with two in flight. The first one is left out: nothing ran while it was launched."""
+    bench.device.synchronize()
+    driver.submit()
+    moments, own = [], []
+    for number in range(num_steps):
+        if number + 1 < num_steps:
+            driver.submit()
+        own.append(driver.collect().seconds)
+        moments.append(time.perf_counter())
+    return Pace((moments[-1] - moments[0]) / (num_steps - 1), statistics.mean(own[1:]))
+
+
+def measure_decode(batch: int, bench: Bench) -> Iterator[Row]:
+    """Compare a decode step's time with what reading weights and KV cache takes at the copy's bandwidth."""
+    num_sequences = bench.sized(batch, min(batch, 2))
+    bandwidth, served = measure_bandwidth(bench), serve_large(bench)
+    costs = Costs.of(bench.sized(LLAMA_8B, TINY))
+    num_rounds, num_steps = bench.sized((ROUNDS, 20), (1, 2))
+    grown = num_rounds * num_steps // 2  # what a sequence has at the end and had not on average
+    for manner, is_recorded in (("graphs", True), ("eager", False)):
+        driver = open_decoding(bench, served, num_sequences, is_recorded=is_recorded)
+        paces = [measure_pace(bench, driver, num_steps) for _ in range(num_rounds)]
+        wall = statistics.median(pace.seconds for pace in paces)
+        contexts = [one.num_computed - grown for one in driver.running.values()]
+        least = costs.step_bytes(contexts) / bandwidth
+        facts = {"bandwidth_bytes_per_second": bandwidth, "rounds_seconds": [one.seconds for one in paces]}
+        name = f"decode, batch {batch}, {manner}"
+        aim = OF_BANDWIDTH if is_recorded else None
+        yield Figure(f"{name}: share of bandwidth", least / wall, "", aim, facts)
+        yield Figure(f"{name}: time", wall * 1e3, "ms")
+        yield Figure(f"{name}: own time", statistics.median(one.own_seconds for one in paces) * 1e3, "ms")
+        yield Figure(f"{name}: tokens", num_sequences / wall, "tokens/s")
+
+
+def measure_host_time(bench: Bench) -> Iterator[Row]:
+    """Tell the CPU time of submitting a step and of collecting one that has run. Waiting is left out."""
+    served = serve_large(bench)
+    for num_sequences in bench.sized(BATCHES, (2,)):
+        driver = open_decoding(bench, served, num_sequences)
+        submits, collects = [], []
+        for _ in range(bench.sized(60, 2)):
+            bench.device.synchronize()
+            submits.append(_time_host(driver.submit))
+            bench.device.synchronize()
+            collects.append(_time_host(driver.collect))
+        cpu, walls = (
+            statistics.median(one[kind] + other[kind] for one, other in zip(submits, collects, strict=True))
+            for kind in (0, 1)
+        )
+        facts = {"submit_ms": statistics.median(cpu for cpu, _ in submits) * 1e3, "wall_ms": walls * 1e3}
+        name = f"CPU time of a step, batch {num_sequences}"
+        yield Figure(name, cpu * 1e3, "ms", HOST_MILLISECONDS, facts)
+
+
+def _time_host(run: Callable[[], object]) -> tuple[float, float]:
+    """Return the CPU seconds of this thread and the wall's."""
+    cpu, wall = time.thread_time(), time.perf_counter()
+    run()
+    return time.thread_time() - cpu, time.perf_counter() - wall
+
+
+def measure_step_gaps(bench: Bench) -> Iterator[Row]:
+    """Tell how long the device has nothing to do between two steps, with two of them in flight."""
+    served = serve_large(bench)
+    for num_sequences in bench.sized(BATCHES, (2,)):
+        driver = open_decoding(bench, served, num_sequences)
+        pace = measure_pace(bench, driver, bench.sized(40, 2))
+        events = record_steps(bench, driver, [1] * bench.sized(20, 2))
+        gaps = measure_gaps(read_operations(events, operations_of(bench)))
+        facts = {"step_ms_recorded": gaps.period / 1e3, "step_ms_unrecorded": pace.seconds * 1e3}
+        name = f"batch {num_sequences}"
+        yield Figure(f"gap between steps, {name}", gaps.between, "of time", GAP, facts)
+        yield Figure(f"gaps within steps, {name}", gaps.within, "of time", facts=facts)
+        yield Figure(f"outside of steps' own time, {name}", 1 - pace.own_seconds / pace.seconds, "of time")
+
+
+def measure_prefill(bench: Bench) -> Iterator[Row]:
+    """Compare a step that computes a whole prompt with the rate of a large product."""
+    rate = measure_matrix_rate(bench)
+    config, length = bench.sized(LLAMA_8B, TINY), bench.sized(PROMPT, 20)
+    served = serve(bench, config, torch.bfloat16, length + 16)
+    rounds = bench.sized(5, 1)
+    executor = served.open(rounds + 1, (rounds + 1) * -(-length // 16), max_batched_tokens=length)
+    driver, times = Driver(executor), []
+    for slot in range(rounds + 1):
+        driver.start(slot, [(slot * 11 + place) % config["vocab_size"] for place in range(length)])
+        bench.device.synchronize()
+        began = time.perf_counter()
+        driver.submit(length)
+        driver.collect()
+        times.append(time.perf_counter() - began)
+        driver.running.clear()
+    seconds = statistics.median(times[1:])
+    flops = Costs.of(config).flops(length, count_pairs(length, length), 1)
+    facts = {"matrix_flops_per_second": rate, "rounds_seconds": times[1:]}
+    name = f"prefill of {length} tokens"
+    yield Figure(f"{name}: share of matrix rate", flops / seconds / rate, "", OF_MATRIX_RATE, facts)
+    yield Figure(f"{name}: time", seconds * 1e3, "ms")
+    yield Figure(f"{name}: tokens", length / seconds, "tokens/s")
