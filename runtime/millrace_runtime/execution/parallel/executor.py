@@ -40,7 +40,7 @@ def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "Paralle
     """
     host = _share_of_host(settings, count)
     with tempfile.TemporaryDirectory(prefix="millrace-workers-") as folder:
-        values, meeting = write_settings(settings), str(Path(folder) / "meeting")
+        values, meeting = write_settings(settings), (Path(folder) / "meeting").as_uri()
         crew = Crew(
             [Orders(values, index, count, meeting, host) for index in range(count)], _environment(count)
         )
