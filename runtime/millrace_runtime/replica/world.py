@@ -36,10 +36,10 @@ def read_world(environment: Mapping[str, str], num_workers: int) -> World:
     Raises SettingError where the environment says that there are more, and for what is no number.
     """
     size = _read_number(environment, ENV_WORLD_SIZE, num_workers)
+    if size <= num_workers:
+        return World(num_workers)  # the others may mean something else: a Service "master" sets MASTER_PORT
     rank, port = _read_number(environment, ENV_RANK, 0), _read_number(environment, ENV_PORT, 0)
-    if size > num_workers:
-        raise _refuse(World(size, rank, environment.get(ENV_ADDRESS, ""), port), num_workers)
-    return World(num_workers)
+    raise _refuse(World(size, rank, environment.get(ENV_ADDRESS, ""), port), num_workers)
 
 
 def _refuse(world: World, num_workers: int) -> SettingError:

@@ -13,7 +13,15 @@ GROUP = {"WORLD_SIZE": "16", "RANK": "8", "MASTER_ADDR": "group-0.group", "MASTE
 
 
 @pytest.mark.parametrize(
-    "environment", [{}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "1", "RANK": "0"}, {"WORLD_SIZE": "8"}, GROUP]
+    "environment",
+    [
+        {},
+        {"WORLD_SIZE": ""},
+        {"WORLD_SIZE": "1", "RANK": "0"},
+        {"WORLD_SIZE": "8"},
+        GROUP,
+        {"MASTER_PORT": "tcp://10.96.0.7:80", "RANK": "first"},  # as Kubernetes does for a Service "master"
+    ],
 )
 def test_a_world_of_no_more_workers_than_the_pods_own_is_the_pod(environment: dict[str, str]) -> None:
     assert read_world(environment, 16) == World(size=16, rank=0)
