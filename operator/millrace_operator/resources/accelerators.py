@@ -5,6 +5,7 @@ on are known here: GPUs of other vendors and other accelerators are names like a
 """
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Final
 
 from millrace_operator.resources.quantities import parse_quantity
@@ -21,13 +22,21 @@ PART_OF_GPU: Final = (
 
 def has_gpu(limits: Mapping[str, str | int]) -> bool:
     """Whether a pod gets a GPU, or a part of one."""
-    return any(_is_gpu(name) and parse_quantity(str(amount)) > 0 for name, amount in limits.items())
+    return any(_is_gpu(name) and _read(amount) > 0 for name, amount in limits.items())
 
 
 def count_gpus(limits: Mapping[str, str | int]) -> int:
     """Return how many whole GPUs a pod gets. The API server takes whole numbers of them only."""
-    return sum(int(parse_quantity(str(amount))) for name, amount in limits.items() if name in WHOLE_GPUS)
+    return sum(int(_read(amount)) for name, amount in limits.items() if name in WHOLE_GPUS)
 
 
 def _is_gpu(name: str) -> bool:
     return name in WHOLE_GPUS or name.startswith(PART_OF_GPU)
+
+
+def _read(amount: str | int) -> Decimal:
+    """Return the amount. What is none counts as 1: the API server refuses that Deployment and says why."""
+    try:
+        return parse_quantity(str(amount))
+    except ValueError:
+        return Decimal(1)

@@ -52,3 +52,10 @@ def test_none_of_a_gpu_is_no_gpu() -> None:
     assert not has_gpu({"nvidia.com/gpu": "0"})
     assert not has_gpu({"nvidia.com/mig-1g.10gb": 0})
     assert count_gpus({"nvidia.com/gpu": 0}) == 0
+
+
+def test_what_is_no_amount_is_left_to_the_api_server() -> None:
+    """It refuses the Deployment with words that get into status. A plan that failed would say nothing."""
+    assert has_gpu({"nvidia.com/gpu": "many"})
+    assert count_gpus({"nvidia.com/gpu": "many"}) == 1
+    assert has_gpu({"nvidia.com/mig-1g.10gb": ""})
