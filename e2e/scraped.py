@@ -21,6 +21,7 @@ from millrace_gateway.objects import ServiceKey as GatewayKey
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady, Stats, StepTiming
+from millrace_runtime.protocol.placement import Placement
 
 PROMPT_TOKENS, GENERATION_TOKENS = 400, 50
 STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT = 0.02, 6, 20, 2400
@@ -31,6 +32,7 @@ TRIALS = (
     StepTiming(0.015, 8, 8, 4160, is_decode_only=True),
 )
 """What a replica tried before its first request."""
+PLACEMENT = Placement("cuda", "NVIDIA H100 80GB HBM3", "bfloat16", "FromCheckpoint", 2)
 FAST, SLOW = 0.45, 2.0
 """Seconds to the first token: of nine requests in ten, and of the tenth."""
 QUEUED, TOKEN_SECONDS = 0.18, 0.012
@@ -43,7 +45,7 @@ class Replica:
         self._rate = rate
         self._sockets = socket.socketpair()
         engine = EngineClient(self._sockets[0])
-        engine.ready = EngineReady(2048, 1000, 16, 32, 1, {"imports": 0.1}, list(TRIALS))
+        engine.ready = EngineReady(2048, 1000, 16, 32, 1, PLACEMENT, {"imports": 0.1}, list(TRIALS))
         engine.stats = Stats(waiting, running, 1000, 750, 0)
         # Sequences that are open are streams of real clients; here they are a number alone.
         engine._streams = dict.fromkeys(range(running))  # type: ignore[assignment]

@@ -9,6 +9,7 @@ import pytest
 
 from e2e.cluster.product import find_gateway
 from e2e.cluster.settings import REPOSITORY
+from e2e.plugin import explain
 from e2e.service import Service, is_absent
 from e2e.watch import Watch
 
@@ -27,6 +28,7 @@ def test_apply_serve_and_delete(service: Service) -> None:
     assert row[:5] == ["stories", "stories", "True", "1", "1"]
 
     check_clients(service)
+    check_replica(service)
     check_quiet(service)
     check_drift_repair(service)
 
@@ -61,6 +63,17 @@ def check_clients(service: Service) -> None:
         assert answer.usage.completion_tokens == 8
         with pytest.raises(openai.NotFoundError, match="does not exist"):
             client.completions.create(model="no-such-model", prompt="x")
+
+
+def check_replica(service: Service) -> None:
+    """What the replica says of itself gets into status by way of its metrics."""
+    service.wait_for("known for what it is", lambda: "replica" in service.status()["model"], 60)
+    replica = service.status()["model"]["replica"]
+    assert {"device": "cpu", "weights": "FromCheckpoint", "tensorParallel": 1}.items() <= replica.items()
+    assert replica["kvCacheTokens"] >= replica["maxModelLength"] > 0
+    wide = service.kubectl("get", "infsvc", "stories", "--no-headers", "-o", "wide").split()
+    assert replica["deviceName"] in wide
+    assert f"REPLICA cpu ({replica['deviceName']}), " in explain(service, "-v")
 
 
 def check_quiet(service: Service) -> None:

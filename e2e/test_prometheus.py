@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from e2e.real_prometheus import (
@@ -22,6 +23,7 @@ from e2e.real_prometheus import (
 )
 from e2e.scraped import (
     GENERATION_TOKENS,
+    PLACEMENT,
     PROMPT_TOKENS,
     STEP_CONTEXT,
     STEP_SECONDS,
@@ -41,10 +43,12 @@ from millrace_kubectl.simulation.history import Past, fetch
 from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.observation import Latency, Signals, TrialStep
 from millrace_operator.autoscale_loop.access import Access
+from millrace_operator.autoscale_loop.inventory import Inventory
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import POD, ServiceKey
 from millrace_operator.ingest.cache import Cache
+from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime.contract import LABEL_SERVICE
 from tests.operator.world import make_pod, make_service, ready_status
 
@@ -285,6 +289,22 @@ def test_a_replica_that_is_gone_still_counts_in_the_window_in_which_it_served(st
     signals = stage.seen[SHORTLY_AFTER]["shrunk"]
     assert signals.reporting == {name_pods("chat", 1)[0]}
     assert 1.3 * RATE < (signals.recent_arrivals_per_second or 0) < 1.9 * RATE
+
+
+async def test_what_replicas_are_is_read_whatever_labels_a_scrape_adds(stage: Stage) -> None:
+    changed: list[ServiceKey] = []
+    inventory = Inventory(stage.cache, stage.settings(), changed.append, lambda: True)
+    async with aiohttp.ClientSession() as session:
+        await inventory.refresh(session)
+        await inventory.refresh(session)
+    asked = [ServiceKey(namespace, "chat") for namespace in ("two", "five", "fifteen", "pair")]
+    assert set(asked) <= set(changed)
+    assert len(changed) == len(set(changed))
+    expected = ReplicaStatus(
+        **msgspec.structs.asdict(PLACEMENT), kv_cache_tokens=16000, max_model_length=2048, max_sequences=32
+    )
+    for key in asked:
+        assert inventory.read(key) == dict.fromkeys(name_pods("chat", 2), expected)
 
 
 async def test_without_its_password_prometheus_says_who_may_ask_and_what_to_set(stage: Stage) -> None:

@@ -223,7 +223,7 @@ OPERATIONS: dict[str, Operation] = {
         ),
     ),
     "sampling": Operation(
-        lambda: sample_reference,
+        load("sampling", "sample"),
         sample_on_cpu,
         inputs.make_sampling,
         Shapes(

@@ -19,6 +19,10 @@ RATES = {
     "one replica": "perReplicaPerSecond",
 }
 LENGTHS = {"prompts": "promptTokens", "answers": "generationTokens"}
+REPLICA = (
+    "device", "deviceName", "dtype", "weights", "tensorParallel", "kvCacheTokens", "maxSequences",
+    "maxModelLength",
+)  # fmt: skip
 STATES = ("ready", "starting", "failing", "unschedulable")
 
 
@@ -57,6 +61,7 @@ def list_details(facts: Facts) -> Iterator[str]:
     else:
         yield "NO FIGURES in status.scaling.evidence yet"
     if facts.status:
+        yield _describe_replica(facts.replica)
         yield describe_cost(facts)
     yield from _list_conditions(facts)
 
@@ -131,6 +136,16 @@ def _describe_model(model: Obj | None) -> str:
         f"MODEL a step takes {alpha} + {beta} a token + {gamma} a context token; {told}, "
         f"{model.get('samples', '?')} samples, {used}"
     )
+
+
+def _describe_replica(replica: Obj) -> str:
+    if not replica:
+        return "REPLICA unknown: no metrics of one of the current revision have been seen"
+    told = {name: replica.get(name, "?") for name in REPLICA}
+    return (
+        "REPLICA {device} ({deviceName}), {dtype}, weights {weights}, tensor parallel {tensorParallel}; "
+        "{kvCacheTokens} KV tokens, {maxSequences} sequences of up to {maxModelLength} tokens"
+    ).format(**told)
 
 
 def _describe_predictions(facts: Facts) -> str:

@@ -60,6 +60,11 @@ class Facts:
         return self.status.get("cost") or {}
 
     @property
+    def replica(self) -> Obj:
+        """`status.model.replica`, empty while nobody knows what a replica is."""
+        return (self.status.get("model") or {}).get("replica") or {}
+
+    @property
     def mode(self) -> str:
         """Who decides the count."""
         return str(self.spec.get("mode", "Automatic"))

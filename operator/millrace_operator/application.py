@@ -8,6 +8,7 @@ from typing import Any
 
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale_loop.inventory import Inventory
 from millrace_operator.autoscale_loop.priors import Priors
 from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
@@ -78,9 +79,17 @@ class Application:
             self.election.is_leader,
             recall=self.priors.recall,
         )
+        self.inventory = Inventory(
+            self.cache, settings.scaling.prometheus, self.queue.add, self.election.is_leader
+        )
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
         self._reconciler = Reconciler(
-            cluster, self.cache, self.ingest.put_written, settings.render, self.scaling.advice
+            cluster,
+            self.cache,
+            self.ingest.put_written,
+            settings.render,
+            self.scaling.advice,
+            replicas=self.inventory.read,
         )
 
     async def run(self) -> None:
@@ -93,6 +102,7 @@ class Application:
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
             group.create_task(self.scaling.run())
+            group.create_task(self.inventory.run())
             group.create_task(self.priors.run())
 
     def _read_memory(self, key: ServiceKey) -> Memory | None:

@@ -52,6 +52,9 @@ METRIC_RUNNING: Final = "vllm:num_requests_running"
 METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 METRIC_MAX_SEQUENCES: Final = "millrace:max_sequences"  # gauge: sequences that a step computes at most
 METRIC_KV_TOKENS: Final = "millrace:kv_cache_tokens"  # gauge: tokens that the KV cache holds
+METRIC_MAX_MODEL_LENGTH: Final = "millrace:max_model_length"  # gauge: tokens of prompt and output together
+# gauge, 1; labels device, device_name, dtype, weights, tensor_parallel say what the replica computes with
+METRIC_REPLICA: Final = "millrace:replica_info"
 METRIC_QUEUE: Final = "vllm:request_queue_time_seconds"
 METRIC_TTFT: Final = "vllm:time_to_first_token_seconds"
 METRIC_TPOT: Final = "vllm:request_time_per_output_token_seconds"

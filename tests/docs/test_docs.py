@@ -26,6 +26,7 @@ from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.replica import live_server
 from tests.operator.test_service_metrics import make_collector
 
@@ -44,6 +45,7 @@ MODULES = {
     "operator": "millrace_operator.command",
     "gateway": "millrace_gateway.command",
 }
+PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")
 
 
@@ -94,7 +96,7 @@ def replica_families() -> dict[str, Metric]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         engine = EngineClient(ours)
-        engine.ready = EngineReady(1, 1, 16, 1, 1, {"imports": 0.0})
+        engine.ready = EngineReady(1, 1, 16, 1, 1, PLACEMENT, {"imports": 0.0})
         metrics = ReplicaMetrics(engine, "model")
         metrics.rejected["overloaded"] += 1
         return exposed(metrics.collect())

@@ -247,6 +247,7 @@ def test_verbose_shows_each_input_candidate_and_condition(shop: Terminal) -> Non
         "CANDIDATE forecast asks for 6",
         "waiting      12",
         "MODEL a step takes 21.2ms",
+        "REPLICA cuda (NVIDIA H100 80GB HBM3), bfloat16, ",
         "CONDITION Ready",
     ):
         assert told in out
@@ -257,9 +258,11 @@ def test_json_has_null_for_what_is_unknown(shop: Terminal) -> None:
     assert (found["namespace"], found["name"], found["want"], found["have"]) == ("shop", "chat", 6, 4)
     assert found["summary"][0].startswith("chat MISSING")
     assert found["scaling"]["evidence"]["waiting"] == 12
+    assert found["replica"]["tensorParallel"] == 2
     shop.put(CASES["not-seen"])
     found = json.loads(shop.run("explain", "chat", "-o", "json").out)
-    assert (found["want"], found["have"], found["scaling"], found["pin"]) == (None, None, None, None)
+    unknown = ("want", "have", "scaling", "pin", "replica")
+    assert [found[name] for name in unknown] == [None] * len(unknown)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from millrace_operator.metrics import Metrics as OperatorMetrics
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.placement import Placement
 from tests.monitoring.chart import OPERATOR_API, ROOT, render
 from tests.monitoring.prometheus_operator import POD, render_scrape_configs
 from tests.monitoring.prometheus_process import run_prometheus
@@ -50,6 +51,7 @@ OBJECTIVES = (
 REPLICA = "chat-0123456789-5d8f7c9b6d-x7k2p"
 """A pod as Kubernetes names those of a Deployment of ours."""
 PATIENCE_SECONDS = 60.0
+PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 ANSWER: Any = SimpleNamespace(finish_reason="stop", num_prompt_tokens=9, num_tokens=300, first_token_at=None)
 Render = Callable[[], bytes]
 
@@ -58,7 +60,7 @@ class Replica:
     """A replica's own metrics; each scrape finds a few requests more."""
 
     def __init__(self, engine: EngineClient) -> None:
-        engine.ready = EngineReady(1, 1, 16, 1, 1, {"imports": 0.0})
+        engine.ready = EngineReady(1, 1, 16, 1, 1, PLACEMENT, {"imports": 0.0})
         self._metrics = ReplicaMetrics(engine, "model")
         self._registry = CollectorRegistry()
         self._registry.register(self._metrics)

@@ -23,6 +23,7 @@ from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.pods import DELETION_COST
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime import contract
 
 KEY = ServiceKey("shop", "chat")
@@ -90,6 +91,7 @@ class World:
         self.cache = Cache()
         self.now = 1000.0
         self.advice: Advice | None = None
+        self.replicas: dict[str, ReplicaStatus] = {}
         self.broken: dict[str, dict[str, Any]] = {}
         self.capacity: int | None = None
         self._numbers = itertools.count(1)
@@ -104,6 +106,7 @@ class World:
             Ingest(self.cache, WorkQueue()).put_written,
             self.settings,
             lambda _: self._advise(),
+            replicas=lambda _: self.replicas,
             clock=lambda: self.now,
         )
 

@@ -21,6 +21,8 @@ class CpuPath:
     """None: torch computes."""
     reason: str
     """One line for the log."""
+    name: str = TORCH
+    """What computes: one of CHOICES, and not "auto"."""
 
 
 def select_cpu_path(choice: str = AUTO) -> CpuPath:
@@ -38,7 +40,7 @@ def select_cpu_path(choice: str = AUTO) -> CpuPath:
         if asked not in usable:
             missing = ", ".join(sorted(asked.cpu_flags - flags))
             raise NativeError(f"this CPU lacks {missing}, which the {choice} kernels need")
-        return CpuPath(load_library(asked), f"{choice} kernels, as asked")
+        return CpuPath(load_library(asked), f"{choice} kernels, as asked", choice)
     return _fastest(usable, flags)
 
 
@@ -54,7 +56,7 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
             continue
         notes = [f"{instruction_set.value} kernels, the fastest that this CPU can run"]
         notes += ["its AMX is not used yet"] if "amx_tile" in flags else []
-        return CpuPath(library, "; ".join([*notes, *troubles]))
+        return CpuPath(library, "; ".join([*notes, *troubles]), instruction_set.value)
     return CpuPath(None, f"torch computes, slowly, for want of native kernels: {'; '.join(troubles)}")
 
 

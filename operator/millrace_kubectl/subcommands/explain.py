@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="also show inputs, model, candidates, limits, cost, conditions",
+        help="also show inputs, model, candidates, limits, replica, cost, conditions",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
@@ -63,6 +63,7 @@ def render_json(facts: Facts, summary: Summary) -> str:
         "remedies": summary.remedies,
         "pin": None if facts.pin is None else str(facts.pin),
         "scaling": facts.scaling or None,
+        "replica": facts.replica or None,
         "cost": facts.cost or None,
         "conditions": facts.status.get("conditions", []),
     }

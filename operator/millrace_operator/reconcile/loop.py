@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
@@ -15,6 +15,7 @@ from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.reconcile.status import describe_status
 from millrace_operator.resources.conditions import render_time
+from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
 AGAIN_NOW = 0.0
@@ -23,7 +24,8 @@ AGAIN_NOW = 0.0
 class Reconciler:
     """Reconciles one service at a time.
 
-    `put_written` puts into the cache what a write returned; `advice` is the autoscaler's last word.
+    `put_written` puts into the cache what a write returned; `advice` is the autoscaler's last word, and
+    `replicas` says what pods compute with, by name.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Reconciler:
         settings: RenderSettings,
         advice: Callable[[ServiceKey], Advice | None],
         *,
+        replicas: Callable[[ServiceKey], Mapping[str, ReplicaStatus]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
@@ -41,6 +44,7 @@ class Reconciler:
         self._put_written = put_written
         self._settings = settings
         self._advice = advice
+        self._replicas = replicas
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
@@ -56,7 +60,13 @@ class Reconciler:
             return None
         conflicts = await self._confirm(key, service, conflicts)
         snapshot = Snapshot(
-            service, self._cache.children(key), self._cache.pods(key), self._advice(key), conflicts, refusals
+            service,
+            self._cache.children(key),
+            self._cache.pods(key),
+            self._advice(key),
+            conflicts,
+            refusals,
+            self._replicas(key),
         )
         chosen = plan(self._settings, snapshot, self._clock())
         if conflicts:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.resources.status_types import ReplicaStatus
 
 
 class ObjectId(NamedTuple):
@@ -50,6 +51,8 @@ class Snapshot:
     advice: Advice | None = None
     conflicts: frozenset[ObjectId] = frozenset()
     refusals: Mapping[ObjectId, str] = field(default_factory=dict)
+    replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
+    """What pods say that they compute with, by name, where known."""
 
     @property
     def uid(self) -> str:

@@ -8,6 +8,7 @@ from millrace_operator.reconcile.pods import Cause
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.replica import choose_replica
 from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count, describe_pin
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
@@ -85,7 +86,7 @@ def _explain_conflict(kind: str, name: str) -> str:
 
 def render_status(inputs: StatusInputs) -> dict[str, Any]:
     """Return the status to write."""
-    metadata, spec = inputs.snapshot.service["metadata"], inputs.spec
+    metadata = inputs.snapshot.service["metadata"]
     generation = int(metadata.get("generation", 0))
     num_pods = len(inputs.observed.pods)
     rollout = inputs.rollout()
@@ -102,10 +103,22 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         "url": inputs.settings.url(metadata["namespace"], metadata["name"]),
         "currentRevision": inputs.current_revision,
         "updateRevision": inputs.revision,
-        "model": {"servedName": served_name(inputs.snapshot.service, spec), "uri": spec.model.uri},
+        "model": _describe_model(inputs),
         "rollout": rollout,
     }
     return {key: value for key, value in status.items() if value is not None}
+
+
+def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
+    """Return `status.model`. What is known of a replica is of the revision that serves, and goes with it."""
+    spec, old = inputs.spec, inputs.old
+    revision = inputs.current_revision or inputs.revision
+    is_same = revision == (old.get("currentRevision") or old.get("updateRevision"))
+    before = old.get("model", {}).get("replica") if is_same else None
+    names = [pod.name for pod in inputs.observed.pods_of(revision)]
+    replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
+    model = {"servedName": served_name(inputs.snapshot.service, spec), "uri": spec.model.uri}
+    return model if replica is None else {**model, "replica": replica}
 
 
 def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:

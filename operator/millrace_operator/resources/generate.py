@@ -23,6 +23,12 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
     {"name": "Replicas", "type": "integer", "jsonPath": ".status.readyReplicas"},
     {"name": "Desired", "type": "integer", "jsonPath": ".status.scaling.desiredReplicas"},
+    {
+        "name": "Device",
+        "type": "string",
+        "jsonPath": ".status.model.replica.deviceName",
+        "priority": 1,  # with -o wide alone
+    },
     {"name": "URL", "type": "string", "jsonPath": ".status.url"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 ]

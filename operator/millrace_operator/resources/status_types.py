@@ -8,6 +8,10 @@ from millrace_operator.resources.evidence_types import Evidence, ScaleChange
 from millrace_operator.resources.part import ATOMIC, Part
 from millrace_operator.resources.types import ScalingMode
 
+PRINTABLE = "^[ -~]+$"
+MOST_WORKERS, MOST_TOKENS = 4096, 2**40
+"""No replica comes near them: what does is none of ours."""
+
 
 class Condition(Part):
     """One independent truth about the resource."""
@@ -33,11 +37,51 @@ class Condition(Part):
     )
 
 
+class ReplicaStatus(Part):
+    """What a replica computes with, and how much it holds, in its own words."""
+
+    device: str = Field(
+        min_length=1, max_length=32, pattern=PRINTABLE, description="What computes: cpu or cuda."
+    )
+    device_name: str = Field(
+        min_length=1,
+        max_length=128,
+        pattern=PRINTABLE,
+        description="A GPU's own name; on CPUs the kernels that compute, such as avx512_bf16.",
+    )
+    dtype: str = Field(
+        min_length=1,
+        max_length=32,
+        pattern=PRINTABLE,
+        description="The type that is served, such as bfloat16.",
+    )
+    weights: str = Field(
+        min_length=1,
+        max_length=32,
+        pattern=PRINTABLE,
+        description="How the weight matrices are kept: FromCheckpoint, Int8 or Int4.",
+    )
+    tensor_parallel: int = Field(
+        ge=1, le=MOST_WORKERS, description="How many workers hold the model together."
+    )
+    kv_cache_tokens: int = Field(ge=0, le=MOST_TOKENS, description="Tokens that its KV cache holds.")
+    max_model_length: int = Field(
+        ge=1, le=MOST_TOKENS, description="Tokens of prompt and output together at most."
+    )
+    max_sequences: int = Field(
+        ge=1, le=MOST_TOKENS, description="Sequences that are computed at the same time at most."
+    )
+
+
 class ModelStatus(Part):
     """The model as clients see it."""
 
     served_name: str = Field(max_length=253, description="The name clients write in a request's `model`.")
     uri: str = Field(max_length=1024, description="Where the newest revision's model is.")
+    replica: ReplicaStatus | None = Field(
+        default=None,
+        description="What a replica of the current revision computes with; absent until Prometheus says so.",
+    )
 
 
 class ScalingStatus(Part):

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
+from millrace_runtime.api.description import describe_replica
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, Dialect, Exchange
@@ -97,6 +98,7 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
             "created": created,
             "owned_by": "millrace",
             "max_model_len": ready.max_model_length if ready else None,
+            "replica": describe_replica(ready) if ready else None,
         }
 
     @app.get("/v1/models")
@@ -118,13 +120,16 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
     @app.get("/health")
     @app.get(contract.PATH_READY)
     async def ready(wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0) -> JSONResponse:
-        """Answer 200 while requests are accepted, else 503. vLLM's clients ask for it as /health.
+        """Answer 200 and what the replica is while requests are accepted, else 503 and why not.
 
-        While the replica starts, hold the answer for up to `wait` seconds.
+        vLLM's clients ask for it as /health. While the replica starts, hold the answer for up to `wait`
+        seconds.
         """
         await replica.wait_started(wait)
-        why = replica.why_not_ready
-        return JSONResponse({"status": why or "ready"}, 503 if why else 200)
+        why, ready = replica.why_not_ready, replica.engine.ready
+        if why is not None or ready is None:
+            return JSONResponse({"status": why}, 503)
+        return JSONResponse({"status": "ready", "replica": describe_replica(ready)})
 
     @app.get("/version")
     async def version() -> JSONResponse:

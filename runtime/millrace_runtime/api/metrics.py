@@ -5,8 +5,9 @@ received = rejected + finished + running + waiting.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import msgspec
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -176,15 +177,25 @@ class ReplicaMetrics(Collector):
             of_what = [str(step.num_tokens), str(step.num_context_tokens)]
             trials.add_metric([self._model_name, *of_what], step.seconds)
         yield trials
-        tokens = ready.num_blocks * ready.block_size
-        yield self._gauge(contract.METRIC_KV_TOKENS, "Tokens that the KV cache holds.", tokens)
+        yield self._gauge(contract.METRIC_KV_TOKENS, "Tokens that the KV cache holds.", ready.kv_tokens)
+        yield self._gauge(
+            contract.METRIC_MAX_MODEL_LENGTH,
+            "Tokens of prompt and output together at most.",
+            ready.max_model_length,
+        )
         yield self._gauge(
             contract.METRIC_MAX_SEQUENCES, "Sequences that a step computes at most.", ready.max_sequences
         )
-        names = ["model_name", "block_size", "num_gpu_blocks"]
-        cache = GaugeMetricFamily(METRIC_CACHE_CONFIG, "The KV cache's shape.", labels=names)
-        cache.add_metric([self._model_name, str(ready.block_size), str(ready.num_blocks)], 1)
-        yield cache
+        shape = {"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks}
+        yield self._info(METRIC_CACHE_CONFIG, "The KV cache's shape.", shape)
+        placement = msgspec.structs.asdict(ready.placement)
+        yield self._info(contract.METRIC_REPLICA, "What the replica computes with.", placement)
+
+    def _info(self, name: str, text: str, labels: Mapping[str, str | int]) -> Metric:
+        """Return a gauge that is always 1: its labels say it."""
+        family = GaugeMetricFamily(name, text, labels=["model_name", *labels])
+        family.add_metric([self._model_name, *map(str, labels.values())], 1)
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=["model_name"])

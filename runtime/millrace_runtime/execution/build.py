@@ -44,6 +44,7 @@ from millrace_runtime.execution.rank import ALONE_RANK, Rank
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, Model
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import KvGroup, Limits
 
 Log = Callable[[str], None]
@@ -87,8 +88,21 @@ class LoadedModel:
 
     plan: LoadPlan
     runner: Runner
+    device_name: str
     longest: int
     """Tokens of a sequence, at most: before the weights more was free than after."""
+
+    @property
+    def placement(self) -> Placement:
+        """What the model lies on, and in which numbers."""
+        plan = self.plan
+        return Placement(
+            device=plan.device.type,
+            device_name=self.device_name,
+            dtype=type_name(plan.dtype),
+            weights=plan.settings.weights,
+            tensor_parallel=plan.rank.shard.count,
+        )
 
     def plan_cache(self, host: Budget) -> CacheShape:
         """Return a cache that fits into what is free. Raises CapacityError."""
@@ -105,7 +119,7 @@ class LoadedModel:
         limits = _limits(plan, num_blocks, max_model_length)
         slots = SlotTable(limits, plan.device)
         allocate = partial(allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device)
-        return LocalExecutor(self.runner, slots, limits, plan.device, allocate)
+        return LocalExecutor(self.runner, slots, limits, plan.device, allocate, placement=self.placement)
 
 
 def build_executor(settings: ExecutionSettings, log: Log | None = None) -> LocalExecutor:
@@ -131,7 +145,8 @@ def load_model(settings: ExecutionSettings, host: Budget, rank: Rank, log: Log) 
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
     plan = _plan_load(settings, rank, log)
     longest = _plan_cache(plan, plan.architecture.max_length, _cache_budget(plan, host)).max_model_length
-    return LoadedModel(plan, _load(plan, longest, log), longest)
+    runner, path = _load(plan, longest, log)
+    return LoadedModel(plan, runner, _name_device(plan.device, path), longest)
 
 
 def describe_cache(loaded: LoadedModel, shape: CacheShape) -> str:
@@ -194,7 +209,7 @@ def _check_length(architecture: Architecture, settings: ExecutionSettings) -> No
         )
 
 
-def _load(plan: LoadPlan, longest: int, log: Log) -> Runner:
+def _load(plan: LoadPlan, longest: int, log: Log) -> tuple[Runner, CpuPath]:
     """Load the model for the path that device, instructions and settings choose. Raises ModelError."""
     choice = plan.settings.kernels
     path = GPU_PATH if plan.device.type == "cuda" else _select(choice)
@@ -207,9 +222,13 @@ def _load(plan: LoadPlan, longest: int, log: Log) -> Runner:
             path = CpuPath(None, f"torch computes, slowly: {error}")
         else:
             log(path.reason)
-            return runner
+            return runner, path
     log(path.reason)
-    return plan.run_with_torch(longest)
+    return plan.run_with_torch(longest), path
+
+
+def _name_device(device: torch.device, path: CpuPath) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else path.name
 
 
 def _select(choice: str) -> CpuPath:

@@ -64,7 +64,7 @@ class NcclGroup:
 def _meet(backend: str, rank: Rank, device: torch.device | None = None) -> None:
     dist.init_process_group(
         backend,
-        init_method=rank.meeting.as_uri(),
+        init_method=rank.meeting,
         rank=rank.shard.index,
         world_size=rank.shard.count,
         device_id=device,

@@ -20,6 +20,7 @@ from millrace_runtime.execution.model_runner import Runner
 from millrace_runtime.execution.sampler import Drawn, sample
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Record, Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
 FAULTS = {
@@ -70,9 +71,11 @@ class LocalExecutor:
         limits: Limits,
         device: torch.device,
         allocate_caches: Callable[[], list[Tensor]],
+        *,
+        placement: Placement,
     ) -> None:
         """The runner gets its KV caches here, and again at every `Wake`."""
-        self.limits = limits
+        self.limits, self.placement = limits, placement
         self._runner, self._slots, self._device = runner, slots, device
         self._compilations = Compilations() if device.type == "cuda" else None
         self._num_told = 0

@@ -1,7 +1,6 @@
 """A worker's place among those that hold a model together."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from millrace_kernels.exchange.memory import Exchange
 from millrace_runtime.models.shard import ALONE, Shard
@@ -14,8 +13,9 @@ class Rank:
     shard: Shard = ALONE
     exchange_fd: int = -1
     """The file that workers on CPUs exchange their parts in."""
-    meeting: Path = Path()
-    """A file that does not exist yet, where torch's processes find each other."""
+    meeting: str = ""
+    """The URL where torch's processes find each other: on one machine a file that does not exist yet. Over
+    several it would be tcp://, with the address that `replica/world.py` reads."""
 
     def open_exchange(self) -> Exchange | None:
         """Return the exchange of native workers; None for the only worker."""

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import msgspec
 
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
 
 
@@ -30,6 +31,10 @@ class Executor(Protocol):
     @property
     def limits(self) -> Limits:
         """What the executor can hold."""
+
+    @property
+    def placement(self) -> Placement:
+        """What the model lies on."""
 
     @property
     def progress(self) -> int:

@@ -5,6 +5,7 @@ Each message is one msgspec MessagePack frame (a 4-byte big-endian length, then 
 
 import msgspec
 
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import TokenLogprobs
 
@@ -98,10 +99,16 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     max_sequences: int
     """Sequences that a step computes at most."""
     vocabulary_size: int
+    placement: Placement
     startup_seconds: dict[str, float]
     """By phase: imports, weights, warmup."""
     trial_steps: list[StepTiming] = []
     """What the steps took that were tried before the first request; empty where the model is slow."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.num_blocks * self.block_size
 
 
 ToEngine = Generate | Abort

@@ -1,5 +1,6 @@
 """`millrace serve`: check the settings, then supervise a replica."""
 
+import os
 from pathlib import Path
 
 from millrace_runtime import contract
@@ -7,6 +8,7 @@ from millrace_runtime.replica.console import say
 from millrace_runtime.replica.errors import PortTaken, SettingError
 from millrace_runtime.replica.settings import parse_settings
 from millrace_runtime.replica.supervisor import supervise
+from millrace_runtime.replica.world import read_world
 
 EXIT_PORT_TAKEN = 69  # EX_UNAVAILABLE
 
@@ -15,6 +17,7 @@ def main(argv: list[str]) -> int:
     """Serve until the replica ends, and return its exit status."""
     try:
         settings = parse_settings(argv)
+        read_world(os.environ, settings.tensor_parallel)
     except SettingError as error:
         say(str(error))
         return contract.EXIT_BAD_USAGE

@@ -62,6 +62,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
             limits.block_size,
             limits.num_slots,
             limits.vocabulary_size,
+            executor.placement,
             clock.seconds,
             trial_steps,
         )

@@ -1,3 +1,5 @@
+import pytest
+
 from millrace_operator.cluster.kinds import SERVICE, Obj
 from millrace_operator.reconcile.render.metadata import render_child
 from millrace_operator.reconcile.render.network import render_headless_service, render_service
@@ -69,7 +71,36 @@ def test_a_model_lies_on_all_whole_gpus_and_never_on_cpus_instead() -> None:
     assert on({"amd.com/gpu": 2}) == ["--device", "cuda", "--tensor-parallel", "2"]
     assert on({"nvidia.com/mig-1g.10gb": 2}) == ["--device", "cuda"]
     assert on({"nvidia.com/gpu.shared": 3}) == ["--device", "cuda"]
+    assert on({"amd.com/cpx_nps4": 2}) == ["--device", "cuda"]
+    assert on({"nvidia.com/gpu": 0}) == []
+    assert on({"google.com/tpu": 4}) == []
     assert on({"rdma/hca": 2}) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.com/gpu",
+        "nvidia.com/mig-1g.10gb",
+        "amd.com/gpu",
+        "amd.com/cpx_nps4",
+        "gpu.intel.com/i915",
+        "gpu.intel.com/xe",
+        "habana.ai/gaudi",
+        "aws.amazon.com/neuron",
+        "google.com/tpu",
+        "example.com/not-invented-yet",
+    ],
+)
+def test_an_extended_resource_of_any_name_reaches_the_pod_as_it_is_written(name: str) -> None:
+    limits = {"cpu": "1500m", name: 2}
+    container = template(resources={"limits": limits, "requests": {name: "2"}})["spec"]["containers"][0]
+    assert container["resources"] == {"limits": {"cpu": "1500m", name: "2"}, "requests": {name: "2"}}
+
+
+def test_slices_have_as_many_workers_as_are_written() -> None:
+    resources = {"limits": {"amd.com/cpx_nps4": 2}}
+    assert arguments(resources=resources, parallelism={"tensor": 2})[2:] == ["--tensor-parallel", "2"]
 
 
 def test_workers_without_gpus_share_the_cores() -> None:

@@ -16,6 +16,7 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
     ToEngine,
 )
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import TokenLogprobs
 from millrace_runtime.protocol.tokens import count_tokens
 
@@ -25,6 +26,7 @@ READY = EngineReady(
     block_size=16,
     max_sequences=8,
     vocabulary_size=262,
+    placement=Placement("cpu", "avx2", "float32", "FromCheckpoint", 1),
     startup_seconds={"weights": 0.5},
 )
 

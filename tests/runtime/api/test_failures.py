@@ -15,6 +15,19 @@ from tests.runtime.text_model import build_byte_level, write_model
 
 IGNORING = {"ignore_eos": True}
 HI = [{"role": "user", "content": "hi"}]
+REPLICA = {
+    "device": "cpu",
+    "device_name": "avx2",
+    "dtype": "float32",
+    "weights": "FromCheckpoint",
+    "tensor_parallel": 1,
+    "kv_cache_tokens": 256,
+    "kv_cache_blocks": 16,
+    "block_size": 16,
+    "max_model_length": 200,
+    "max_sequences": 8,
+}
+"""What the fake engine's replica says of itself."""
 
 
 async def assert_conserved(served: Served) -> None:
@@ -269,6 +282,8 @@ async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:
     models = (await served.openai.models.list()).data
     assert [(model.id, model.max_model_len) for model in models] == [("tiny", 200)]
     assert (await served.openai.models.retrieve("tiny")).id == "tiny"
+    listed = (await served.client.get("/v1/models")).json()["data"][0]
+    assert listed["replica"] == (await served.client.get("/v1/models/tiny")).json()["replica"] == REPLICA
     for path in ("/docs", "/redoc", "/openapi.json"):  # they could not describe a body
         assert (await served.client.get(path)).status_code == 404
     lost = await served.client.get("/v2/nothing")
@@ -295,6 +310,9 @@ async def test_metrics_carry_vllms_names(served: Served) -> None:
     assert await served.metric("vllm:cache_config_info", block_size="16", num_gpu_blocks="16") == 1
     assert await served.metric("millrace:kv_cache_tokens") == 16 * 16
     assert await served.metric("millrace:max_sequences") == 8
+    assert await served.metric("millrace:max_model_length") == 200
+    placement = {"device": "cpu", "device_name": "avx2", "dtype": "float32", "weights": "FromCheckpoint"}
+    assert await served.metric("millrace:replica_info", **placement, tensor_parallel="1") == 1
 
 
 async def test_a_probe_that_waits_is_answered_as_soon_as_requests_are_taken(model_path: Path) -> None:
@@ -305,7 +323,8 @@ async def test_a_probe_that_waits_is_answered_as_soon_as_requests_are_taken(mode
         await asyncio.sleep(0.05)
         assert not probe.done()
         served.engine.is_loading = False
-        assert (await probe).status_code == 200
+        ready = await probe
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "replica": REPLICA})
         for nonsense in ("-1", "61", "nan", "soon"):
             assert (await served.client.get(f"/readyz?wait={nonsense}")).status_code == 422
         served.replica.begin_drain()
@@ -326,6 +345,8 @@ async def test_before_the_engine_is_ready_requests_are_told_to_wait(model_path: 
         answer = await served.client.post("/v1/completions", json={"prompt": "a"})
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         assert "still loading" in answer.json()["error"]["message"]
+        listed = (await served.client.get("/v1/models")).json()["data"][0]
+        assert (listed["replica"], listed["max_model_len"]) == (None, None)
         unready = await served.client.get("/health")
         assert (unready.status_code, unready.json()["status"]) == (503, "the engine is still loading")
         assert "version" in (await served.client.get("/version")).json()

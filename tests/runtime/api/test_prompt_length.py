@@ -2,6 +2,7 @@ from millrace_runtime.api.intent import build_request
 from millrace_runtime.api.prompts import fit_prompt
 from millrace_runtime.api.schema import CompletionBody
 from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.placement import Placement
 
 
 def fit(max_tokens: int | None) -> int:
@@ -12,6 +13,7 @@ def fit(max_tokens: int | None) -> int:
         block_size=2,
         max_sequences=4,
         vocabulary_size=50,
+        placement=Placement("cpu", "torch", "float32", "FromCheckpoint", 1),
         startup_seconds={},
     )
     body = CompletionBody(prompt="", max_tokens=max_tokens)

@@ -29,6 +29,7 @@ from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.registry import find_architecture
 from millrace_runtime.models.shard import Cut
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, Row, SlotStart, StepPlan
 from millrace_runtime.protocol.tokens import pack_tokens
@@ -127,7 +128,12 @@ def executor(waits: Waits) -> LocalExecutor:
         model = find_architecture(TINY).build(FakeWeights(), 256)
         slots = SlotTable(LIMITS, GPU)
     made = LocalExecutor(
-        TensorRunner(model, GPU), slots, LIMITS, GPU, lambda: [torch.empty((64, 2, 2, 16, 8), device=GPU)] * 2
+        TensorRunner(model, GPU),
+        slots,
+        LIMITS,
+        GPU,
+        lambda: [torch.empty((64, 2, 2, 16, 8), device=GPU)] * 2,
+        placement=Placement("cuda", "NVIDIA H100 80GB HBM3", "bfloat16", "FromCheckpoint", 1),
     )
     waits.found.clear()
     return made

@@ -12,7 +12,7 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
 from millrace_kernels.step import Format
 from millrace_runtime.execution import native_runner
-from millrace_runtime.execution.build import build_executor
+from millrace_runtime.execution.build import GPU_PATH, _name_device, build_executor
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
     ModelError,
@@ -22,6 +22,7 @@ from millrace_runtime.execution.errors import (
 from millrace_runtime.execution.loading import choose_device, choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.shard import Shard
+from millrace_runtime.protocol.placement import Placement
 
 Make = Callable[..., Path]
 
@@ -199,6 +200,20 @@ def test_the_stored_type_is_that_of_most_numbers_not_of_most_tensors_or_the_firs
     assert build(path)._runner.kv_caches[0].dtype is torch.bfloat16
 
 
+def test_the_placement_is_what_was_loaded_and_not_what_was_asked_for(make_model: Make) -> None:
+    path = make_model(dtype="bfloat16")
+    fastest = usable_sets(read_cpu_flags())[0].value
+    assert build(path).placement == Placement("cpu", fastest, "bfloat16", "FromCheckpoint", 1)
+    asked = build(path, dtype="float32", weights="Int8", kernels="portable").placement
+    assert asked == Placement("cpu", "portable", "float32", "Int8", 1)
+    assert build(path, kernels="torch").placement.device_name == "torch"
+
+
+def test_a_gpu_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    assert _name_device(torch.device("cuda", 1), GPU_PATH) == "GPU 1"
+
+
 def test_a_type_that_is_not_known_is_named(make_model: Make) -> None:
     with pytest.raises(UnsupportedModelError, match="dtype 'banana'; supported are bfloat16, float16"):
         build(make_model(dtype="banana"))
@@ -215,6 +230,7 @@ def test_a_model_that_the_native_kernels_cannot_run_runs_with_torch(
     path = make_model()
     build_executor(ExecutionSettings(model_path=path, device="cpu"), logged.append)
     assert logged[:-1] == ["torch computes, slowly: no thread can be started"]
+    assert build(path).placement.device_name == "torch"
     choice = usable_sets(read_cpu_flags())[0].value
     with pytest.raises(ModelError, match=f"--kernels {choice}: no thread"):
         build(path, kernels=choice)

@@ -15,6 +15,7 @@ from millrace_runtime.execution.parallel import crew, vitals
 from millrace_runtime.execution.parallel.executor import ParallelExecutor
 from millrace_runtime.execution.parallel.vitals import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Row, StepPlan
 from tests.runtime.execution.test_parity import check_greedy, generate, prompt
 
@@ -45,6 +46,13 @@ def test_greedy_output_agrees_with_transformers_where_torch_computes(
 ) -> None:
     path = make_model(intermediate_size=136, **MODELS["grouped, untied"])
     check_greedy(path, prompt(37, 0), lambda folder: make_driver(folder, 2, kernels="torch"))
+
+
+def test_workers_say_what_the_model_lies_on(
+    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+) -> None:
+    executor = start_crew(make_model(), 2, kernels="torch")
+    assert executor.placement == Placement("cpu", "torch", "float32", "FromCheckpoint", 2)
 
 
 def test_all_workers_draw_with_one_seed_through_preemption(

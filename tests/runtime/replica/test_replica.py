@@ -47,8 +47,12 @@ def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx
     replica = start("--model", str(model_path), "--max-batched-tokens", "64", "--max-sequences", "4")
     url = replica.address
     assert client.get(replica.live_address).text == "alive\n"
-    assert client.get(f"{url}/readyz").status_code == 200
-    assert client.get(f"{url}/v1/models").json()["data"][0]["id"] == "tiny"
+    ready, model = client.get(f"{url}/readyz").json(), client.get(f"{url}/v1/models").json()["data"][0]
+    assert model["id"] == "tiny"
+    assert model["replica"] == ready["replica"]
+    assert {"device": "cpu", "dtype": "float32", "tensor_parallel": 1, "max_sequences": 4}.items() <= {
+        **ready["replica"]
+    }.items()
     plain = client.post(f"{url}/v1/completions", json=completion(8, stream=False)).json()
     assert plain["usage"]["completion_tokens"] == 8
     startup = [line for line in client.get(f"{url}/metrics").text.splitlines() if "startup_time" in line]

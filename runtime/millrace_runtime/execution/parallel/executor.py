@@ -26,7 +26,7 @@ from millrace_runtime.execution.parallel.messages import (
 from millrace_runtime.execution.parallel.orders import Orders, write_settings
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Command
-from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
+from millrace_runtime.protocol.step import StepPlan, StepResult
 
 Answer = TypeVar("Answer", Loaded, Room, Holding)
 Log = Callable[[str], None]
@@ -40,7 +40,7 @@ def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "Paralle
     """
     host = _share_of_host(settings, count)
     with tempfile.TemporaryDirectory(prefix="millrace-workers-") as folder:
-        values, meeting = write_settings(settings), str(Path(folder) / "meeting")
+        values, meeting = write_settings(settings), (Path(folder) / "meeting").as_uri()
         crew = Crew(
             [Orders(values, index, count, meeting, host) for index in range(count)], _environment(count)
         )
@@ -51,8 +51,8 @@ def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "Paralle
             raise
 
 
-def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Limits:
-    """Have the workers load, and then allocate the cache that fits everywhere. Return what each can hold."""
+def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Holding:
+    """Have the workers load, and then allocate the cache that fits everywhere. Return what the first has."""
     _await_all(crew, Loaded, log)
     host = _share_of_host(settings, crew.count)
     crew.tell(Measure(host.num_bytes, host.source))
@@ -60,9 +60,9 @@ def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Limits:
     smallest = min(rooms, key=lambda room: room.num_blocks)
     log(f"each of {crew.count} workers has {smallest.line}")
     crew.tell(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
-    limits = _await_all(crew, Holding, log)
+    holdings = _await_all(crew, Holding, log)
     crew.watch()
-    return limits[0].limits
+    return holdings[0]
 
 
 def _await_all(crew: Crew, wanted: type[Answer], log: Log) -> list[Answer]:
@@ -95,8 +95,8 @@ def _environment(count: int) -> dict[str, str]:
 class ParallelExecutor:
     """Sends every plan to all workers. The first one's results are those of all."""
 
-    def __init__(self, crew: Crew, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, crew: Crew, holding: Holding) -> None:
+        self.limits, self.placement = holding.limits, holding.placement
         self._crew = crew
         self._num_in_flight = 0
         self._results: deque[StepResult] = deque()

@@ -14,6 +14,7 @@ engine                     worker
 import msgspec
 
 from millrace_runtime.protocol.executor import Record, Sleep, Wake
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
 
 
@@ -72,6 +73,7 @@ class Holding(msgspec.Struct, frozen=True, tag="holding"):
     """The KV cache is allocated, and steps may come."""
 
     limits: Limits
+    placement: Placement
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

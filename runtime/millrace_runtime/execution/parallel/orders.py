@@ -21,6 +21,7 @@ class Orders(msgspec.Struct, frozen=True):
     index: int
     count: int
     meeting: str
+    """A URL, as `Rank` has it."""
     host: Budget
     """This worker's share of the host's memory, before any has loaded."""
     engine_pid: int = 0
@@ -37,7 +38,7 @@ class Orders(msgspec.Struct, frozen=True):
         from millrace_runtime.execution.rank import Rank  # noqa: PLC0415
         from millrace_runtime.models.shard import Shard  # noqa: PLC0415
 
-        return Rank(Shard(self.index, self.count), self.exchange_fd, Path(self.meeting))
+        return Rank(Shard(self.index, self.count), self.exchange_fd, self.meeting)
 
 
 def write_settings(settings: ExecutionSettings) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Worker:
         keep_beating(Vitals(self._orders.vitals_fd), self._orders.index, lambda: executor.progress)
         room = Semaphore(executor.limits.depth)
         Thread(target=self._collect, args=(executor, room), name="collect", daemon=True).start()
-        self._tell(Holding(executor.limits))
+        self._tell(Holding(executor.limits, executor.placement))
         while True:
             for message in self._channel.receive(None):
                 self._obey(message, executor, room)
