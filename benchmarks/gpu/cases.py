@@ -19,6 +19,7 @@ from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
+from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
 from millrace_kernels.select import QueryRows, select_triton
 from millrace_kernels.silu_mul.reference import silu_mul_reference
@@ -62,9 +63,10 @@ class Operation:
         return torch.bfloat16 if torch.bfloat16 in self.bounds else torch.float32
 
 
-def load(operation: str) -> Callable[[], Function]:
+def load(operation: str, module: str = "triton_kernel", name: str | None = None) -> Callable[[], Function]:
     """Return a loader of an operation's Triton launcher."""
-    return lambda: getattr(importlib.import_module(f"millrace_kernels.{operation}.triton_kernel"), operation)
+    found = f"millrace_kernels.{operation}.{module}"
+    return lambda: getattr(importlib.import_module(found), name or operation)
 
 
 def load_linear_add() -> Function:
@@ -223,7 +225,7 @@ OPERATIONS: dict[str, Operation] = {
         ),
     ),
     "sampling": Operation(
-        load("sampling", "sample"),
+        load("sampling", name="sample"),
         sample_on_cpu,
         inputs.make_sampling,
         Shapes(
@@ -237,5 +239,21 @@ OPERATIONS: dict[str, Operation] = {
         bounds=EXACT,
         pick=inputs.pick_sampling,
         timed=({"rows": 1, "vocabulary": 128256}, {"rows": 64, "vocabulary": 128256}),
+    ),
+    "top_logprobs": Operation(
+        load("sampling", "triton_logprobs", "top_logprobs"),
+        top_logprobs_reference,
+        inputs.make_logprobs,
+        Shapes(
+            real=(
+                {"rows": 64, "vocabulary": 128256, "number": 5},
+                {"rows": 3, "vocabulary": 151936, "number": 20},
+                {"rows": 7, "vocabulary": 199, "number": 0},
+            ),
+            dry=({"rows": 7, "vocabulary": 199, "number": 3},),
+        ),
+        bounds={torch.float32: ROUNDING[torch.float32]},
+        pick=inputs.pick_logprobs,
+        timed=({"rows": 64, "vocabulary": 128256, "number": 5},),
     ),
 }

@@ -11,6 +11,7 @@ from torch import Tensor
 from benchmarks.gpu.arena import Arena
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
+from millrace_kernels.sampling.logprobs import TopLogprobs
 from millrace_kernels.step import Heads
 
 Read = Callable[[Any], Tensor]
@@ -181,6 +182,24 @@ def pick_sampling(call: Call, row: int) -> Call:
     logits, draws, known, masks = call.arguments
     alone = Draws(draws.parameters[row : row + 1], draws.places[row : row + 1])
     return Call((logits[row : row + 1], alone, known, masks), read=call.read)
+
+
+def make_logprobs(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int, number: int) -> Call:
+    """Make rows of which every other one asks for log-probabilities."""
+    logits = arena.normal((rows, vocabulary), dtype, scale=4.0)
+    asking = arena.copy(torch.arange(0, rows, 2, device=arena.device))
+    tokens = arena.copy(arena.permutation(rows) % vocabulary)
+    return Call((logits, asking, tokens, number), read=_read_logprobs, num_rows=len(asking))
+
+
+def pick_logprobs(call: Call, row: int) -> Call:
+    """Return the call for one asking row alone."""
+    logits, asking, tokens, number = call.arguments
+    return Call((logits, asking[row : row + 1].clone(), tokens, number), read=_read_logprobs)
+
+
+def _read_logprobs(found: TopLogprobs) -> Tensor:
+    return torch.cat((found.drawn[:, None], found.values), dim=1)
 
 
 def _int32(arena: Arena, values: list[int]) -> Tensor:

@@ -21,6 +21,7 @@ from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.protocol.executor import Executor, Record
+from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import (
     BlockAppend,
@@ -68,7 +69,10 @@ class Served:
             recordable=tuple(recordable),
         )
         slots, fill = SlotTable(limits, self.device), partial(self._fill_cache, num_blocks)
-        return LocalExecutor(self._open_runner(), slots, limits, self.device, fill)
+        placement = Placement(
+            self.device.type, "a campaign's", str(self.dtype).removeprefix("torch."), "FromCheckpoint", 1
+        )
+        return LocalExecutor(self._open_runner(), slots, limits, self.device, fill, placement=placement)
 
     def _open_runner(self) -> TensorRunner:
         if not self.is_stand_in:
