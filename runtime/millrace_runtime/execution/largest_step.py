@@ -22,13 +22,14 @@ OpenExecutor = Callable[[int, int], LocalExecutor]
 def largest_plan(limits: Limits) -> StepPlan:
     """Return a step with as many drawing rows as there can be, and as many tokens as these can have.
 
-    All sequences have the same blocks, the first ones: what they compute means nothing.
+    All sequences have the same blocks, the first ones: what they compute means nothing. Each token counts as
+    generated, so that penalties count all of them.
     """
     num_rows = min(limits.num_slots, limits.max_batched_tokens)
     size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
     blocks = [list(range(-(-size // limits.block_size)))]
     tokens = pack_tokens([0] * size)
-    starts = [SlotStart(slot, 0, tokens, 0, blocks, COSTLY, size) for slot in range(num_rows)]
+    starts = [SlotStart(slot, 0, tokens, 0, blocks, COSTLY, 0) for slot in range(num_rows)]
     return StepPlan(0, [], starts, [], [Row(slot, size, emit=True) for slot in range(num_rows)])
 
 
