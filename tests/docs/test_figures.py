@@ -163,3 +163,11 @@ def test_what_is_said_of_the_simulators_truth_is_the_committed_run() -> None:
     assert f"all four are within {half:.1f} %" in page
     assert f"come up to {max(errors[0.3, 'output_token']):.1f} % too fast" in page
     assert max(errors[0.85, "output_token"]) < 10 < max(errors[0.85, "first_token"])
+
+
+def test_what_workers_cost_is_as_measured() -> None:
+    figures = json.loads((ROOT / "benchmarks" / "results" / "workers.json").read_text())["figures"]
+    text = (ROOT / "docs" / "development.md").read_text()
+    for shape, words in (("small", "135 million weights"), ("billion", "one billion weights")):
+        ratios = [f"{figures[shape][case]['tp2_over_tp1']:.2f}" for case in ("single", "prefill", "c8")]
+        assert f"| {words} | {' | '.join(ratios)} |" in text
