@@ -119,6 +119,12 @@ class TensorStep:
     group: Group = field(default_factory=Alone)
     """The workers that hold the model together."""
 
+    @classmethod
+    def without_tokens(cls, kernels: Kernels, group: Group) -> "TensorStep":
+        """Return a step for operations on hidden states alone, as those of a head."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        return cls(kernels, nothing, nothing, nothing, (), _attend_to_nothing, _note_nothing, group)
+
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
         """Gather the tokens' rows of the table, and zeros where another worker has them; then add up."""
         if isinstance(table, SideBySide):
@@ -162,6 +168,14 @@ class TensorStep:
         """Multiply, and return the products in float32."""
         mine = _multiply(x, weight).float()
         return mine if shares is None else self.group.gather(mine, shares)
+
+
+def _attend_to_nothing(query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:  # noqa: ARG001
+    raise AssertionError("a step without tokens attends to nothing")
+
+
+def _note_nothing() -> None:
+    pass
 
 
 def _look_up(table: Matrix, tokens: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.quantized_reference import (
     Rounded,
     pad_inputs,
@@ -37,8 +38,7 @@ def rounded(form: Format, weight: torch.Tensor) -> Rounded:
 
 def tensor_step() -> TensorStep:
     """A step that only multiplies."""
-    kernels, empty = select_kernels(torch.device("cpu")), torch.empty(0, dtype=torch.int64)
-    return TensorStep(kernels, empty, empty, empty, [], lambda *_: empty, lambda: None)
+    return TensorStep.without_tokens(select_kernels(torch.device("cpu")), Alone())
 
 
 def with_outliers(rows: int, width: int) -> torch.Tensor:

@@ -18,7 +18,9 @@ from torch import Tensor
 from millrace_kernels.transfer import upload_into
 
 Compute = Callable[[Tensor], Tensor]
-"""Takes numbers int64 [2, rows], the rows' slots and positions. Returns logits [rows, vocabulary]."""
+"""Takes numbers int64 [2, rows], the rows' slots and positions. Returns hidden states [rows, width].
+
+No logits: each graph keeps the memory of what it returns, and logits of all sizes would take a gigabyte."""
 Recorded = tuple[Callable[[], None], Tensor]
 """Repeats what was recorded, and what it writes each time."""
 Record = Callable[[Callable[[], Tensor]], Recorded]
@@ -49,17 +51,17 @@ class DecodeGraph:
     num_spans: int
     """Spans of keys that its attention has memory for."""
     repeat: Callable[[], None]
-    logits: Tensor
-    """float32 [rows, vocabulary], written at each repetition."""
+    hidden: Tensor
+    """[rows, width], written at each repetition."""
 
     def run(self, slots: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Compute rows, and return the logits: of these rows first. They hold until the next call."""
+        """Compute rows, and return their hidden states. They hold until the next call."""
         numbers = np.empty(tuple(self.numbers.shape), dtype=np.int64)
         numbers[:] = np.array(NOBODY)[:, None]
         numbers[:, : len(slots)] = slots, positions
         upload_into(numbers, self.numbers)
         self.repeat()
-        return self.logits
+        return self.hidden[: len(slots)]
 
 
 class DecodeGraphs:
@@ -92,8 +94,8 @@ def record_decode(
 ) -> DecodeGraph:
     """Record a size, in which every row pads meanwhile."""
     numbers = torch.tensor(NOBODY, device=device)[:, None].repeat(1, num_rows)
-    repeat, logits = record(lambda: compute(numbers))
-    return DecodeGraph(numbers, num_spans, repeat, logits)
+    repeat, hidden = record(lambda: compute(numbers))
+    return DecodeGraph(numbers, num_spans, repeat, hidden)
 
 
 class CudaRecorder:

@@ -69,6 +69,7 @@ class TensorRunner:
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
         self._num_layers_done = 0
         self._graphs, self._record = DecodeGraphs(), record or CudaRecorder()
+        self._head = TensorStep.without_tokens(self._kernels, self._group)
 
     @property
     def progress(self) -> int:
@@ -96,10 +97,11 @@ class TensorRunner:
         if (graph := self._find_graph(spans)) is not None:
             self._num_layers_done += 1
             slot, begin, _ = zip(*spans, strict=True)
-            return self._choose(graph.run(slot, begin), emits, len(spans))
-        step, last = self._lay_out(np.array(spans, dtype=np.int64), emits, slots)
-        hidden = self._model.forward(step)
-        return self._model.logits(hidden.index_select(0, last), step) if emits else None
+            hidden = self._choose(graph.run(slot, begin), emits)
+        else:
+            step, last = self._lay_out(np.array(spans, dtype=np.int64), emits, slots)
+            hidden = self._model.forward(step).index_select(0, last)
+        return self._model.logits(hidden, self._head) if emits else None
 
     def _lay_out(
         self, spans: NDArray[np.int64], emits: Sequence[int], slots: SlotTable
@@ -119,7 +121,7 @@ class TensorRunner:
         return self._step(owners, positions, cache_slots, rows, slots), last_there
 
     def _decode(self, numbers: Tensor, num_spans: int, slots: SlotTable) -> Tensor:
-        """Return the logits of rows of one token: slots and positions [2, rows], and -1 where one pads."""
+        """Return hidden states of rows of one token: slots and positions [2, rows], -1 where one pads."""
         owners, positions = numbers
         num_rows, known = numbers.shape[1], positions.clamp(min=0)
         blocks = slots.blocks[owners, known // BLOCK_SIZE]
@@ -127,7 +129,7 @@ class TensorRunner:
         starts = torch.arange(num_rows + 1, device=self._device)
         rows = QueryRows(range(num_rows + 1), [1] * num_rows, starts, positions + 1, owners, num_spans)
         step = self._step(owners, known, cache_slots, rows, slots)
-        return self._model.logits(self._model.forward(step), step)
+        return self._model.forward(step)
 
     def _step(
         self, owners: Tensor, positions: Tensor, cache_slots: Tensor, rows: QueryRows, slots: SlotTable
@@ -151,11 +153,11 @@ class TensorRunner:
         num_spans = count_spans(range(len(spans) + 1), [span.end for span in spans])
         return self._graphs.find(len(spans), num_spans)
 
-    def _choose(self, logits: Tensor, emits: Sequence[int], num_rows: int) -> Tensor | None:
-        """Return the rows of a graph's logits that draw: nearly always all but the padding."""
-        if len(emits) == num_rows:
-            return logits[:num_rows]
-        return logits.index_select(0, upload(np.array(emits), self._device)) if emits else None
+    def _choose(self, hidden: Tensor, emits: Sequence[int]) -> Tensor:
+        """Return the rows that draw: nearly always all."""
+        if len(emits) == len(hidden):
+            return hidden
+        return hidden.index_select(0, upload(np.array(emits, dtype=np.int64), self._device))
 
     def _count_layer(self) -> None:
         self._num_layers_done += 1
