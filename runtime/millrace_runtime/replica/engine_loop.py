@@ -20,7 +20,7 @@ from millrace_runtime.protocol.messages import (
     ToEngine,
 )
 from millrace_runtime.replica.engine_channel import EngineChannel
-from millrace_runtime.replica.recordings import Recordings
+from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0
 """An engine with nothing to do wakes this often, to show that it lives."""
@@ -101,7 +101,7 @@ class EngineLoop:
             self._receive_messages(0)
         else:
             self._send()  # now, and not when the wait is over
-            self._receive_messages(IDLE_SECONDS if self._recordings.is_complete else 0)
+            self._receive_messages(IDLE_SECONDS if self._recordings.is_complete else REST_SECONDS)
 
     def _receive_messages(self, timeout_seconds: float) -> None:
         """Handle the messages that have come, and send the new stats at once: a step may take long."""
@@ -132,7 +132,7 @@ class EngineLoop:
         if self._scheduler.has_work:
             size = self._recordings.choose_at_work(self._scheduler.stats().num_running, now)
         else:
-            size = self._recordings.choose_at_rest()
+            size = self._recordings.choose_at_rest(now)
         if size is None:
             return True
         if self._scheduler.num_in_flight:

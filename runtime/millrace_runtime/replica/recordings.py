@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 BUSY_SECONDS = 5.0
 """Between recordings while sequences run: each of their streams pauses meanwhile."""
+REST_SECONDS = 0.5
+"""Between recordings while there is no work, from begin to begin: a request that comes waits for one at most,
+also where workers record after they were told."""
 
 
 class Recordings:
@@ -20,9 +23,11 @@ class Recordings:
         """Whether there is no more to record."""
         return not self._missing
 
-    def choose_at_rest(self) -> int | None:
+    def choose_at_rest(self, now: float) -> int | None:
         """Return what an engine without work records now: the largest, in whose memory others find room."""
-        return self._missing[-1] if self._missing else None
+        if not self._missing or now - self._last < REST_SECONDS:
+            return None
+        return self._missing[-1]
 
     def choose_at_work(self, num_running: int, now: float) -> int | None:
         """Return what an engine records now that has sequences: what they need, and seldom; mostly None."""

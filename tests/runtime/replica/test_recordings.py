@@ -11,7 +11,7 @@ from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import FromEngine, StepOutputs
 from millrace_runtime.replica.engine_channel import EngineChannel
 from millrace_runtime.replica.engine_loop import EngineLoop
-from millrace_runtime.replica.recordings import BUSY_SECONDS, Recordings
+from millrace_runtime.replica.recordings import BUSY_SECONDS, REST_SECONDS, Recordings
 from tests.runtime.engine.engine_driver import SimulatedExecutor, limits, next_token, request
 
 SIZES = (1, 2, 4, 8)
@@ -19,11 +19,12 @@ SIZES = (1, 2, 4, 8)
 
 def test_an_idle_engine_records_all_from_the_largest_on() -> None:
     recordings, recorded = Recordings(SIZES), []
-    for now in range(9):
-        if (size := recordings.choose_at_rest()) is not None:
-            recorded.append(size)
-            recordings.note(size, float(now))
-    assert recorded == [8, 4, 2, 1]
+    for turn in range(20):
+        now = turn * REST_SECONDS / 2
+        if (size := recordings.choose_at_rest(now)) is not None:
+            recorded.append((turn, size))
+            recordings.note(size, now)
+    assert recorded == [(0, 8), (2, 4), (4, 2), (6, 1)]
     assert recordings.is_complete
 
 
@@ -36,13 +37,13 @@ def test_a_busy_engine_records_what_it_needs_and_seldom() -> None:
     assert recordings.choose_at_work(1, BUSY_SECONDS) == 1
     assert recordings.choose_at_work(9, 100.0) is None, "more rows than any size has"
     assert recordings.choose_at_work(0, 100.0) is None, "prompts come first"
-    assert recordings.choose_at_rest() == 8
+    assert recordings.choose_at_rest(100.0) == 8
 
 
 def test_an_executor_that_records_nothing_is_never_asked() -> None:
     recordings = Recordings(())
     assert recordings.is_complete
-    assert recordings.choose_at_rest() is None
+    assert recordings.choose_at_rest(0.0) is None
     assert recordings.choose_at_work(5, 0.0) is None
 
 
@@ -77,9 +78,10 @@ def make_loop() -> Iterator[type[Loop]]:
         loop.theirs.close()
 
 
-def test_a_size_is_recorded_a_turn_while_there_is_no_work(make_loop: type[Loop]) -> None:
+def test_sizes_are_recorded_while_there_is_no_work(make_loop: type[Loop]) -> None:
     loop = make_loop(1, 2)
-    assert loop.turn(2) == [2, 1]
+    assert loop.turn() == [2]
+    assert loop.turn() == [2, 1]
 
 
 def test_under_load_the_steps_in_flight_end_first_and_the_others_go_on(make_loop: type[Loop]) -> None:
@@ -89,9 +91,9 @@ def test_under_load_the_steps_in_flight_end_first_and_the_others_go_on(make_loop
     loop.turn(12)
     assert loop.executor.recorded == [1]
     assert loop.scheduler.num_in_flight > 0
-    loop.turn(40)
-    assert loop.executor.recorded == [1, 2], "the other one once nobody waits"
-    assert not loop.scheduler.has_work
+    while loop.scheduler.has_work:
+        loop.turn()
+    assert loop.turn(2) == [1, 2], "the other one once nobody waits"
 
 
 def test_what_steps_compiled_is_told_in_the_stats(
