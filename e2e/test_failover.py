@@ -28,6 +28,8 @@ def test_the_other_operator_takes_over(service: Service) -> None:
     service.spec["replicas"] = 1
     service.apply()
     service.wait_ready()
+    # Prometheus tells it some scrapes later, and then status is what it will be.
+    service.wait_for("told what a replica is", lambda: "replica" in service.status()["model"], 60)
     before = {pod["metadata"]["uid"] for pod in service.pods()}
     versions = list_versions(service)
     leader = find_leader(service)
