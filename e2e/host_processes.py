@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from e2e.polling import wait_until
+
 
 def pod_process_ids(pod: dict[str, Any]) -> list[int]:
     """Return the ids of a pod's processes, told by the pod's address in their environment."""
@@ -13,11 +15,15 @@ def pod_process_ids(pod: dict[str, Any]) -> list[int]:
 
 
 def kill_pod_processes(pod: dict[str, Any]) -> int:
-    """Send SIGKILL to every process of a pod; return how many it reached.
+    """Send SIGKILL to every process of a pod and see them gone; return how many it reached.
 
-    The kernel ends the others with a container's first process, so some have gone by their turn.
+    The kernel ends the others with a container's first process, so some have gone by their turn. It closes
+    a process's sockets only after it has taken its memory back, so a killed one takes connections a while.
     """
-    return sum([_kill(pid) for pid in pod_process_ids(pod)])
+    pids = pod_process_ids(pod)
+    num_reached = sum([_kill(pid) for pid in pids])
+    wait_until("the killed processes gone", lambda: all(_has_ended(pid) for pid in pids))
+    return num_reached
 
 
 def _kill(pid: int) -> bool:
@@ -28,8 +34,13 @@ def _kill(pid: int) -> bool:
     return True
 
 
-def _read(path: Path) -> list[bytes]:
+def _has_ended(pid: int) -> bool:
+    status = _read(Path(f"/proc/{pid}/status"), b"\n")
+    return not status or b"State:\tZ (zombie)" in status
+
+
+def _read(path: Path, separator: bytes = b"\0") -> list[bytes]:
     try:
-        return path.read_bytes().split(b"\0")
+        return path.read_bytes().split(separator)
     except OSError:
         return []  # it has ended, or is another user's

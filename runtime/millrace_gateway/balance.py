@@ -20,7 +20,7 @@ LEAST_SHARE = 0.01
 
 
 class Balancer:
-    """Owner of the counts in flight, and of which replicas have refused lately."""
+    """Owner of the counts in flight, and of which replicas have failed lately."""
 
     def __init__(self, suspect_seconds: float) -> None:
         self._suspect_seconds = suspect_seconds
@@ -31,7 +31,7 @@ class Balancer:
     def pick(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        A replica that refused in the last `suspect_seconds` is picked only where there is no other. It has
+        A replica that failed in the last `suspect_seconds` is picked only where there is no other. It has
         nothing in flight, so without this rule it would be picked first until its readiness probe fails.
         """
         candidates = [replica for replica in replicas if replica.uid not in tried]
@@ -54,7 +54,7 @@ class Balancer:
                 del self._in_flight[replica.uid]
 
     def suspect(self, replica: Replica, now: float) -> None:
-        """Note that the replica refused a request."""
+        """Note that the replica refused a request, or broke off while it had one."""
         self._suspect_until = {uid: until for uid, until in self._suspect_until.items() if until > now}
         self._suspect_until[replica.uid] = now + self._suspect_seconds
 

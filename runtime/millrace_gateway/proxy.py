@@ -140,12 +140,9 @@ class Proxy:
         can_repeat, replica = True, first
         while replica:
             try:
-                with self._balancer.count_request(replica):
-                    upstream = await ask(self._session, upstream_request, replica)
-                    return await self._answer(request, upstream)
+                return await self._ask_one(request, upstream_request, replica)
             except ReplicaRefusedError:
                 tried.add(replica.uid)
-                self._balancer.suspect(replica, time.monotonic())
             except StaleConnectionError as error:
                 if not can_repeat:
                     raise describe_failure(replica) from error
@@ -153,7 +150,20 @@ class Proxy:
             replica = self._pick(route, tried)
         raise NoReplicaError(describe_absence(route, len(tried)), self._settings.retry_after_seconds)
 
-    async def _answer(self, request: web.Request, upstream: aiohttp.ClientResponse) -> Served:
+    async def _ask_one(
+        self, request: web.Request, upstream_request: UpstreamRequest, replica: Replica
+    ) -> Served:
+        try:
+            with self._balancer.count_request(replica):
+                upstream = await ask(self._session, upstream_request, replica)
+                return await self._answer(request, upstream, replica)
+        except (ReplicaRefusedError, StaleConnectionError, UpstreamFailedError):
+            self._suspect(replica)
+            raise
+
+    async def _answer(
+        self, request: web.Request, upstream: aiohttp.ClientResponse, replica: Replica
+    ) -> Served:
         answer = self._close_when_draining(begin_answer(upstream))
         try:
             is_whole = await relay(request, upstream, answer)
@@ -161,7 +171,12 @@ class Proxy:
             return Served(answer, Outcome.CLIENT_LEFT)
         finally:
             upstream.close()  # unless at its end, this is what cancels the generation
+        if not is_whole:
+            self._suspect(replica)
         return Served(answer, judge(upstream.status, is_whole=is_whole))
+
+    def _suspect(self, replica: Replica) -> None:
+        self._balancer.suspect(replica, time.monotonic())
 
     def _pick(self, route: Route, tried: set[str]) -> Replica | None:
         return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.monotonic())

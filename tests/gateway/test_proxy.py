@@ -242,6 +242,38 @@ async def test_a_request_that_meets_a_closed_idle_connection_is_asked_once_more(
     assert served == 3
 
 
+@pytest.mark.parametrize("moment", ["before its answer", "in its answer", "on an idle connection"])
+async def test_a_replica_that_broke_is_not_the_next_ones_first_choice(bench: Bench, moment: str) -> None:
+    # With nothing in flight it looks like the least loaded, and one that is dying takes connections still.
+    is_dying = False
+
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        answer = web.StreamResponse()
+        if is_dying and moment != "in its answer":
+            request.transport.abort()
+        elif is_dying:
+            await answer.prepare(request)
+            await answer.write(b"half")
+            request.transport.abort()
+        return answer if is_dying else await echo(request)
+
+    bench.add_service("team", "chat")
+    dying = await bench.add_upstream("team", "chat", break_off)
+    await bench.add_upstream("team", "chat", echo)
+    if moment == "on an idle connection":
+        for _ in range(2):
+            await post(bench)
+    is_dying = True
+    outcomes = []
+    for _ in range(8):
+        try:
+            outcomes.append((await post(bench))[0])
+        except aiohttp.ClientError:
+            outcomes.append(0)
+    assert outcomes.count(200) >= 7, (outcomes, dying)
+
+
 async def test_a_request_that_kills_its_replicas_gets_no_third(bench: Bench) -> None:
     num_killed = 0
 
