@@ -7,26 +7,22 @@ import importlib
 import sys
 from typing import Any, NamedTuple
 
+import torch
 from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from millrace_kernels.paged_attention.spans import SPAN
+from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
+from millrace_kernels.paged_attention.triton_decode import SPANS_AT_ONCE
+
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 SHARED_MEMORY = 99 << 10
 """What a kernel may take on the smallest of these processors, of compute capability 8.6."""
-DECODE = {"KV_HEADS": 2, "GROUP": 4, "HEAD_DIM": 128, "BLOCK_SIZE": 16, "SPAN": 256, "BLOCK_M": 16,
-          "BLOCK_N": 64, "BLOCK_D": 128, "DOT_IN_FLOAT32": False}  # fmt: skip
-PREFILL = {
-    "GROUP": 4,
-    "HEAD_DIM": 128,
-    "BLOCK_SIZE": 16,
-    "BLOCK_N": 64,
-    "BLOCK_D": 128,
-    "DOT_IN_FLOAT32": False,
-}
-TILES = {"bf16": {"BLOCK_Q": 32, "BLOCK_M": 128}, "fp32": {"BLOCK_Q": 4, "BLOCK_M": 16}}
-"""As `_prefill_rows` chooses them."""
-WARPS = {"bf16": 8, "fp32": 4}
+GROUP, KV_HEADS = 4, 2
+DECODE = {"KV_HEADS": KV_HEADS, "GROUP": GROUP, "BLOCK_SIZE": 16, "SPAN": SPAN, "DOT_IN_FLOAT32": False}
+PREFILL = {"GROUP": GROUP, "BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False}
+TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 ROTARY = {"HEADS": 8, "KV_HEADS": 2, "HALF": 64, "BLOCK_SIZE": 16, "BLOCK_HEADS": 8, "BLOCK": 64}
 
 
@@ -44,13 +40,26 @@ class Case(NamedTuple):
     """Whether products may be added before they are rounded."""
 
 
-def cases(dtype: str) -> list[Case]:
-    attention, rows = "paged_attention", frozenset({"num_rows"})
+def attention_cases(dtype: torch.dtype, head_dim: int) -> list[Case]:
+    package, rows = "paged_attention", frozenset({"num_rows"})
+    one, many = choose_decode_tile(dtype, head_dim, GROUP), choose_prefill_tile(dtype, head_dim, GROUP)
+    decode = DECODE | block_sizes(one, head_dim)
+    prefill = PREFILL | block_sizes(many, head_dim) | {"BLOCK_Q": many.rows // GROUP}
+    merge = {"HEADS": 8, "HEAD_DIM": head_dim, "SPANS": SPANS_AT_ONCE, "BLOCK_D": one.head_dim}
     return [
-        Case(f"{attention}.triton_decode", "decode", DECODE, rows),
-        Case(f"{attention}.triton_decode", "merge",
-             {"HEADS": 8, "HEAD_DIM": 128, "SPANS": 16, "BLOCK_D": 128}),
-        Case(f"{attention}.triton_prefill", "prefill", PREFILL | TILES[dtype], rows, WARPS[dtype], 2),
+        Case(f"{package}.triton_decode", "decode", decode, rows, one.warps),
+        Case(f"{package}.triton_decode", "merge", merge),
+        Case(f"{package}.triton_prefill", "prefill", prefill, rows, many.warps, 2),
+    ]
+
+
+def block_sizes(tile: Tile, head_dim: int) -> dict[str, int]:
+    return {"HEAD_DIM": head_dim, "BLOCK_M": tile.rows, "BLOCK_N": tile.keys, "BLOCK_D": tile.head_dim}
+
+
+def cases(dtype: str) -> list[Case]:
+    return [
+        *(case for head_dim in (64, 128, 256) for case in attention_cases(TYPES[dtype], head_dim)),
         Case("rotary_kv_write.triton_kernel", "rotary_kv_write", ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),

@@ -56,6 +56,7 @@ def on_gpu(batch: Any, query: torch.Tensor | None = None) -> torch.Tensor:
 
 LONG = [
     pytest.param([1, 1, 1, 1], [256, 257, 700, 4352], 4, 2, 8, id="decode of several spans"),
+    pytest.param([1, 70, 1], [90, 130, 17], 2, 1, 256, id="heads so wide that tiles are smaller"),
     pytest.param([200, 1, 70], [450, 300, 70], 8, 2, 16, id="tiles of prefill, and decode"),
     pytest.param([1, 40], [513, 40], 7, 1, 24, id="seven heads a group"),
 ]

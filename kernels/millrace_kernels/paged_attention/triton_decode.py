@@ -5,8 +5,6 @@ import triton.language as tl
 
 from millrace_kernels.paged_attention.triton_tile import visit_tile
 
-KEYS = 64
-"""Read at a time; a span is some of these."""
 SPANS_AT_ONCE = 16
 """Merged at a time."""
 

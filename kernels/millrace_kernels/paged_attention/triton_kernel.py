@@ -8,21 +8,13 @@ import triton
 from torch import Tensor
 
 from millrace_kernels.paged_attention.spans import SPAN
-from millrace_kernels.paged_attention.triton_decode import (
-    KEYS,
-    SPANS_AT_ONCE,
-    _decode_kernel,
-    _merge_kernel,
-)
+from millrace_kernels.paged_attention.tiles import choose_decode_tile, choose_prefill_tile
+from millrace_kernels.paged_attention.triton_decode import SPANS_AT_ONCE, _decode_kernel, _merge_kernel
 from millrace_kernels.paged_attention.triton_prefill import _prefill_kernel
 
 PROGRAMS_PER_PROCESSOR = 2
 """Of decode: one computes while another waits for memory. No more than fit there at the same time (3, by
 their registers): one that begins late would do its share alone."""
-PREFILL_ROWS = 128
-"""Of a prefill tile, a group's heads of a query together: each key is read once for so many."""
-MIN_DOT = 16
-"""tl.dot wants at least 16 in each dimension."""
 
 
 class StepRows(NamedTuple):
@@ -66,16 +58,17 @@ class TritonAttention:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
         kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
         sums, mixed = self._find_partial(num_heads, head_dim, query.device)
-        block_d = _pad_dot(head_dim)
+        tile = choose_decode_tile(query.dtype, head_dim, group)
         _decode_kernel[(_count_programs(query.device),)](
             query, kv_cache, sums, mixed, rows.starts, rows.contexts, ends, rows.slots, rows.tables, scale,
             self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4], rows.tables.stride(0),
             KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], SPAN=SPAN,
-            BLOCK_M=_pad_dot(group), BLOCK_N=KEYS, BLOCK_D=block_d, DOT_IN_FLOAT32=_is_interpreted(),
+            BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
+            num_warps=tile.warps,
         )  # fmt: skip
         _merge_kernel[(self._num_rows, num_heads)](
             sums, mixed, output, rows.starts, ends, output.stride(0), output.stride(1),
-            HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=block_d,
+            HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
         )  # fmt: skip
 
     def _find_partial(self, num_heads: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -88,15 +81,15 @@ class TritonAttention:
     def _prefill(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
         kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
-        block_m = max(_prefill_rows(query.dtype, head_dim), _pad_dot(group))
-        block_q = block_m // group
+        tile = choose_prefill_tile(query.dtype, head_dim, group)
+        block_q = tile.rows // group
         _prefill_kernel[(self._num_tokens // block_q + self._num_rows, kv_heads)](
             query, kv_cache, output, rows.starts, rows.contexts, rows.slots, rows.tables, scale,
             self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
             output.stride(0), output.stride(1), rows.tables.stride(0),
-            GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], BLOCK_Q=block_q, BLOCK_M=block_m,
-            BLOCK_N=KEYS, BLOCK_D=_pad_dot(head_dim), DOT_IN_FLOAT32=_is_interpreted(),
-            num_warps=8 if block_m >= PREFILL_ROWS else 4, num_stages=2,
+            GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], BLOCK_Q=block_q,
+            BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
+            num_warps=tile.warps, num_stages=2,
         )  # fmt: skip
 
 
@@ -106,25 +99,11 @@ def _end_spans(rows: StepRows) -> Tensor:
     return spans.cumsum(0, dtype=torch.int32)
 
 
-def _prefill_rows(dtype: torch.dtype, head_dim: int) -> int:
-    """Return the rows of a tile whose queries, keys and values fit into a processor's 96 KiB of memory."""
-    row_bytes = _pad_dot(head_dim) * dtype.itemsize
-    left = (96 << 10) - 4 * KEYS * row_bytes  # two tiles of keys and values, as one is read ahead
-    rows = PREFILL_ROWS
-    while rows > MIN_DOT and rows * row_bytes > left:
-        rows //= 2
-    return rows
-
-
 def _count_programs(device: torch.device) -> int:
     """Return how many programs decode: the same for every batch, so that a graph may hold the launch."""
     if device.type != "cuda":
         return 3  # interpreted one after the other; more than one, so that they share the work
     return PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _pad_dot(size: int) -> int:
-    return int(max(MIN_DOT, triton.next_power_of_2(size)))
 
 
 def _is_interpreted() -> bool:

@@ -1,0 +1,48 @@
+"""How many keys and queries a Triton kernel has in a processor's shared memory at once."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+
+MIN_DOT = 16
+"""tl.dot wants at least 16 in each dimension."""
+DECODE_KEY_BYTES = 32 << 10
+PREFILL_KEY_BYTES = 16 << 10
+PREFILL_QUERY_BYTES = 32 << 10
+"""Of one tile. A kernel needs one of keys, one of values, and some for what the products pass on. The
+smallest processors have 99 KiB, and a test compiles every choice to see that it fits."""
+
+
+class Tile(NamedTuple):
+    """The sizes of a kernel's tiles. Nothing that changes from step to step enters, so its bits stay."""
+
+    rows: int
+    """Queries of a tile, each of a group's heads one."""
+    keys: int
+    head_dim: int
+    """As the tile has it: a power of two."""
+    warps: int
+
+
+def choose_decode_tile(dtype: torch.dtype, head_dim: int, group: int) -> Tile:
+    """Return the tile of rows with one query, of `group` heads that share a KV head."""
+    width = _pad_dot(head_dim)
+    keys = _fit(DECODE_KEY_BYTES, width * dtype.itemsize, 64)
+    return Tile(_pad_dot(group), keys, width, warps=4)
+
+
+def choose_prefill_tile(dtype: torch.dtype, head_dim: int, group: int) -> Tile:
+    """Return the tile of rows with several queries, of `group` heads that share a KV head."""
+    width = _pad_dot(head_dim)
+    rows = max(_fit(PREFILL_QUERY_BYTES, width * dtype.itemsize, 128), _pad_dot(group))
+    keys = _fit(PREFILL_KEY_BYTES, width * dtype.itemsize, 64)
+    return Tile(rows, keys, width, warps=8 if rows >= 128 else 4)
+
+
+def _fit(num_bytes: int, row_bytes: int, at_most: int) -> int:
+    return min(max(num_bytes // row_bytes, MIN_DOT), at_most)
+
+
+def _pad_dot(size: int) -> int:
+    return int(max(MIN_DOT, triton.next_power_of_2(size)))
