@@ -32,6 +32,7 @@ from millrace_operator.ingest.relist import relist, wait_period
 from millrace_operator.ingest.supervisor import supervise_watches
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
+from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.server import Health, Views, serve
 from millrace_operator.service_metrics import ServiceCollector
@@ -174,7 +175,7 @@ class Application:
     async def _reconcile(self, key: ServiceKey) -> str:
         """Reconcile one service and return the result in controller-runtime's words."""
         try:
-            again = await self._reconciler.reconcile(key)
+            outcome = await self._reconciler.reconcile(key)
         except NotLeaderError:  # for a moment, or until another leader lists everything
             self.queue.retry(key)
             return "error"
@@ -190,10 +191,16 @@ class Application:
             wait = self.queue.retry(key)
             LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
             return "error"
+        return self._come_back(key, outcome)
+
+    def _come_back(self, key: ServiceKey, outcome: Outcome) -> str:
+        if outcome.look_again is not None:
+            self.queue.add_after(key, outcome.look_again)
+        if outcome.retry is not None:
+            self.queue.retry(key, *outcome.retry)
+            return "requeue"
         self.queue.forget_failures(key)
-        if again is not None:
-            self.queue.add_after(key, again)
-        return "success" if again is None else "requeue_after"
+        return "success" if outcome.look_again is None else "requeue_after"
 
     async def _refresh(self, key: ServiceKey) -> None:
         """Fetch a service that has changed or is gone, because the watch may be late."""

@@ -20,6 +20,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.reconcile.loop import Reconciler
+from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.pods import DELETION_COST
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice
@@ -138,7 +139,7 @@ class World:
             found = [obj for (name, *_), obj in self.cluster.objects.items() if name == kind.kind]
             self.cache.sweep(kind, [o for o in found if kind is INFERENCE_SERVICE or _is_labelled(o)])
 
-    async def reconcile(self) -> float | None:
+    async def reconcile(self) -> Outcome:
         self.observe()
         return await self.reconciler.reconcile(KEY)
 
@@ -148,10 +149,10 @@ class World:
         for _ in range(60):
             count = len(self.cluster.writes)
             try:
-                again = await self.reconcile()
+                outcome = await self.reconcile()
             except ClusterError:
                 continue
-            if len(self.cluster.writes) == count and again != 0.0:
+            if len(self.cluster.writes) == count and outcome.retry is None:
                 return count - before
         raise AssertionError(f"never quiet: {self.cluster.writes[-8:]}")
 

@@ -7,9 +7,10 @@ no validation and no field ownership: those are tested on the real one.
 import copy
 import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError
+from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, ObjectKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
 
@@ -26,6 +27,8 @@ class FakeCluster(Cluster):
         self.events: list[Obj] = []
         self.faults: deque[ClusterError | None] = deque()
         self.read_faults: deque[ClusterError | None] = deque()
+        self.refuse: Callable[[Obj], str | None] = lambda _obj: None
+        """Says why a child is refused, as a quota or an admission policy does; None where it is not."""
         self._versions = itertools.count(10)
 
     def put(self, obj: Obj) -> Obj:
@@ -59,6 +62,7 @@ class FakeCluster(Cluster):
 
     async def apply_new(self, obj: Obj) -> Obj:
         self._record("create", obj)
+        self._admit(obj)
         metadata = obj["metadata"]
         if ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:
             raise ConflictError(f"{metadata['name']} exists")
@@ -66,6 +70,7 @@ class FakeCluster(Cluster):
 
     async def apply_owned(self, obj: Obj, uid: str) -> Obj:
         self._record("apply", obj)
+        self._admit(obj)
         old = self._require(obj, uid)
         return self._store_if_changed(old, _merge(old, obj))
 
@@ -111,6 +116,11 @@ class FakeCluster(Cluster):
     def _record(self, verb: str, obj: Obj) -> None:
         self.writes.append((verb, kind_of(obj).kind, obj["metadata"]["name"]))
         _raise_first(self.faults)
+
+    def _admit(self, obj: Obj) -> None:
+        message = self.refuse(obj)
+        if message is not None:
+            raise RefusedError(message)
 
     def _find(self, obj: Obj) -> Obj:
         metadata = obj["metadata"]

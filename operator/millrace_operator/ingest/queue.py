@@ -75,14 +75,15 @@ class WorkQueue:
             heapq.heappush(self._delayed, (due, key))
             self._wake.set()
 
-    def retry(self, key: ServiceKey, at_least_seconds: float = 0.0) -> float:
+    def retry(
+        self, key: ServiceKey, at_least_seconds: float = 0.0, at_most_seconds: float = BACKOFF_LAST_SECONDS
+    ) -> float:
         """Add `key` again after a failure, each time after twice the wait. Return the wait in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.num_retries += 1
-        wait = max(
-            at_least_seconds, min(BACKOFF_LAST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 16))
-        )
+        doubled = BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 16)
+        wait = max(at_least_seconds, min(at_most_seconds, doubled))
         self.add_after(key, wait)
         return wait
 

@@ -10,6 +10,7 @@ from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, POD, Obj
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.drain import Mark
+from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned, object_id
@@ -18,7 +19,6 @@ from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
-AGAIN_NOW = 0.0
 
 
 class Reconciler:
@@ -49,15 +49,15 @@ class Reconciler:
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
 
-    async def reconcile(self, key: ServiceKey) -> float | None:
-        """Plan and act once. Returns the seconds after which to look again, None to wait for an event.
+    async def reconcile(self, key: ServiceKey) -> Outcome:
+        """Plan and act once.
 
         Raises ClusterError when a write failed in a way worth another try; what was written stands.
         """
         service = self._cache.service(key)
         conflicts, refusals = self._conflicts.pop(key, frozenset()), self._refusals.pop(key, {})
         if service is None:
-            return None
+            return Outcome()
         conflicts = await self._confirm(key, service, conflicts)
         snapshot = Snapshot(
             service,
@@ -71,7 +71,7 @@ class Reconciler:
         chosen = plan(self._settings, snapshot, self._clock())
         if conflicts:
             self._conflicts[key] = conflicts
-        return await self._act(key, service, chosen)
+        return await self._act(key, service, chosen, refusals)
 
     async def _confirm(
         self, key: ServiceKey, service: Obj, conflicts: frozenset[ObjectId]
@@ -84,19 +84,28 @@ class Reconciler:
                 standing.add(conflict)
         return frozenset(standing)
 
-    async def _act(self, key: ServiceKey, service: Obj, chosen: Plan) -> float | None:
+    async def _act(
+        self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
+    ) -> Outcome:
+        """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
         if chosen.status is not None:
             await self._write_status(key, service, chosen.status)
         for note in chosen.events:
             await self._record(service, note)
         for mark in chosen.marks:
             await self._mark(key, mark)
-        is_blocked = False
+        has_news = bool(chosen.marks)
         for apply in chosen.applies:
-            is_blocked |= not await self._apply(key, service, apply)
+            has_news |= await self._apply(key, service, apply)
         for delete in chosen.deletes:
             await self._delete(key, delete)
-        return AGAIN_NOW if chosen.marks or is_blocked else chosen.requeue_after
+        return Outcome(chosen.requeue_after, self._find_retry(key, told, has_news=has_news))
+
+    def _find_retry(self, key: ServiceKey, told: Mapping[ObjectId, str], *, has_news: bool) -> Retry | None:
+        refusals = self._refusals.get(key, {})
+        if has_news or refusals != told:
+            return SOON
+        return REFUSED if refusals else None
 
     async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> None:
         """Write the decision first. A leader with an old view gets a 409 and writes nothing else."""
@@ -116,7 +125,7 @@ class Reconciler:
         LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
-        """Apply one child. Return False when something new is in its way, which the next plan reports."""
+        """Apply one child. Return whether something else was found than what was planned for."""
         identity = object_id(apply.obj)
         try:
             if apply.uid is None:
@@ -125,14 +134,13 @@ class Reconciler:
                 self._put_written(await self._cluster.apply_owned(apply.obj, apply.uid))
         except ConflictError:
             await self._settle_conflict(key, service, identity)
-            return False
+            return True
         except RefusedError as error:
-            known = self._refusals.setdefault(key, {})
-            known[identity] = str(error)
+            self._refusals.setdefault(key, {})[identity] = str(error)
             LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
-            return _has_reported(service, str(error))
+            return False
         LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
-        return True
+        return False
 
     async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
         """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""
@@ -157,12 +165,6 @@ class Reconciler:
             await self._cluster.create_event(render_event(service, note, self._clock()))
         except ClusterError as error:  # an Event is a courtesy: the conditions say the same
             LOG.warning("event not recorded: %s", error)
-
-
-def _has_reported(service: Obj, message: str) -> bool:
-    """Whether the conditions already tell this refusal. If so, planning again at once changes nothing."""
-    conditions = service.get("status", {}).get("conditions", [])
-    return any(message in condition.get("message", "") for condition in conditions)
 
 
 def render_event(service: Obj, note: Note, now: float) -> Obj:

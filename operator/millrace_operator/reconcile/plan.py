@@ -259,6 +259,6 @@ def _waits(snapshot: Snapshot, status: dict[str, Any], deadline: float, now: flo
     """Return after how many seconds to look again for the rollout and for what is in a child's way."""
     started = parse_time(status.get("rollout", {}).get("startedAt"))
     waits = [started + deadline - now + 1] if started is not None and started + deadline > now else []
-    if snapshot.foreign() or snapshot.refusals:
+    if snapshot.foreign():
         waits.append(CONFLICT_RETRY_SECONDS)
     return waits

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, Kind
-from millrace_operator.reconcile.loop import AGAIN_NOW
+from millrace_operator.reconcile.outcome import SOON
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_runtime import contract
 from tests.operator.world import KEY, World, crash_status, ready_status
@@ -181,9 +181,9 @@ async def test_a_late_rollout_is_degraded_and_wakes_itself_for_it() -> None:
     }
     await world.settle()
     assert world.condition("Degraded")["status"] == "False"
-    again = await world.reconcile()
-    assert again is not None
-    world.now += again
+    outcome = await world.reconcile()
+    assert outcome.look_again is not None
+    world.now += outcome.look_again
     await world.settle()
     assert world.condition("Progressing")["reason"] == "DeadlineExceeded"
     assert world.condition("Degraded")["status"] == "True"
@@ -318,7 +318,7 @@ async def test_a_pod_that_vanished_holds_up_nothing_else() -> None:
     world.edit(replicas=1)
     world.observe()
     world.cluster.remove(POD, KEY.namespace, world.pods()[-1]["metadata"]["name"])
-    assert await world.reconciler.reconcile(KEY) == AGAIN_NOW
+    assert (await world.reconciler.reconcile(KEY)).retry is SOON
     assert world.cluster.writes[-1] == ("apply", "PodDisruptionBudget", KEY.name)
     assert len(world.cache.pods(KEY)) == 1
     await world.settle()

@@ -90,7 +90,7 @@ async def test_figures_alone_are_written_every_ten_minutes() -> None:
     world.tell(rate="20")
     assert await world.reconcile_until_quiet() == 0
     assert world.evidence["arrivalsPerSecond"] == "10"
-    wait = await world.reconcile()
+    wait = (await world.reconcile()).look_again
     assert wait == PERIOD_SECONDS
     world.now += PERIOD_SECONDS
     world.tell(rate="11.2")
@@ -154,7 +154,7 @@ async def test_conditions_that_go_back_and_forth_are_written_once_a_minute() -> 
         world.tell(are_objectives_met=not is_bad, objectives_message="as it is", is_held=is_bad)
         assert await world.reconcile_until_quiet() == 0
     world.tell(are_objectives_met=False, objectives_message="missed")
-    assert await world.reconcile() == 60 - 58  # it looks again though nobody tells
+    assert (await world.reconcile()).look_again == 60 - 58  # it looks again though nobody tells
     world.now += 2
     assert await world.reconcile_until_quiet() == 1
     assert world.condition("ObjectivesMet")["message"] == "missed"
@@ -200,7 +200,7 @@ async def test_in_trouble_they_are_written_every_minute(trouble: str) -> None:
     world.now += URGENT_PERIOD_SECONDS - 1
     world.tell(rate="20", **told)
     assert await world.reconcile_until_quiet() == 0
-    assert await world.reconcile() == 1
+    assert (await world.reconcile()).look_again == 1
     world.now += 1
     assert await world.reconcile_until_quiet() == 1
 

@@ -43,7 +43,7 @@ async def test_a_pin_is_obeyed_until_it_lapses_and_then_the_autoscaler_goes_on()
     world = await started(dataclasses.replace(SEVEN, desired=4, wanted=3))
     assert counts(world) == (4, 4)
     pin_for(world, 6, 3600)
-    again = await world.reconcile()
+    again = (await world.reconcile()).look_again
     assert again is not None
     await world.settle()
     assert counts(world) == (6, 6)
@@ -52,7 +52,7 @@ async def test_a_pin_is_obeyed_until_it_lapses_and_then_the_autoscaler_goes_on()
     assert scaling["message"] == "pinned at 6 until 1970-01-01T01:16:40Z; the autoscaler would have 3"
     assert world.condition("Pinned")["status"] == "True"
     world.now += 1800
-    wait = await world.reconcile()
+    wait = (await world.reconcile()).look_again
     assert wait is not None
     assert 1800 <= wait <= 1802
     world.now += wait

@@ -1,0 +1,76 @@
+"""What the API server refuses, and what others take away, is tried again ever more slowly."""
+
+import itertools
+
+from millrace_operator.cluster.kinds import Obj, ServiceKey
+from millrace_operator.ingest.queue import WorkQueue
+from tests.operator.world import KEY, World
+
+HOUR = 3600.0
+
+
+async def count_tries(world: World, seconds: float = HOUR) -> int:
+    """Return how often the service is planned for in this time, when nothing happens to it from outside."""
+    now, tries = 0.0, 0
+    queue = WorkQueue(clock=lambda: now)
+    with queue.opened():
+        while now < seconds:
+            outcome = await world.reconcile()
+            tries += 1
+            assert tries < 10_000, "a hot loop"
+            if outcome.retry is None:
+                queue.forget_failures(KEY)
+            waits = [] if outcome.retry is None else [queue.retry(KEY, *outcome.retry)]
+            waits += [] if outcome.look_again is None else [outcome.look_again]
+            now += min(waits, default=seconds)
+    return tries
+
+
+async def test_two_refusals_at_once_are_tried_once_a_minute() -> None:
+    world = World()
+    world.cluster.refuse = lambda obj: "exceeded quota" if obj["kind"] == "Service" else None
+    assert await count_tries(world) < 80
+    assert "exceeded quota" in world.condition("Degraded")["message"]
+
+
+async def test_a_refusal_longer_than_a_condition_is_tried_once_a_minute() -> None:
+    world = World()
+    world.cluster.refuse = lambda obj: "x" * 5000 if obj["kind"] == "Service" else None
+    assert await count_tries(world) < 80
+
+
+async def test_a_refusal_that_never_says_the_same_twice_is_tried_ever_more_slowly() -> None:
+    world, numbers = World(), itertools.count()
+    world.cluster.refuse = lambda obj: f"used {next(numbers)}" if obj["kind"] == "Service" else None
+    assert await count_tries(world) < 30
+
+
+async def test_a_refusal_that_ends_is_noticed_within_a_minute() -> None:
+    world = World()
+    world.cluster.refuse = lambda obj: "exceeded quota" if obj["kind"] == "Service" else None
+    await count_tries(world, 600.0)
+    world.cluster.refuse = lambda _: None
+    await count_tries(world, 60.0)
+    assert len(world.objects("Service")) == 2
+    assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_marks_that_somebody_removes_again_are_no_hot_loop() -> None:
+    world = World(scaling={"mode": "External"}, replicas=2)
+    await world.settle()
+    world.edit(replicas=1)
+    put = world.cluster.put
+
+    def strip(obj: Obj) -> Obj:
+        if obj["kind"] == "Pod":
+            obj = {**obj, "metadata": {**obj["metadata"], "annotations": {}}}
+        return put(obj)
+
+    world.cluster.put = strip  # type: ignore[method-assign]
+    assert await count_tries(world) < 30
+
+
+def test_a_wait_has_its_own_upper_bound() -> None:
+    queue, key = WorkQueue(clock=lambda: 0.0), ServiceKey("a", "b")
+    waits = [queue.retry(key, 10.0, 60.0) for _ in range(20)]
+    assert (min(waits), max(waits), waits == sorted(waits)) == (10.0, 60.0, True)
