@@ -1,5 +1,6 @@
 """A cluster's controllers in a few lines around the fake API server: Deployments get their pods."""
 
+import copy
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -101,6 +102,7 @@ class World:
 
     def restart_operator(self) -> None:
         self.cache = Cache()
+        self._watched: dict[ObjectKey, Obj] = {}
         self.reconciler = Reconciler(
             self.cluster,
             self.cache,
@@ -135,9 +137,20 @@ class World:
         self.cluster.put({**old, "metadata": metadata, "spec": {**old["spec"], **spec}})
 
     def observe(self) -> None:
-        for kind in WATCHED:
-            found = [obj for (name, *_), obj in self.cluster.objects.items() if name == kind.kind]
-            self.cache.sweep(kind, [o for o in found if kind is INFERENCE_SERVICE or _is_labelled(o)])
+        """Bring what the watches would have brought since the last time: by label, and each change once."""
+        kinds = {kind.kind for kind in WATCHED}
+        seen = {
+            key: obj
+            for key, obj in self.cluster.objects.items()
+            if key.kind in kinds and (key.kind == INFERENCE_SERVICE.kind or _is_labelled(obj))
+        }
+        for key, obj in self._watched.items():
+            if key not in seen:
+                self.cache.forget(obj)
+        for key, obj in seen.items():
+            if obj is not self._watched.get(key):
+                self.cache.put(copy.deepcopy(obj))
+        self._watched = seen
 
     async def reconcile(self) -> Outcome:
         self.observe()
@@ -181,7 +194,9 @@ class World:
         """Garbage-collect, then make or delete pods; return whether anything moved."""
         moved = self._collect()
         for deployment in self.objects("Deployment"):
-            revision = deployment["metadata"]["labels"][contract.LABEL_REVISION]
+            revision = deployment["metadata"]["labels"].get(contract.LABEL_REVISION)
+            if revision is None:
+                continue  # somebody else's
             pods = self.pods(revision)
             for pod in sorted(pods, key=_departure)[: max(0, len(pods) - deployment["spec"]["replicas"])]:
                 self.cluster.remove(POD, KEY.namespace, pod["metadata"]["name"])

@@ -7,7 +7,7 @@ from millrace_runtime import contract
 
 
 class Cache:
-    """Raw objects by kind, namespace and name, and by the service that their label names."""
+    """Raw objects by kind, namespace and name, and by the service that they belong to."""
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, Obj] = {}
@@ -51,12 +51,12 @@ class Cache:
         return self._objects.get(ObjectKey(INFERENCE_SERVICE.kind, *key))
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
-        """Return the objects that carry the service's label, pods left out, by kind and name."""
-        return tuple(obj for obj in self._labelled(key) if obj["kind"] != POD.kind)
+        """Return the objects that belong to the service, pods left out, by kind and name."""
+        return tuple(obj for obj in self._belongings(key) if obj["kind"] != POD.kind)
 
     def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
-        """Return the pods that carry the service's label, by name."""
-        return tuple(obj for obj in self._labelled(key) if obj["kind"] == POD.kind)
+        """Return the pods that belong to the service, by name."""
+        return tuple(obj for obj in self._belongings(key) if obj["kind"] == POD.kind)
 
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
@@ -80,17 +80,29 @@ class Cache:
             if not self._by_service[owner]:
                 del self._by_service[owner]
 
-    def _labelled(self, key: ServiceKey) -> list[Obj]:
+    def _belongings(self, key: ServiceKey) -> list[Obj]:
         return [self._objects[object_key] for object_key in sorted(self._by_service.get(key, ()))]
 
 
 def owner_of(obj: Obj) -> ServiceKey | None:
-    """Return the key of the service that an object is, or that its label names; None for none."""
+    """Return the key of the service that an object is or belongs to; None for none.
+
+    Its controller says so, or else its label: a label can be lost, and a pod's controller is a ReplicaSet.
+    """
     metadata = obj["metadata"]
     if obj["kind"] == INFERENCE_SERVICE.kind:
         return ServiceKey(metadata["namespace"], metadata["name"])
-    name = metadata.get("labels", {}).get(contract.LABEL_SERVICE)
+    name = _find_controller(metadata) or metadata.get("labels", {}).get(contract.LABEL_SERVICE)
     return None if name is None else ServiceKey(metadata["namespace"], name)
+
+
+def _find_controller(metadata: Obj) -> str | None:
+    """Return the name of the InferenceService that controls an object."""
+    for reference in metadata.get("ownerReferences", []):
+        group = reference.get("apiVersion", "").partition("/")[0]
+        if reference.get("controller") and (group, reference.get("kind")) == (contract.GROUP, contract.KIND):
+            return str(reference["name"])
+    return None
 
 
 def _key_of(obj: Obj) -> ObjectKey:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace_operator.cluster.kinds import Obj
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Obj
 from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
@@ -120,8 +120,12 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     )
     targets = _choose_targets(settings, snapshot, spec, observed, count)
     counts = _plan_counts(snapshot, observed, targets.step)
+    wanted = [
+        seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
+    ]
+    foreign = snapshot.find_foreign(wanted)
     inputs = StatusInputs(
-        settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now
+        settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now, foreign
     )
     status = render_status(inputs)
     fleet = Fleet(targets.target, targets.revisions, snapshot.pods, count.desired, count.changes)
@@ -135,10 +139,8 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         status["conditions"] = old["conditions"]
     if bill is not None:
         status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
-    wanted = [
-        seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
-    ]
-    waits = _waits(snapshot, status, deadline, now)
+    waits = _waits(status, deadline, now)
+    waits += [CONFLICT_RETRY_SECONDS] if foreign else []
     waits += [] if pin is None else [pin.until - now + 1]
     waits += [] if scaling.look_again is None else [scaling.look_again]
     waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
@@ -146,7 +148,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         status=status if status != old else None,
         events=tuple(_notes(old, status)),
         marks=counts.marks,
-        applies=tuple(_diff(wanted, snapshot)),
+        applies=tuple(_diff(wanted, snapshot, foreign)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
         requeue_after=min(waits, default=None),
     )
@@ -199,8 +201,8 @@ def _render_children(
     ]
 
 
-def _diff(wanted: Iterable[Obj], snapshot: Snapshot) -> Iterable[Apply]:
-    owned, foreign = snapshot.owned(), snapshot.foreign()
+def _diff(wanted: Iterable[Obj], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
+    owned = snapshot.owned()
     for obj in wanted:
         key = object_id(obj)
         observed = owned.get(key)
@@ -212,8 +214,9 @@ def _diff(wanted: Iterable[Obj], snapshot: Snapshot) -> Iterable[Apply]:
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:
-    # A ControllerRevision's data cannot be changed, and nothing else of it matters.
-    return obj["kind"] != "ControllerRevision" and has_drifted(obj, observed)
+    if obj["kind"] == CONTROLLER_REVISION.kind:  # its data cannot be changed
+        obj = {"metadata": {field: obj["metadata"][field] for field in ("labels", "ownerReferences")}}
+    return has_drifted(obj, observed)
 
 
 def _explain_drift(obj: Obj, observed: Obj) -> str:
@@ -255,10 +258,7 @@ def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
         )
 
 
-def _waits(snapshot: Snapshot, status: dict[str, Any], deadline: float, now: float) -> list[float]:
-    """Return after how many seconds to look again for the rollout and for what is in a child's way."""
+def _waits(status: dict[str, Any], deadline: float, now: float) -> list[float]:
+    """Return after how many seconds to look again for the rollout."""
     started = parse_time(status.get("rollout", {}).get("startedAt"))
-    waits = [started + deadline - now + 1] if started is not None and started + deadline > now else []
-    if snapshot.foreign():
-        waits.append(CONFLICT_RETRY_SECONDS)
-    return waits
+    return [started + deadline - now + 1] if started is not None and started + deadline > now else []

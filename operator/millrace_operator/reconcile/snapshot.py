@@ -1,6 +1,6 @@
 """What a plan is made from: one service and its own objects, as they were seen at one moment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -63,9 +63,10 @@ class Snapshot:
         """Return the children that are this service's own."""
         return {object_id(child): child for child in self.children if is_owned(child, self.uid)}
 
-    def foreign(self) -> frozenset[ObjectId]:
-        """Return the objects of others under our children's names: seen here, or met by earlier writes."""
-        return self.conflicts | {object_id(c) for c in self.children if not is_owned(c, self.uid)}
+    def find_foreign(self, wanted: Iterable[Obj]) -> frozenset[ObjectId]:
+        """Return which of the `wanted` children's names others have: seen here, or met by earlier writes."""
+        seen = {object_id(child) for child in self.children if not is_owned(child, self.uid)}
+        return (self.conflicts | seen) & {object_id(obj) for obj in wanted}
 
 
 def is_owned(obj: Obj, uid: str) -> bool:

@@ -37,6 +37,8 @@ class StatusInputs:
     revision: str
     deadline_seconds: float
     now: float
+    foreign: frozenset[ObjectId] = frozenset()
+    """Names of our children that objects of others have."""
 
     @property
     def old(self) -> dict[str, Any]:
@@ -67,7 +69,7 @@ class StatusInputs:
 
     def causes(self) -> list[Cause]:
         """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
-        names = sorted(self.snapshot.foreign())
+        names = sorted(self.foreign)
         found = [Cause(Reason.CONFLICT, _explain_conflict(kind, name)) for kind, name in names]
         found += [
             Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
@@ -158,7 +160,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
 def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     desired, num_ready = inputs.count.desired, inputs.observed.num_ready
     own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
-    if own_name in inputs.snapshot.foreign():
+    if own_name in inputs.foreign:
         return Truth("Ready", False, Reason.CONFLICT, _explain_conflict(*own_name))
     if num_ready:
         return Truth("Ready", True, Reason.SERVING, f"{num_ready} of {desired} desired replicas answer")

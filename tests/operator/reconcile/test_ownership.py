@@ -1,0 +1,54 @@
+"""Whose a child is: told by its ownerReference, whatever its labels say."""
+
+import pytest
+
+from millrace_operator.cluster.kinds import CHILDREN, DEPLOYMENT, SERVICE, Kind, Obj
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.render.metadata import render_child
+from millrace_runtime import contract
+from tests.operator.world import KEY, World, make_service
+
+
+def make_foreign(kind: Kind, name: str, **labels: str) -> Obj:
+    metadata = {"namespace": KEY.namespace, "name": name, "labels": labels}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": {}}
+
+
+@pytest.mark.parametrize("kind", CHILDREN, ids=lambda kind: kind.kind)
+async def test_a_child_that_lost_its_label_gets_it_back(kind: Kind) -> None:
+    world = World()
+    await world.settle()
+    children = world.objects(kind.kind)
+    for child in children:
+        del child["metadata"]["labels"][contract.LABEL_SERVICE]
+        world.cluster.put(child)
+    assert await world.reconcile_until_quiet() < 8
+    for child in world.objects(kind.kind):
+        assert child["metadata"]["labels"][contract.LABEL_SERVICE] == KEY.name
+    assert len(world.objects(kind.kind)) == len(children)
+    assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_an_object_with_our_label_and_another_name_is_nobodys_conflict() -> None:
+    world = World()
+    world.cluster.put(make_foreign(DEPLOYMENT, "canary", **{contract.LABEL_SERVICE: KEY.name}))
+    await world.settle()
+    assert world.condition("Degraded")["status"] == "False"
+    assert world.cluster.objects[("Deployment", KEY.namespace, "canary")]["spec"] == {}
+
+
+async def test_one_with_our_label_and_our_name_is() -> None:
+    world = World()
+    world.cluster.put(make_foreign(SERVICE, KEY.name, **{contract.LABEL_SERVICE: KEY.name}))
+    await world.settle()
+    assert world.condition("Ready")["reason"] == "Conflict"
+
+
+def test_a_childs_owner_counts_before_its_label() -> None:
+    service = make_service()
+    service["metadata"]["uid"] = "u"
+    child = render_child(service, DEPLOYMENT, "chat-1")
+    child["metadata"]["labels"][contract.LABEL_SERVICE] = "other"
+    cache = Cache()
+    cache.put(child)
+    assert cache.children(KEY) == (child,)
