@@ -152,7 +152,7 @@ def _describe_scaling(scaling: Mapping[str, Any]) -> Iterator[Value]:
 
 
 def _describe_pods(objects: Iterable[Obj]) -> Iterator[Value]:
-    pods = [pod for pod in map(read_pod, objects) if not pod.is_terminating]
+    pods = [pod for pod in map(read_pod, objects) if pod.is_staying]
     yield "millrace_replicas", (), len(pods)
     yield "millrace_ready_replicas", (), sum(pod.is_ready for pod in pods)
     for reason, count in Counter(pod.cause.reason for pod in pods if pod.cause).items():

@@ -13,7 +13,7 @@ from millrace_operator.autoscale.observation import Fleet, Latency, Signals
 from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
 from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.resources.types import Spec
-from tests.operator.world import World
+from tests.operator.world import BEGAN, World
 
 TICK_SECONDS = 2.0
 HOUR_SECONDS = 3600.0
@@ -75,7 +75,7 @@ async def count_writes(ttft: float, *, has_gaps: bool = False) -> int:
     world = World(scaling=SCALING, resources={"limits": {"nvidia.com/gpu": 2}}, cost=COST)
     noise, memory = Noise(world, ttft), Memory(model=FITTED)
     settled = writes = 0
-    while world.now < 1000 + 900 + HOUR_SECONDS:
+    while world.now < BEGAN + 900 + HOUR_SECONDS:
         signals = noise.draw()
         if has_gaps and world.now % (2 * TICK_SECONDS):
             signals = lose(signals)
@@ -86,7 +86,7 @@ async def count_writes(ttft: float, *, has_gaps: bool = False) -> int:
         if world.run_controllers():
             await world.settle()
         writes = sum(verb == "status" for verb, _, _ in world.cluster.writes)
-        settled = writes if world.now <= 1900 else settled
+        settled = writes if world.now <= BEGAN + 900 else settled
         world.now += TICK_SECONDS
     return writes - settled
 

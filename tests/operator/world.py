@@ -25,10 +25,15 @@ from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.pods import DELETION_COST
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime import contract
 
 KEY = ServiceKey("shop", "chat")
+BEGAN = 1767225600.0
+"""2026-01-01, in seconds since 1970."""
+GRACE_SECONDS = 630.0
+QUOTA = 'pods "chat-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
 
 
 def make_service(**spec: Any) -> Obj:
@@ -91,11 +96,14 @@ class World:
     def __init__(self, **spec: Any) -> None:
         self.cluster = FakeCluster()
         self.cache = Cache()
-        self.now = 1000.0
+        self.now = BEGAN
         self.advice: Advice | None = None
         self.replicas: dict[str, ReplicaStatus] = {}
         self.broken: dict[str, dict[str, Any]] = {}
         self.capacity: int | None = None
+        self.quota: int | None = None
+        self.are_nodes_lost = False
+        """Whether pods that are to go stay, as on a node that nobody hears from."""
         self._numbers = itertools.count(1)
         self.restart_operator()
         self.cluster.put(make_service(**spec))
@@ -184,7 +192,8 @@ class World:
         }
 
     def pods(self, revision: str | None = None) -> list[Obj]:
-        pods = self.objects("Pod")
+        """The pods that a ReplicaSet counts: neither being deleted nor ended."""
+        pods = [pod for pod in self.objects("Pod") if not _is_leaving(pod) and not _has_ended(pod)]
         return [p for p in pods if revision in (None, p["metadata"]["labels"][contract.LABEL_REVISION])]
 
     def objects(self, kind: str) -> list[Obj]:
@@ -192,32 +201,58 @@ class World:
 
     def run_controllers(self) -> bool:
         """Garbage-collect, then make or delete pods; return whether anything moved."""
-        moved = self._collect()
+        moved = self._end_pods() or self._collect()
         for deployment in self.objects("Deployment"):
             revision = deployment["metadata"]["labels"].get(contract.LABEL_REVISION)
             if revision is None:
                 continue  # somebody else's
             pods = self.pods(revision)
             for pod in sorted(pods, key=_departure)[: max(0, len(pods) - deployment["spec"]["replicas"])]:
-                self.cluster.remove(POD, KEY.namespace, pod["metadata"]["name"])
+                leaving = {"deletionTimestamp": render_time(self.now + GRACE_SECONDS)}
+                self.cluster.put({**pod, "metadata": {**pod["metadata"], **leaving}})
                 moved = True
             for _ in range(deployment["spec"]["replicas"] - len(pods)):
+                if self.quota is not None and self._count_quota() >= self.quota:
+                    break
                 self._create_pod(revision, deployment)
                 moved = True
+            moved |= self._tell_refusal(deployment)
         return self._run_kubelets() or moved
+
+    def _count_quota(self) -> int:
+        return sum(not _has_ended(pod) for pod in self.objects("Pod"))
+
+    def _tell_refusal(self, deployment: Obj) -> bool:
+        """Tell in the Deployment's status that the quota refuses some of its pods, or that it does not."""
+        revision = deployment["metadata"]["labels"][contract.LABEL_REVISION]
+        is_short = len(self.pods(revision)) < deployment["spec"]["replicas"]
+        refusal = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": QUOTA}
+        status = {"conditions": [refusal] if is_short else []}
+        if deployment.get("status", {"conditions": []}) == status:
+            return False
+        self.cluster.put({**deployment, "status": status})
+        return True
 
     def _create_pod(self, revision: str, deployment: Obj) -> None:
         number = next(self._numbers)
         pod = make_pod(f"chat-{revision}-{number}", revision)
-        pod["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{number:02d}Z"
+        pod["metadata"]["creationTimestamp"] = render_time(self.now + number)
         owner = {"kind": DEPLOYMENT.kind, "uid": deployment["metadata"]["uid"], "controller": True}
         pod["metadata"]["ownerReferences"] = [owner]
         self.cluster.put(pod)
 
+    def _end_pods(self) -> bool:
+        """Let go what was leaving at the last turn."""
+        leaving = [] if self.are_nodes_lost else [pod for pod in self.objects("Pod") if _is_leaving(pod)]
+        for pod in leaving:
+            self.cluster.remove(POD, KEY.namespace, pod["metadata"]["name"])
+        return bool(leaving)
+
     def _run_kubelets(self) -> bool:
         moved = False
         num_placed = sum(
-            bool(pod["status"]) and pod["status"] != unschedulable_status() for pod in self.pods()
+            bool(pod["status"]) and pod["status"] != unschedulable_status() and not _has_ended(pod)
+            for pod in self.objects("Pod")
         )
         for pod in self.pods():
             if pod["status"] and pod["status"] != unschedulable_status():
@@ -248,6 +283,14 @@ class World:
 
 def _is_labelled(obj: Obj) -> bool:
     return contract.LABEL_SERVICE in obj["metadata"].get("labels", {})
+
+
+def _is_leaving(pod: Obj) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _has_ended(pod: Obj) -> bool:
+    return pod["status"].get("phase") in ("Failed", "Succeeded")
 
 
 def _departure(pod: Obj) -> tuple[bool, int, list[int]]:

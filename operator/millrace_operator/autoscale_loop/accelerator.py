@@ -29,7 +29,7 @@ class Serving(NamedTuple):
 def find_serving(pods: Iterable[Obj]) -> Serving:
     """Return revision and accelerator of the pods that are Ready, or of all that stay where none is."""
     staying = [(read_pod(pod), pod) for pod in pods]
-    staying = [(facts, pod) for facts, pod in staying if not facts.is_terminating]
+    staying = [(facts, pod) for facts, pod in staying if facts.is_staying]
     ready = [(facts, pod) for facts, pod in staying if facts.is_ready] or staying
     revisions = {facts.revision for facts, _ in ready}
     accelerators = {describe_accelerator(pod) for _, pod in ready}

@@ -209,7 +209,7 @@ def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[Servic
 
 def _list_started(pods: Iterable[Obj]) -> set[str]:
     """Return the pods that are Ready, or whose start is known."""
-    staying = [pod for pod in map(read_pod, pods) if not pod.is_terminating]
+    staying = [pod for pod in map(read_pod, pods) if pod.is_staying]
     return {pod.name for pod in staying if pod.is_ready or pod.start_seconds is not None}
 
 
@@ -218,7 +218,7 @@ def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
 
     `now` is in seconds since 1970.
     """
-    staying = [pod for pod in map(read_pod, pods) if not pod.is_terminating]
+    staying = [pod for pod in map(read_pod, pods) if pod.is_staying]
     return Fleet(
         revisions={pod.name: pod.revision for pod in staying},
         ready=frozenset(pod.name for pod in staying if pod.is_ready),

@@ -1,6 +1,7 @@
 """What runs now, by revision. Pure."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from millrace_operator.cluster.kinds import Obj
@@ -10,21 +11,45 @@ from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.conditions import Reason
 
+LOST_SECONDS = 30.0
+"""After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When, and how long a pod may wait for room by then."""
+
+    now: float
+    """Seconds since 1970."""
+    scheduling_timeout: float = math.inf
+    """Seconds."""
+
+    def has_waited(self, pod: Pod) -> bool:
+        """Whether the pod has had no node for longer than it may."""
+        return pod.unplaced_since is not None and self.now >= pod.unplaced_since + self.scheduling_timeout
+
+    def holds_room(self, pod: Pod) -> bool:
+        """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
+        return pod.is_terminating and (pod.ends_by is None or self.now < pod.ends_by + LOST_SECONDS)
+
 
 @dataclass(frozen=True)
 class Observed:
-    """The pods that are not terminating, and each revision's state."""
+    """The pods that stay, and each revision's state."""
 
     pods: tuple[Pod, ...]
     states: dict[str, RevisionState]
+    moment: Moment
     refusals: tuple[Cause, ...] = ()
+    leaving: tuple[Pod, ...] = ()
+    """Pods that hold room until they are gone."""
 
     def state(self, revision: str) -> RevisionState:
         """Return a revision's state. It is all zero when nothing of the revision runs."""
         return self.states.get(revision) or RevisionState(revision)
 
     def pods_of(self, revision: str) -> list[Pod]:
-        """Return the revision's pods that are not terminating."""
+        """Return the revision's pods that stay."""
         return [pod for pod in self.pods if pod.revision == revision]
 
     @property
@@ -37,36 +62,50 @@ class Observed:
         """Replicas that answer now, of any revision."""
         return sum(pod.is_ready for pod in self.pods)
 
+    def changes_after(self) -> Iterable[float]:
+        """Yield the seconds after which time alone makes another state of this one."""
+        patience = self.moment.scheduling_timeout
+        ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
+        ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
+        return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 
-def observe(snapshot: Snapshot) -> Observed:
+
+def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     """Return what runs now."""
     pods = [read_pod(pod) for pod in snapshot.pods]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}
-    states = {digest: _read_state(digest, deployments.get(digest), pods) for digest in hashes}
-    alive = tuple(pod for pod in pods if not pod.is_terminating)
-    return Observed(alive, states, tuple(c for d in deployments.values() if (c := _find_refusal(d))))
+    states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}
+    return Observed(
+        tuple(pod for pod in pods if pod.is_staying),
+        states,
+        moment,
+        tuple(c for d in deployments.values() if (c := _find_refusal(d))),
+        tuple(pod for pod in pods if moment.holds_room(pod)),
+    )
 
 
-def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod]) -> RevisionState:
+def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment: Moment) -> RevisionState:
     own = [pod for pod in pods if pod.revision == digest]
-    alive = [pod for pod in own if not pod.is_terminating]
+    alive = [pod for pod in own if pod.is_staying]
+    num_wanted = int((deployment or {}).get("spec", {}).get("replicas", 0))
     reasons = {pod.cause.reason for pod in alive if pod.cause}
+    is_refused = len(alive) < num_wanted and _find_refusal(deployment) is not None
     return RevisionState(
         hash=digest,
-        num_wanted=int((deployment or {}).get("spec", {}).get("replicas", 0)),
+        num_wanted=num_wanted,
         num_pods=len(alive),
         num_ready=sum(pod.is_ready for pod in alive),
         num_serving=sum(pod.is_serving for pod in alive),
-        num_terminating=len(own) - len(alive),
-        is_unschedulable=Reason.UNSCHEDULABLE in reasons,
+        num_terminating=sum(map(moment.holds_room, own)),
+        lacks_room=is_refused or any(map(moment.has_waited, alive)),
         is_failing=bool(reasons - {Reason.UNSCHEDULABLE}),
     )
 
 
-def _find_refusal(deployment: Obj) -> Cause | None:
+def _find_refusal(deployment: Obj | None) -> Cause | None:
     """Return why the API server refuses a Deployment's pods: a quota, a policy."""
-    for condition in deployment.get("status", {}).get("conditions", []):
+    for condition in (deployment or {}).get("status", {}).get("conditions", []):
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return Cause(Reason.PODS_REFUSED, f"pods are refused: {condition.get('message', '')}")
     return None

@@ -11,7 +11,7 @@ from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
-from millrace_operator.reconcile.observed import Observed, observe
+from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.network import (
     render_headless_service,
@@ -34,7 +34,7 @@ from millrace_operator.reconcile.revision import (
     read_revisions,
     revision_inputs,
 )
-from millrace_operator.reconcile.rollout import Method, Step, plan_rollout
+from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read_method
 from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
@@ -110,11 +110,12 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     try:
         spec = Spec.model_validate(snapshot.service["spec"])
         deadline = spec.rollout.progress_deadline_seconds
+        moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
     except (ValidationError, ValueError) as error:
         status = render_refused_status(old, str(error), metadata.get("generation", 0), now)
         return Plan(status=status if status != old else None)
     pin = find_active_pin(snapshot.service, now)
-    observed = observe(snapshot)
+    observed = observe(snapshot, moment)
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now
     )
@@ -141,6 +142,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
     waits = _waits(status, deadline, now)
     waits += [CONFLICT_RETRY_SECONDS] if foreign else []
+    waits += observed.changes_after()
     waits += [] if pin is None else [pin.until - now + 1]
     waits += [] if scaling.look_again is None else [scaling.look_again]
     waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
@@ -165,13 +167,13 @@ def _choose_targets(
         revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
     old = snapshot.service.get("status", {})
     rollout = old.get("rollout", {})
-    method = Method(rollout["method"]) if rollout.get("revision") == digest else Method.SURGE
+    method = read_method(rollout) if rollout.get("revision") == digest else Method.SURGE
     stable = old.get("currentRevision") or digest
     others = sorted(
         (state for state in observed.states.values() if state.hash != digest and state.hash in revisions),
         key=lambda state: (state.hash != stable, -revisions[state.hash].number),
     )
-    step = plan_rollout(count.desired, observed.state(digest), others, method)
+    step = plan_rollout(count.desired, observed.state(digest), others, method, spec.rollout.strategy)
     return Targets(revisions[digest], revisions, step, digest if step.is_done else stable)
 
 

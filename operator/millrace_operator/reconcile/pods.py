@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
-from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.conditions import Reason, parse_time
 from millrace_runtime import contract
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_NO_ROOM_REASONS = frozenset({"Unschedulable", "SchedulingGated"})
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
@@ -33,19 +34,31 @@ class Pod:
     is_ready: bool
     has_started: bool
     is_terminating: bool
+    """Whether it is being deleted."""
+    has_ended: bool
+    """Whether its containers ended for good: evicted, say. It holds no room, and nobody waits for it."""
+    ends_by: float | None
+    """When its grace is over, in seconds since 1970; None where it is not being deleted."""
     is_marked: bool
     start_seconds: float | None
     """From its creation until it was Ready; None where it is not, or its container began anew."""
     unplaced: str | None
     """What the scheduler says of a pod without a node; None where it has one, or nobody has looked yet."""
+    unplaced_since: float | None
+    """When the scheduler said so first, in seconds since 1970; None where it has a node."""
     placed_seconds: float | None
     """From its creation until it had a node; None while it has none."""
     cause: Cause | None
 
     @property
+    def is_staying(self) -> bool:
+        """Whether it is neither being deleted nor at its end."""
+        return not (self.is_terminating or self.has_ended)
+
+    @property
     def is_serving(self) -> bool:
         """Whether it is Ready, or has been and still runs. Such a replica is kept while a new one starts."""
-        return not self.is_terminating and (self.is_ready or (self.has_started and self.cause is None))
+        return self.is_staying and (self.is_ready or (self.has_started and self.cause is None))
 
 
 def read_pod(obj: Obj) -> Pod:
@@ -61,9 +74,12 @@ def read_pod(obj: Obj) -> Pod:
         created=metadata.get("creationTimestamp", ""),
         is_ready=is_ready,
         has_started=bool(container.get("started")) and "running" in container.get("state", {}),
-        is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
+        is_terminating="deletionTimestamp" in metadata,
+        has_ended=status.get("phase") in ("Succeeded", "Failed"),
+        ends_by=parse_time(metadata.get("deletionTimestamp")),
         is_marked=DELETION_COST in metadata.get("annotations", {}),
         unplaced=_read_refusal(status),
+        unplaced_since=_read_refusal_time(metadata, status),
         placed_seconds=_measure(metadata.get("creationTimestamp"), _find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else _diagnose(metadata["name"], status, container),
@@ -88,13 +104,20 @@ def _read_refusal(status: dict[str, Any]) -> str | None:
     return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
 
 
+def _read_refusal_time(metadata: dict[str, Any], status: dict[str, Any]) -> float | None:
+    scheduled = _find_condition(status, "PodScheduled")
+    if scheduled.get("status") != "False":
+        return None
+    return parse_time(scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp"))
+
+
 def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> Cause | None:
     return next(_causes(name, status, container), None)
 
 
 def _causes(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
     scheduled = _find_condition(status, "PodScheduled")
-    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+    if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
         yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
     waiting = container.get("state", {}).get("waiting", {})
     reason, text = waiting.get("reason", ""), waiting.get("message", "")

@@ -1,13 +1,17 @@
 """How a new revision takes over: pure, level-triggered, one Deployment a revision.
 
-At first there is one replica more than desired (Surge). Where the scheduler has no room for it, and at least
-two replicas are desired, one old replica at a time makes room (Replace). That stays so until the rollout
-ends, or the method would change back each time there is room. Old replicas go only as new ones become Ready.
+At first there is one replica more than desired (Surge). Where there is no room for it, and at least two
+replicas are desired, one old replica at a time makes room (Replace). That stays so until the rollout ends, or
+the method would change back each time there is room. Old replicas go only as new ones become Ready. The
+service's owner can have either of both alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from millrace_operator.resources.types import RolloutStrategy
 
 
 class Method(StrEnum):
@@ -17,9 +21,15 @@ class Method(StrEnum):
     REPLACE = "Replace"
 
 
+def read_method(rollout: Mapping[str, Any]) -> Method:
+    """Return the method in `status.rollout`. One that only a newer operator knows is as none."""
+    found = rollout.get("method")
+    return Method(found) if found in set(Method) else Method.SURGE
+
+
 @dataclass(frozen=True)
 class RevisionState:
-    """What a revision has now. Pods that are terminating count in `num_terminating` alone."""
+    """What a revision has now. Pods that are being deleted count in `num_terminating` alone."""
 
     hash: str
     num_wanted: int = 0
@@ -27,7 +37,8 @@ class RevisionState:
     num_ready: int = 0
     num_serving: int = 0
     num_terminating: int = 0
-    is_unschedulable: bool = False
+    lacks_room: bool = False
+    """Whether it has waited long enough for room for a pod, or a quota refuses one."""
     is_failing: bool = False
 
     @property
@@ -46,13 +57,23 @@ class Step:
 
 
 def plan_rollout(
-    desired: int, target: RevisionState, others: Sequence[RevisionState], method: Method
+    desired: int,
+    target: RevisionState,
+    others: Sequence[RevisionState],
+    method: Method,
+    strategy: RolloutStrategy = RolloutStrategy.AUTOMATIC,
 ) -> Step:
-    """Return the next counts. `others` come in order of preference to keep, the last stable one first."""
+    """Return the next counts. `others` come in order of preference to keep, the last stable one first.
+
+    `method` is the one so far.
+    """
     live = [other for other in others if other.is_live]
     if not live:
         return Step({target.hash: desired}, Method.SURGE, is_done=target.num_ready >= desired)
-    method = _choose_method(desired, target, live, method)
+    if strategy is RolloutStrategy.AUTOMATIC:
+        method = _choose_method(desired, target, live, method)
+    else:
+        method = Method(strategy.value)
     slack = 1 if method is Method.REPLACE else 0
     needed = max(0, desired - slack - target.num_ready)
     serving = sum(other.num_serving for other in live)
@@ -66,10 +87,10 @@ def plan_rollout(
 def _choose_method(
     desired: int, target: RevisionState, live: Sequence[RevisionState], method: Method
 ) -> Method:
+    if desired < 2:
+        return Method.SURGE  # with a single replica nobody but its owner may choose an outage
     is_room_coming = any(other.num_terminating for other in live)
-    if desired >= 2 and target.is_unschedulable and not is_room_coming:
-        return Method.REPLACE
-    return method if desired >= 2 else Method.SURGE
+    return Method.REPLACE if target.lacks_room and not is_room_coming else method
 
 
 def _share(kept: int, live: Sequence[RevisionState]) -> dict[str, int]:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace_operator.reconcile.observed import Observed
-from millrace_operator.reconcile.pods import Cause
+from millrace_operator.reconcile.pods import Cause, Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.replica import choose_replica
-from millrace_operator.reconcile.rollout import Step
+from millrace_operator.reconcile.rollout import Method, Step
 from millrace_operator.reconcile.scale import Count, describe_pin
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import (
@@ -22,6 +22,11 @@ from millrace_operator.resources.conditions import (
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.resources.types import ScalingMode, Spec
+
+_MAKE_ROOM = (
+    "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
+    "with a single replica means that nothing serves until the new one is ready"
+)
 
 
 @dataclass(frozen=True)
@@ -69,14 +74,31 @@ class StatusInputs:
 
     def causes(self) -> list[Cause]:
         """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
+        return [*self._own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
+
+    def grave_causes(self) -> list[Cause]:
+        """Return the causes without those of pods that may wait for room still."""
+        moment = self.observed.moment
+        pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
+        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause)]
+
+    def _own_causes(self) -> list[Cause]:
         names = sorted(self.foreign)
         found = [Cause(Reason.CONFLICT, _explain_conflict(kind, name)) for kind, name in names]
         found += [
             Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
             for (kind, name), message in sorted(self.snapshot.refusals.items())
         ]
-        pods = sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
-        return [*found, *self.observed.refusals, *(pod.cause for pod in pods if pod.cause)]
+        return [*found, *self.observed.refusals]
+
+    def _sorted_pods(self) -> list[Pod]:
+        return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
+
+    @property
+    def waits_for_its_owner(self) -> bool:
+        """Whether a rollout has no room, and only another strategy would make some."""
+        is_stuck = self.observed.state(self.revision).lacks_room and self.step.method is Method.SURGE
+        return is_stuck and self.rollout() is not None and len(self.step.counts) > 1
 
 
 def _explain_conflict(kind: str, name: str) -> str:
@@ -148,7 +170,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
     truths = [
         _ready(inputs, causes),
         _progressing(inputs),
-        _degraded(inputs, causes),
+        _degraded(inputs, inputs.grave_causes()),
         _model_ready(inputs),
         _scaling_active(inputs),
         _objectives_met(inputs),
@@ -178,6 +200,13 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
     return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
 
 
+def _homeless(inputs: StatusInputs) -> str:
+    """Return the words of the first pod that waits for room, after a semicolon; nothing where none does."""
+    pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
+    words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
+    return next((f"; {text}" for text in words), "")
+
+
 def _progressing(inputs: StatusInputs) -> Truth:
     state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
     if inputs.is_late:
@@ -185,18 +214,20 @@ def _progressing(inputs: StatusInputs) -> Truth:
         return Truth("Progressing", False, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
         text = f"revision {inputs.revision} has {state.num_ready} of {desired} replicas ready"
+        text += _homeless(inputs)
         return Truth("Progressing", True, Reason.ROLLING_OUT, text)
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
-        text = f"{state.num_ready} of {desired} desired replicas are ready"
+        text = f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}"
         return Truth("Progressing", True, Reason.SCALING, text)
     return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
 
 
 def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if causes:
-        return Truth("Degraded", True, causes[0].reason, causes[0].message)
+        text = causes[0].message + (f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else "")
+        return Truth("Degraded", True, causes[0].reason, text)
     if inputs.is_late:
-        truth = _waiting("Degraded", inputs, causes)
+        truth = _waiting("Degraded", inputs, inputs.causes())
         return Truth("Degraded", True, Reason.DEADLINE_EXCEEDED, truth.message)
     return Truth("Degraded", False, Reason.HEALTHY, "nothing fails")
 

@@ -78,6 +78,11 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".scaling.objectives",
     },
     {
+        "rule": _is_positive_duration("self.rollout.schedulingTimeout"),
+        "message": "write rollout.schedulingTimeout as a duration above zero, such as 5m or 90s",
+        "fieldPath": ".rollout.schedulingTimeout",
+    },
+    {
         "rule": _is_positive_duration("self.rollout.progressDeadline"),
         "message": "write rollout.progressDeadline as a duration above zero, such as 10m or 1h30m",
         "fieldPath": ".rollout.progressDeadline",

@@ -239,9 +239,29 @@ class Scaling(Part):
     )
 
 
+class RolloutStrategy(StrEnum):
+    """Where a new revision's replicas find room."""
+
+    AUTOMATIC = "Automatic"
+    SURGE = "Surge"
+    REPLACE = "Replace"
+
+
 class Rollout(Part):
     """How a changed model or engine replaces the old one."""
 
+    strategy: RolloutStrategy = Field(
+        default=RolloutStrategy.AUTOMATIC,
+        description="Surge: there is one replica more than desired, and never fewer than desired serve. "
+        "Replace: one old replica at a time makes room first; with a single replica nothing serves until the "
+        "new one is ready. Automatic: Surge, and where there is no room for it and two or more replicas are "
+        "desired, Replace.",
+    )
+    scheduling_timeout: DurationText = Field(
+        default="5m",
+        description="How long a replica may wait for room on a node, which a cluster autoscaler may be "
+        "adding, until the service is Degraded, and until strategy Automatic replaces, such as 5m.",
+    )
     progress_deadline: DurationText = Field(
         default="30m",
         description="How long a new revision may take until it is reported as Degraded, such as 30m. The old "
@@ -249,11 +269,21 @@ class Rollout(Part):
     )
 
     @property
+    def scheduling_timeout_seconds(self) -> float:
+        """The time to wait for room, in seconds. Raises ValueError when it is no duration."""
+        return parse_duration(self.scheduling_timeout)
+
+    @property
     def progress_deadline_seconds(self) -> float:
         """The deadline in seconds. Raises ValueError when it is no duration."""
         return parse_duration(self.progress_deadline)
 
 
+_ROLLOUT_DEFAULT: dict[str, Any] = {
+    "strategy": "Automatic",
+    "schedulingTimeout": "5m",
+    "progressDeadline": "30m",
+}
 _SCALING_DEFAULT: dict[str, Any] = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 1}
 
 
@@ -294,7 +324,7 @@ class Spec(Part):
     )
     rollout: Rollout = Field(
         default_factory=Rollout,
-        json_schema_extra={"default": {"progressDeadline": "30m"}},
+        json_schema_extra={"default": _ROLLOUT_DEFAULT},
         description="How a changed model or engine replaces the old one.",
     )
     cost: Cost | None = Field(

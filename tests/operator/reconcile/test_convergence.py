@@ -140,6 +140,7 @@ async def test_without_room_for_a_surge_one_replica_at_a_time_makes_room() -> No
     world.capacity = 2
     world.edit(engine={"maxSequences": 4})
     for _ in range(30):
+        world.now += 60.0
         await world.reconcile_until_quiet()
         world.run_controllers()
         assert sum(pod["status"] == ready_status() for pod in world.pods()) >= 1
@@ -152,6 +153,10 @@ async def test_a_single_replica_without_room_keeps_serving_and_says_what_the_sch
     world = await started(1)
     world.capacity = 1
     world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    assert world.condition("Degraded")["status"] == "False"
+    assert "Insufficient nvidia.com/gpu" in world.condition("Progressing")["message"]
+    world.now += 400.0
     await world.settle()
     assert world.condition("Ready")["status"] == "True"
     assert world.condition("Degraded")["reason"] == "Unschedulable"

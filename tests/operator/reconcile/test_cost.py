@@ -14,7 +14,7 @@ from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.prices import Prices
 from millrace_operator.resources.status_types import Status
-from tests.operator.world import World
+from tests.operator.world import BEGAN, World
 
 SCALING = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 90}
 GPUS = {"limits": {"nvidia.com/gpu": 2, "memory": "64Gi", "cpu": "500m"}}
@@ -148,7 +148,7 @@ async def test_a_peak_is_forgotten_seven_days_after_the_count_fell_from_it() -> 
     for desired in (9, 3, 5, 2):
         await shop.scale(desired)
         shop.now += 86400
-    fell_from_9, fell_from_5 = 1000 + 86400.0, 1000 + 3 * 86400.0
+    fell_from_9, fell_from_5 = BEGAN + 86400.0, BEGAN + 3 * 86400.0
     assert (shop.cost["peakReplicas"], shop.cost["savedPerHour"]) == (9, "35")
     shop.now = fell_from_9 + PEAK_SECONDS - 1
     assert await shop.reconcile_until_quiet() == 0

@@ -1,9 +1,16 @@
-from millrace_operator.reconcile.drain import plan_shrink
-from millrace_operator.reconcile.pods import Pod
+from typing import Any
+
+from millrace_operator.reconcile.drain import LOWEST_COST, plan_shrink
+from millrace_operator.reconcile.pods import DELETION_COST, Pod, read_pod
+from tests.operator.world import make_pod, ready_status
 
 
 def pod(name: str, *, ready: bool = True, marked: bool = False, created: str = "2026-01-01T00:00:00Z") -> Pod:
-    return Pod(name, f"uid-{name}", "r", created, ready, ready, False, marked, None, None, None, None)
+    status: dict[str, Any] = ready_status() if ready else {}
+    raw = make_pod(name, "r", **status)
+    raw["metadata"]["creationTimestamp"] = created
+    raw["metadata"]["annotations"] = {DELETION_COST: LOWEST_COST} if marked else {}
+    return read_pod(raw)
 
 
 def test_growing_needs_no_marks() -> None:

@@ -10,7 +10,7 @@ from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.evidence_limits import NUM_CHANGES
 from millrace_operator.resources.status_types import Status
-from tests.operator.world import World, crash_status
+from tests.operator.world import BEGAN, World, crash_status
 
 SCALING = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 90}
 OBJECTIVES = [{"metric": "TimeToFirstToken", "percentile": 95, "target": "2s"}]
@@ -58,8 +58,8 @@ async def test_each_change_of_the_count_is_recorded_the_newest_last() -> None:
     world.edit(scaling={"mode": "External"}, replicas=1)
     await world.settle()
     assert [(c["at"], c["from"], c["to"], c["reason"], c["binding"]) for c in world.scaling["changes"]] == [
-        ("1970-01-01T00:17:40Z", 2, 3, "ScalingUp", "forecast"),
-        ("1970-01-01T00:18:40Z", 3, 1, "External", "spec.replicas"),
+        ("2026-01-01T00:01:00Z", 2, 3, "ScalingUp", "forecast"),
+        ("2026-01-01T00:02:00Z", 3, 1, "External", "spec.replicas"),
     ]
     assert world.scaling["changes"][0]["message"] == "more"
 
@@ -107,7 +107,7 @@ async def test_figures_that_did_not_move_are_dated_anew_every_ten_minutes() -> N
         world.tell()
         assert await world.reconcile_until_quiet() == 1, number
         assert world.evidence["observedAt"] == render_time(world.now)
-        assert world.evidence["objectives"][0]["since"] == "1970-01-01T00:16:40Z"
+        assert world.evidence["objectives"][0]["since"] == "2026-01-01T00:00:00Z"
 
 
 async def test_in_trouble_figures_that_did_not_move_wait_for_ten_minutes_too() -> None:
@@ -149,7 +149,7 @@ async def test_conditions_that_go_back_and_forth_are_written_once_a_minute() -> 
     world.tell(are_objectives_met=True, objectives_message="kept")
     await world.settle()
     for second in range(2, 60, 2):
-        world.now = 1000.0 + second
+        world.now = BEGAN + second
         is_bad = bool(second % 4)
         world.tell(are_objectives_met=not is_bad, objectives_message="as it is", is_held=is_bad)
         assert await world.reconcile_until_quiet() == 0
@@ -289,7 +289,7 @@ async def test_what_the_load_asks_for_beside_a_pin_is_refreshed_with_the_figures
     world = await started()
     metadata = {
         **world.service["metadata"],
-        "annotations": {"millrace.dev/pin": "5 until 2026-01-01T00:00:00Z"},
+        "annotations": {"millrace.dev/pin": "5 until 2026-02-01T00:00:00Z"},
     }
     world.cluster.put({**world.service, "metadata": metadata})
     await world.settle()

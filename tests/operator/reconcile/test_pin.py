@@ -49,7 +49,7 @@ async def test_a_pin_is_obeyed_until_it_lapses_and_then_the_autoscaler_goes_on()
     assert counts(world) == (6, 6)
     scaling = scaling_of(world)
     assert (scaling["reason"], scaling["binding"], scaling["recommendedReplicas"]) == ("Pinned", "pin", 3)
-    assert scaling["message"] == "pinned at 6 until 1970-01-01T01:16:40Z; the autoscaler would have 3"
+    assert scaling["message"] == "pinned at 6 until 2026-01-01T01:00:00Z; the autoscaler would have 3"
     assert world.condition("Pinned")["status"] == "True"
     world.now += 1800
     wait = (await world.reconcile()).look_again

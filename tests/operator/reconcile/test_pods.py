@@ -72,8 +72,9 @@ def test_restarts_beyond_the_first_do_not_change_the_message() -> None:
 def test_a_terminating_or_ended_pod_is_on_its_way_out() -> None:
     raw = make_pod(**ready_status())
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert read_pod(raw).is_terminating
-    assert read_pod(make_pod(phase="Failed")).is_terminating
+    assert (read_pod(raw).is_terminating, read_pod(raw).is_staying) == (True, False)
+    ended = read_pod(make_pod(phase="Failed"))
+    assert (ended.has_ended, ended.is_terminating, ended.is_staying) == (True, False, False)
 
 
 def ready_since(at: str, **container: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def test_a_failing_revision_gets_one_replica_and_the_old_ones_carry_the_load() -
 
 
 def test_an_unschedulable_surge_makes_room_from_two_replicas_on() -> None:
-    blocked = state("new", 0, 1, is_unschedulable=True)
+    blocked = state("new", 0, 1, lacks_room=True)
     step = plan_rollout(2, blocked, [state("old", 2)], Method.SURGE)
     assert (step.counts, step.method) == ({"old": 1, "new": 1}, Method.REPLACE)
     alone = plan_rollout(1, blocked, [state("old", 1)], Method.SURGE)
@@ -40,7 +40,7 @@ def test_an_unschedulable_surge_makes_room_from_two_replicas_on() -> None:
 
 
 def test_room_that_is_being_made_is_waited_for() -> None:
-    blocked = state("new", 0, 1, is_unschedulable=True)
+    blocked = state("new", 0, 1, lacks_room=True)
     draining = RevisionState("old", 2, 2, 2, 2, num_terminating=1)
     assert plan_rollout(2, blocked, [draining], Method.SURGE).method is Method.SURGE
 
@@ -74,7 +74,7 @@ def test_scaling_to_zero_mid_rollout_ends_it() -> None:
 def test_ready_replicas_never_fall_below_what_is_desired(
     *, desired: int, num_new: int, old: list[int], fails: bool, is_blocked: bool
 ) -> None:
-    target = state("new", num_new, num_new + 1, is_failing=fails, is_unschedulable=is_blocked)
+    target = state("new", num_new, num_new + 1, is_failing=fails, lacks_room=is_blocked)
     others = [state(f"old{index}", count) for index, count in enumerate(old)]
     step = plan_rollout(desired, target, others, Method.SURGE)
     before = num_new + sum(old)

@@ -70,7 +70,11 @@ def test_defaults_are_whole_and_never_inside_list_items() -> None:
     scaling = FIELDS[".spec.scaling"]
     inner = {name: p["default"] for name, p in scaling["properties"].items() if "default" in p}
     assert scaling["default"] == inner
-    assert FIELDS[".spec.rollout"]["default"] == {"progressDeadline": "30m"}
+    assert FIELDS[".spec.rollout"]["default"] == {
+        "strategy": "Automatic",
+        "schedulingTimeout": "5m",
+        "progressDeadline": "30m",
+    }
 
 
 def test_no_schema_keeps_what_a_structural_schema_may_not_have() -> None:
