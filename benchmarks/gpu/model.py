@@ -15,6 +15,7 @@ from benchmarks.gpu.bench import Bench, Step
 from benchmarks.gpu.rows import Check, Figure, Row
 from benchmarks.gpu.serving import Driver, Running, Served, random_tokens, record, serve, serve_twice
 from benchmarks.gpu.weights import SMALL_LLAMA, SMALL_QWEN, TINY, TINY_QWEN
+from millrace_runtime.execution.graphs import choose_sizes
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row as PlannedRow
@@ -190,6 +191,47 @@ def _decode_padded(served: Served, work: Work, *, is_recorded: bool) -> tuple[li
     return sequences, executor.progress - before
 
 
+def check_recordings(bench: Bench) -> Iterator[Row]:
+    """Compare steps of each recorded size alone with the same size among all, recorded for the second time.
+
+    All share memory: one that another one spoils would draw other tokens. And tell what memory they take.
+    """
+    work = bench.sized(REAL, DRY)
+    served = serve(bench, bench.sized(SMALL_LLAMA, TINY), torch.bfloat16, work.length)
+    sizes = bench.sized((1, 2, 4, 8), (1, 2))
+    for size in sizes:
+        count = min(size, len(work.prompt_lengths))
+        alone = _decode_recorded(served, work, count, (size,))
+        among = _decode_recorded(served, work, count, sizes, is_second_time=True)
+        yield from compare_runs(f"{size} rows among all sizes", among, alone, work.num_drawn)
+    executor = served.open(8, 8 * -(-work.length // 16), 64, choose_sizes(bench.sized(256, 2)))
+    before = bench.device.free_bytes()
+    record(executor)
+    taken = (before - bench.device.free_bytes()) / 2**20
+    yield Figure(f"memory of {len(executor.limits.recordable)} recorded sizes", taken, "MiB")
+
+
+def _decode_recorded(
+    served: Served, work: Work, count: int, sizes: Sequence[int], *, is_second_time: bool = False
+) -> list[Running]:
+    """Compute prompts eagerly, and then decode what was recorded in between."""
+    blocks = count * -(-work.length // 16)
+    executor = served.open(count, blocks, 256, recordable=sizes)
+    if is_second_time:
+        record(executor)
+        executor.control(Sleep())
+        executor.control(Wake())
+    driver = Driver(executor)
+    _start(driver, served, work, MIXED, range(count))
+    driver.run_until_drawn(1, work.chunk)
+    sequences = list(driver.running.values())
+    for one in sequences:
+        one.tokens.clear()
+    record(executor)
+    driver.run(work.num_drawn)
+    return sequences
+
+
 def compare_batches(bench: Bench) -> Iterator[Row]:
     """Tell how many sequences draw the same tokens alone and together. cuBLAS does not promise any."""
     work = bench.sized(REAL, DRY)
@@ -261,6 +303,7 @@ STEPS: dict[str, Step] = {
     **{f"{family} bfloat16 parity": partial(check_bfloat16, family) for family in FAMILIES},
     "depth": check_depth,
     "graphs": check_graphs,
+    "recordings": check_recordings,
     "log-probabilities": check_logprobs,
     "masks": check_masks,
     "sleep": check_sleep,

@@ -79,21 +79,27 @@ class Served:
             return TensorRunner(self.model, self.device)
         # What a runner chooses by its device it chooses when it is made.
         with patch.multiple(model_runner, select_kernels=lambda _: select_triton(), MIN_GEMM_ROWS=0):
-            return TensorRunner(self.model, self.device, record=compute_again)
+            return TensorRunner(self.model, self.device, recorder=StandInRecorder())
 
     def _fill_cache(self, num_blocks: int) -> list[Tensor]:
         caches = allocate_cache(self.architecture, num_blocks, self.dtype, self.device)
         return [cache.normal_() for cache in caches]
 
 
-def compute_again(compute: Callable[[], Tensor]) -> Recorded:
-    """Stand in for a CUDA graph: what would be repeated is computed again, into the same memory."""
-    output = compute()
+class StandInRecorder:
+    """Stands in for CUDA graphs: what would be repeated is computed again, into the same memory."""
 
-    def repeat() -> None:
-        output.copy_(compute())
+    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+        """Compute once, and again at each repetition."""
+        output = compute()
 
-    return repeat, output
+        def repeat() -> None:
+            output.copy_(compute())
+
+        return repeat, output
+
+    def forget(self) -> None:
+        """Nothing is shared."""
 
 
 def record(executor: LocalExecutor) -> None:

@@ -9,7 +9,7 @@ fills it up with rows that are nobody's.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,23 +20,38 @@ from millrace_kernels.transfer import upload_into
 Compute = Callable[[Tensor], Tensor]
 """Takes numbers int64 [2, rows], the rows' slots and positions. Returns hidden states [rows, width].
 
-No logits: each graph keeps the memory of what it returns, and logits of all sizes would take a gigabyte."""
+No logits: those of 256 rows of a vocabulary of 128k are 131 MB, and a step that draws nothing needs none."""
 Recorded = tuple[Callable[[], None], Tensor]
 """Repeats what was recorded, and what it writes each time."""
-Record = Callable[[Callable[[], Tensor]], Recorded]
+
+
+class Recorder(Protocol):
+    """Records launches, so that they can be repeated."""
+
+    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+        """Compute once or more, and record."""
+
+    def forget(self) -> None:
+        """Forget what recordings shared: all of them are gone."""
+
+
 NOBODY = (0, -1)
 """Slot and position of a row that pads."""
 CLOSE_SIZES = 8
 WIDE_SIZES = 16
 CLOSE_UNTIL = 32
+MOST_ROWS = 512
+"""A step of more rows computes for longer than its launches take: for so many rows a model of 8 billion
+weights needs 8 ms of a device with 10^15 operations a second."""
 
 
 def choose_sizes(max_rows: int) -> tuple[int, ...]:
-    """Return the numbers of rows that are recorded: 1, 2, 4, 8, 16, 24, 32, 48, … and `max_rows`.
+    """Return the numbers of rows that are recorded: 1, 2, 4, 8, 16, 24, 32, 48, … up to `max_rows`.
 
     A step reads all weights whatever its rows, so a few more rows cost little; but each size takes about as
     long to record as some steps take, and memory.
     """
+    max_rows = min(max_rows, MOST_ROWS)
     sizes = {1, 2, 4, *range(CLOSE_SIZES, CLOSE_UNTIL, CLOSE_SIZES)}
     sizes |= set(range(CLOSE_UNTIL, max_rows, WIDE_SIZES))
     return (*sorted(size for size in sizes if size < max_rows), max_rows)
@@ -65,15 +80,37 @@ class DecodeGraph:
 
 
 class DecodeGraphs:
-    """What was recorded, by size."""
+    """What was recorded, by size, and the one place that all write to: one runs at a time."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
         self._graphs: dict[int, DecodeGraph] = {}
+        self._place: Tensor | None = None
+
+    @property
+    def sizes(self) -> frozenset[int]:
+        """The numbers of rows that were recorded."""
+        return frozenset(self._graphs)
 
     def clear(self) -> None:
         """Forget all."""
-        self._sizes, self._graphs = [], {}
+        self._sizes, self._graphs, self._place = [], {}, None
+
+    def remove(self, num_rows: int) -> None:
+        """Forget a size, if it is there."""
+        self._graphs.pop(num_rows, None)
+        self._sizes = sorted(self._graphs)
+
+    def put(self, hidden: Tensor) -> Tensor:
+        """Copy hidden states to the place of all, and return it.
+
+        The place grows when the first of a size is computed, and that is before it is recorded.
+        """
+        if self._place is None or len(self._place) < len(hidden):
+            self._place = torch.empty_like(hidden)
+        place = self._place[: len(hidden)]
+        place.copy_(hidden)
+        return place
 
     def add(self, num_rows: int, graph: DecodeGraph) -> None:
         """Add a size."""
@@ -81,16 +118,19 @@ class DecodeGraphs:
         self._sizes = sorted(self._graphs)
 
     def find(self, num_rows: int, num_spans: int) -> DecodeGraph | None:
-        """Return the smallest graph that holds so much; None without one."""
+        """Return the smallest graph that holds so much; None without one of a size that comes close.
+
+        A far larger one would do so much more work that it is slower than a step that is not recorded.
+        """
         place = bisect_left(self._sizes, num_rows)
-        if place == len(self._sizes):
+        if place == len(self._sizes) or self._sizes[place] > max(CLOSE_SIZES, 2 * num_rows):
             return None
         graph = self._graphs[self._sizes[place]]
         return graph if num_spans <= graph.num_spans else None
 
 
 def record_decode(
-    num_rows: int, num_spans: int, compute: Compute, record: Record, device: torch.device
+    num_rows: int, num_spans: int, compute: Compute, record: Recorder, device: torch.device
 ) -> DecodeGraph:
     """Record a size, in which every row pads meanwhile."""
     numbers = torch.tensor(NOBODY, device=device)[:, None].repeat(1, num_rows)
@@ -103,6 +143,10 @@ class CudaRecorder:
 
     def __init__(self) -> None:
         self._pool: Any = None
+
+    def forget(self) -> None:
+        """Begin with new memory: that of no graph can't be entered again."""
+        self._pool = None
 
     def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
         """Compute once, so that all kernels are compiled and loaded; then record."""

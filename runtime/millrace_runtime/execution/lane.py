@@ -74,6 +74,7 @@ def _cpu_mark() -> float:
 
 
 def _cuda_mark() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    # Waiting for it sleeps. To spin would take a core for each device, of a container that has few.
+    event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
     event.record()
     return event

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from millrace_runtime.execution.errors import CapacityError
+from millrace_runtime.execution.exhaustion import is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.memory import Budget
 from millrace_runtime.protocol.executor import Sleep
@@ -13,7 +14,11 @@ from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, St
 from millrace_runtime.protocol.tokens import pack_tokens
 
 SHARE_OF_THE_REST = 0.95
-"""For the KV cache, of what is free beside the largest step: graphs and later kernels need some too."""
+"""For the KV cache, of what is free beside the largest steps and recordings: later kernels need some too."""
+BYTES_TO_RECORD = 256 << 20
+BYTES_OF_A_RECORDING = 16 << 20
+"""For recorded steps: what they share (cuBLAS's memory, one step's own), and each one's launches. A guess,
+until `benchmarks/gpu` has run on a GPU and measured it."""
 
 OpenExecutor = Callable[[int, int], LocalExecutor]
 """Takes the KV cache's blocks and the length of the longest sequence."""
@@ -39,29 +44,45 @@ def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecut
     torch.cuda.reset_peak_memory_stats(device)
     try:
         run_largest(limits, open_executor)
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         raise CapacityError(
             "the GPU has no memory for the largest step beside the weights: lower --max-batched-tokens or "
             "--max-sequences, or share the model among more GPUs with --tensor-parallel"
         ) from error
     step = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
-    return share_out(torch.cuda.mem_get_info(device)[0], step)
+    return share_out(torch.cuda.mem_get_info(device)[0], step, _bound_recordings(limits))
 
 
-def share_out(free: int, step: int) -> Budget:
-    """Return what of so many free bytes the KV cache may take beside the largest step's."""
-    source = f"{SHARE_OF_THE_REST} of what the GPU has free beside {step} bytes for the largest step"
-    return Budget(int(max(0, free - step) * SHARE_OF_THE_REST), source)
+def _bound_recordings(limits: Limits) -> int:
+    sizes = limits.recordable
+    return BYTES_TO_RECORD + BYTES_OF_A_RECORDING * len(sizes) if sizes else 0
+
+
+def share_out(free: int, step: int, recordings: int = 0) -> Budget:
+    """Return what of so many free bytes the KV cache may take beside the largest steps' and recordings'."""
+    source = (
+        f"{SHARE_OF_THE_REST} of what the GPU has free beside {step} bytes for the largest step and "
+        f"{recordings} for recorded ones"
+    )
+    return Budget(int(max(0, free - step - recordings) * SHARE_OF_THE_REST), source)
 
 
 def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:
-    """Run the largest step once, and leave nothing behind. Return its rows' results."""
-    plan = largest_plan(limits)
-    executor = open_executor(len(plan.starts[0].blocks[0]), limits.max_model_length)
-    executor.submit(plan)
-    result = executor.collect()
-    executor.submit(StepPlan(1, [start.slot for start in plan.starts], [], [], []))
+    """Run the largest step as often as there can be steps in flight, and leave nothing behind.
+
+    Return the last one's rows. Each holds its logits until it is collected.
+    """
+    first = largest_plan(limits)
+    slots = [start.slot for start in first.starts]
+    executor = open_executor(len(first.starts[0].blocks[0]), limits.max_model_length)
+    for number in range(executor.limits.depth):
+        executor.submit(StepPlan(number, slots if number else [], first.starts, [], first.rows))
+    for _ in range(executor.limits.depth):
+        result = executor.collect()
+    executor.submit(StepPlan(executor.limits.depth, slots, [], [], []))
     executor.collect()
     executor.control(Sleep())
     return result.rows

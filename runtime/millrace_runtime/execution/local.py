@@ -19,7 +19,7 @@ from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Runner
 from millrace_runtime.execution.sampler import Drawn, sample
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
-from millrace_runtime.protocol.executor import Command, Record, Sleep, Wake, mask_bytes
+from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
 
@@ -92,6 +92,11 @@ class LocalExecutor:
         """Layers or operations computed so far, and draws."""
         return self._runner.progress + self._num_draws
 
+    def enter_thread(self) -> None:
+        """Make the calling thread use this executor's device: each thread begins with the first one."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+
     def submit(self, plan: StepPlan) -> None:
         """Submit a plan, without waiting for any: on a GPU it is put in line behind the step before.
 
@@ -152,6 +157,9 @@ class LocalExecutor:
         if isinstance(command, Record):
             self._record(command.num_rows)
             return
+        if isinstance(command, Forget):
+            self._runner.forget(command.num_rows)
+            return
         if not self._slots.is_empty:
             raise PlanError("sequences are on the device: release their slots before a command")
         if isinstance(command, Sleep):
@@ -162,6 +170,11 @@ class LocalExecutor:
             with torch.inference_mode():
                 self._runner.set_caches(self._allocate_caches())
         self._is_asleep = isinstance(command, Sleep)
+
+    @property
+    def recorded(self) -> frozenset[int]:
+        """The numbers of rows whose steps were recorded."""
+        return self._runner.recorded
 
     @torch.inference_mode()
     def _record(self, num_rows: int) -> None:

@@ -1,7 +1,6 @@
 """Computes a step's logits: the Protocol of every path's runner, and the runner that uses tensors."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +16,12 @@ from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.transfer import upload, upload_all
+from millrace_runtime.execution.exhaustion import is_out_of_memory
 from millrace_runtime.execution.graphs import (
     CudaRecorder,
     DecodeGraph,
     DecodeGraphs,
-    Record,
+    Recorder,
     record_decode,
 )
 from millrace_runtime.execution.slots import SlotTable, Span
@@ -47,6 +47,13 @@ class Runner(Protocol):
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Make steps of up to so many rows of one token faster from now on, where the path can."""
 
+    def forget(self, num_rows: int) -> None:
+        """Compute steps as if these had not been recorded."""
+
+    @property
+    def recorded(self) -> frozenset[int]:
+        """The numbers of rows that were recorded."""
+
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Compute the spans. Return float32 logits [emits, vocabulary] behind those that `emits` numbers.
 
@@ -58,9 +65,9 @@ class TensorRunner:
     """Computes a step operation by operation, on whole tensors; or all at once, where it was recorded."""
 
     def __init__(
-        self, model: Model, device: torch.device, group: Group | None = None, record: Record | None = None
+        self, model: Model, device: torch.device, group: Group | None = None, recorder: Recorder | None = None
     ) -> None:
-        """`group` is for a model that several workers hold together; without `record`, CUDA records."""
+        """`group` is for a model that several workers hold together; without a `recorder`, CUDA records."""
         self._model, self._device = model, device
         self._group = group or Alone()
         self.kv_caches: list[Tensor] = []
@@ -68,7 +75,7 @@ class TensorRunner:
         self.sampler = self._kernels.sampler
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
         self._num_layers_done = 0
-        self._graphs, self._record = DecodeGraphs(), record or CudaRecorder()
+        self._graphs, self._recorder = DecodeGraphs(), recorder or CudaRecorder()
         self._head = TensorStep.without_tokens(self._kernels, self._group)
 
     @property
@@ -79,17 +86,31 @@ class TensorRunner:
     def set_caches(self, kv_caches: list[Tensor]) -> None:
         """Replace the KV tensors. Graphs of the old ones are gone."""
         self._graphs.clear()
+        self._recorder.forget()
         self.kv_caches = kv_caches
+
+    @property
+    def recorded(self) -> frozenset[int]:
+        """The numbers of rows that were recorded."""
+        return self._graphs.sizes
+
+    def forget(self, num_rows: int) -> None:
+        """Compute such steps as before."""
+        self._graphs.remove(num_rows)
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Record the steps of up to so many rows of one token, if there is memory for it."""
         num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
 
         def compute(numbers: Tensor) -> Tensor:
-            return self._decode(numbers, num_spans, slots)
+            return self._graphs.put(self._decode(numbers, num_spans, slots))
 
-        with suppress(torch.OutOfMemoryError):  # such steps are computed as before
-            graph = record_decode(num_rows, num_spans, compute, self._record, self._device)
+        try:
+            graph = record_decode(num_rows, num_spans, compute, self._recorder, self._device)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
             self._graphs.add(num_rows, graph)
 
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:

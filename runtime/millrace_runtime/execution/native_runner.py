@@ -49,6 +49,14 @@ class NativeRunner:
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Nothing: every step is one call already."""
 
+    def forget(self, num_rows: int) -> None:
+        """Nothing."""
+
+    @property
+    def recorded(self) -> frozenset[int]:
+        """None."""
+        return frozenset()
+
     def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
         """Run the recorded program on the spans."""
         rows = np.array([(span.slot, span.begin, span.end - span.begin) for span in spans], dtype=np.int32)

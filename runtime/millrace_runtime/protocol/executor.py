@@ -22,7 +22,13 @@ class Record(msgspec.Struct, frozen=True, tag="record"):
     num_rows: int
 
 
-Command = Sleep | Wake | Record
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """Compute decode steps of so many rows as if they had not been recorded."""
+
+    num_rows: int
+
+
+Command = Sleep | Wake | Record | Forget
 
 
 class Executor(Protocol):

@@ -13,10 +13,11 @@ from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.graphs import choose_sizes
+from millrace_runtime.execution.exhaustion import is_out_of_memory
+from millrace_runtime.execution.graphs import MOST_ROWS, DecodeGraph, DecodeGraphs, choose_sizes
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.protocol.executor import Record, Sleep, Wake
+from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
 from millrace_runtime.protocol.step import RowResult
 from tests.runtime.execution import tape
 from tests.runtime.execution.conftest import SMALL, Driver
@@ -29,9 +30,16 @@ class Graphs:
     """Counts the repetitions of what was recorded."""
 
     def __init__(self) -> None:
-        self.num_recorded = self.num_repeated = 0
+        self.num_recorded = self.num_repeated = self.num_forgotten = 0
+        self.error: Exception | None = None
 
-    def record(self, compute: Callable[[], torch.Tensor]) -> Any:
+    def forget(self) -> None:
+        self.num_forgotten += 1
+
+    def __call__(self, compute: Callable[[], torch.Tensor]) -> Any:
+        if self.error is not None:
+            raise self.error
+        compute()  # as CUDA's does, so that all kernels are compiled
         self.num_recorded += 1
         repeat, output = tape.record(compute)
 
@@ -50,7 +58,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
         monkeypatch.setattr(module, "SPAN", 32)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
-    monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting.record)
+    monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting)
     return counting
 
 
@@ -120,6 +128,7 @@ def test_what_was_recorded_is_gone_with_the_caches(make_model: MakeModel, graphs
     executor = open_executor(make_model(), 2)
     executor.control(Record(2))
     executor.control(Sleep())
+    assert graphs.num_forgotten == 2  # once more when it began
     with pytest.raises(PlanError, match="wake it before recording"):
         executor.control(Record(2))
     executor.control(Wake())
@@ -174,9 +183,82 @@ def test_a_size_that_is_none_of_the_limits_is_refused(make_model: MakeModel, gra
     assert graphs.num_recorded == 0
 
 
+def test_all_sizes_write_to_one_place(make_model: MakeModel, graphs: Graphs) -> None:
+    executor = open_executor(make_model(), 2, 4)
+    for size in (4, 2):
+        executor.control(Record(size))
+    recorded = executor._runner._graphs
+    wide, narrow = recorded.find(4, 1), recorded.find(2, 1)
+    assert wide is not narrow
+    assert wide.hidden.data_ptr() == narrow.hidden.data_ptr()
+    assert graphs.num_recorded == 2
+
+
+def test_a_far_larger_size_serves_no_step() -> None:
+    recorded = DecodeGraphs()
+    for size in (8, 64):
+        recorded.add(size, DecodeGraph(torch.zeros(2, size), 1000, lambda: None, torch.zeros(size, 4)))
+    found = {rows: recorded.find(rows, 1) for rows in (1, 8, 9, 31, 32, 64, 65)}
+    assert {rows: graph and len(graph.hidden) for rows, graph in found.items()} == {
+        1: 8, 8: 8, 9: None, 31: None, 32: 64, 64: 64, 65: None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_without_memory_to_record_steps_are_computed_as_before(
+    make_model: MakeModel, graphs: Graphs, error: Exception
+) -> None:
+    executor = open_executor(make_model(), 2)
+    graphs.error = error
+    executor.control(Record(2))
+    assert executor.recorded == frozenset()
+    driver = Driver(executor)
+    driver.start(0, prompt(9, 0))
+    driver.advance(512)
+    assert driver.advance(512)[0].tokens
+
+
+def test_another_error_of_a_recording_is_raised(make_model: MakeModel, graphs: Graphs) -> None:
+    graphs.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal"):
+        open_executor(make_model(), 2).control(Record(2))
+
+
+def test_memory_that_ran_out_in_a_recording_is_seen_behind_the_error_of_its_end() -> None:
+    error = RuntimeError("operation failed due to a previous error during capture")
+    error.__context__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("operation failed"))
+
+
+def test_a_size_that_is_forgotten_is_computed_as_before(make_model: MakeModel, graphs: Graphs) -> None:
+    executor = open_executor(make_model(), 2)
+    executor.control(Record(2))
+    executor.control(Forget(2))
+    assert executor.recorded == frozenset()
+    driver = Driver(executor)
+    driver.start(0, prompt(9, 0))
+    driver.advance(512)
+    driver.advance(512)
+    assert graphs.num_repeated == 0
+
+
 @pytest.mark.parametrize(
     ("max_rows", "sizes"),
     [(1, (1,)), (3, (1, 2, 3)), (32, (1, 2, 4, 8, 16, 24, 32)), (70, (1, 2, 4, 8, 16, 24, 32, 48, 64, 70))],
 )
 def test_sizes_end_with_the_most_rows(max_rows: int, sizes: tuple[int, ...]) -> None:
     assert choose_sizes(max_rows) == sizes
+
+
+def test_a_step_of_very_many_rows_is_never_recorded() -> None:
+    assert max(choose_sizes(4096)) == MOST_ROWS
+    assert len(choose_sizes(4096)) < 40

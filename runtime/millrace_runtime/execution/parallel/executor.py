@@ -19,16 +19,17 @@ from millrace_runtime.execution.parallel.messages import (
     Loaded,
     Masks,
     Measure,
+    Recorded,
     Room,
     Said,
     Submit,
 )
 from millrace_runtime.execution.parallel.orders import Orders, write_settings
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.protocol.executor import Command
+from millrace_runtime.protocol.executor import Command, Forget, Record
 from millrace_runtime.protocol.step import StepPlan, StepResult
 
-Answer = TypeVar("Answer", Loaded, Room, Holding)
+Answer = TypeVar("Answer", Loaded, Room, Holding, Recorded)
 Log = Callable[[str], None]
 POLL_SECONDS = 0.25
 
@@ -39,16 +40,16 @@ def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "Paralle
     `log` gets the lines of the first worker, and one on the cache that all have room for.
     """
     host = _share_of_host(settings, count)
-    with tempfile.TemporaryDirectory(prefix="millrace-workers-") as folder:
-        values, meeting = write_settings(settings), (Path(folder) / "meeting").as_uri()
-        crew = Crew(
-            [Orders(values, index, count, meeting, host) for index in range(count)], _environment(count)
-        )
-        try:
-            return ParallelExecutor(crew, _set_up(crew, settings, log))
-        except BaseException:
-            crew.end()
-            raise
+    # Kept until the end: NCCL's watchdog reads the file in which the workers met.
+    folder = tempfile.TemporaryDirectory(prefix="millrace-workers-")
+    values, meeting = write_settings(settings), (Path(folder.name) / "meeting").as_uri()
+    crew = Crew([Orders(values, index, count, meeting, host) for index in range(count)], _environment(count))
+    try:
+        return ParallelExecutor(crew, _set_up(crew, settings, log), folder)
+    except BaseException:
+        crew.end()
+        folder.cleanup()
+        raise
 
 
 def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Holding:
@@ -78,6 +79,10 @@ def _await_all(crew: Crew, wanted: type[Answer], log: Log) -> list[Answer]:
     return [answers[index] for index in range(crew.count)]
 
 
+def _ignore(_line: str) -> None:
+    """Workers say nothing once they serve."""
+
+
 def _share_of_host(settings: ExecutionSettings, count: int) -> Budget:
     """Return each worker's share of what the host's memory leaves for KV caches."""
     whole = usable_memory(settings.text_memory_bytes)
@@ -95,9 +100,9 @@ def _environment(count: int) -> dict[str, str]:
 class ParallelExecutor:
     """Sends every plan to all workers. The first one's results are those of all."""
 
-    def __init__(self, crew: Crew, holding: Holding) -> None:
+    def __init__(self, crew: Crew, holding: Holding, folder: tempfile.TemporaryDirectory[str]) -> None:
         self.limits, self.placement = holding.limits, holding.placement
-        self._crew = crew
+        self._crew, self._folder = crew, folder
         self._num_in_flight = 0
         self._results: deque[StepResult] = deque()
 
@@ -141,6 +146,10 @@ class ParallelExecutor:
         if self._num_in_flight:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect them before a command")
         self._crew.tell(command)
+        if isinstance(command, Record):
+            answers = _await_all(self._crew, Recorded, _ignore)
+            if not all(answer.is_there for answer in answers):
+                self._crew.tell(Forget(command.num_rows))
 
     def check(self) -> None:
         """Raise WorkerError for a worker that has ended or is stopped."""
@@ -149,6 +158,7 @@ class ParallelExecutor:
     def end(self) -> None:
         """End the workers."""
         self._crew.end()
+        self._folder.cleanup()
 
     def _receive(self, timeout_seconds: float) -> None:
         for _, message in self._crew.receive(timeout_seconds):

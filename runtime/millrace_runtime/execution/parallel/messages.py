@@ -8,12 +8,15 @@ engine                     worker
    |  <--------------- Holding |
    |  Submit, Masks --------> |   to all
    |  <------------------ Done |   from the first
+   |  Record ---------------> |   to all
+   |  <-------------- Recorded |   from all
+   |  Forget ---------------> |   to all, where one had no memory for it: all must compute the same
    |  <---------------- Failed |   from any, at any time, and then it ends
 """
 
 import msgspec
 
-from millrace_runtime.protocol.executor import Record, Sleep, Wake
+from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
 from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
 
@@ -47,7 +50,7 @@ class Masks(msgspec.Struct, frozen=True, tag="masks"):
     masks: bytes
 
 
-ToWorker = Measure | Allocate | Submit | Masks | Sleep | Wake | Record
+ToWorker = Measure | Allocate | Submit | Masks | Sleep | Wake | Record | Forget
 
 
 class Said(msgspec.Struct, frozen=True, tag="said"):
@@ -82,6 +85,12 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     result: StepResult
 
 
+class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
+    """The worker has done what it could to record."""
+
+    is_there: bool
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The worker ends."""
 
@@ -90,4 +99,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """Whether the model or its settings are to blame, and not the worker."""
 
 
-FromWorker = Said | Loaded | Room | Holding | Done | Failed
+FromWorker = Said | Loaded | Room | Holding | Done | Recorded | Failed

@@ -7,7 +7,7 @@ import sys
 import traceback
 from queue import SimpleQueue
 from threading import Lock, Semaphore, Thread
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from millrace_runtime.execution.parallel.messages import (
     Loaded,
     Masks,
     Measure,
+    Recorded,
     Room,
     Said,
     Submit,
@@ -32,7 +33,10 @@ from millrace_runtime.execution.parallel.orders import Orders
 from millrace_runtime.execution.parallel.vitals import Vitals, keep_beating
 from millrace_runtime.garbage import paused_collection
 from millrace_runtime.parent import end_with_parent
-from millrace_runtime.protocol.executor import Executor, Record, Sleep, Wake
+from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
+
+if TYPE_CHECKING:  # importing it imports torch, which takes seconds
+    from millrace_runtime.execution.local import LocalExecutor
 
 Wanted = TypeVar("Wanted")
 
@@ -68,7 +72,7 @@ class Worker:
         except ChannelClosed:
             sys.stderr.write(f"the engine is gone, so it can't be told: {text}\n")
 
-    def _build_executor(self) -> Executor:
+    def _build_executor(self) -> "LocalExecutor":
         # Here and not above: importing torch takes seconds.
         with paused_collection():
             from millrace_runtime.execution.build import describe_cache, load_model  # noqa: PLC0415
@@ -82,7 +86,7 @@ class Worker:
         allocate = self._await(Allocate)
         return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
 
-    def _obey(self, message: ToWorker, executor: Executor, room: Semaphore) -> None:
+    def _obey(self, message: ToWorker, executor: "LocalExecutor", room: Semaphore) -> None:
         match message:
             case Submit(plan):
                 # The engine goes by the first worker: this one may still be busy with the step before.
@@ -93,14 +97,17 @@ class Worker:
             case Masks(step, masks):
                 executor.provide_masks(step, memoryview(masks))
                 self._due.put(None)
-            case Sleep() | Wake() | Record():
+            case Sleep() | Wake() | Record() | Forget():
                 for _ in range(executor.limits.depth):
                     room.acquire()
                 executor.control(message)
                 room.release(executor.limits.depth)
+                if isinstance(message, Record):
+                    self._tell(Recorded(message.num_rows in executor.recorded))
 
-    def _collect(self, executor: Executor, room: Semaphore) -> None:
+    def _collect(self, executor: "LocalExecutor", room: Semaphore) -> None:
         try:
+            executor.enter_thread()
             while True:
                 self._due.get()
                 result = executor.collect()
