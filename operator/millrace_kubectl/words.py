@@ -41,6 +41,7 @@ REMEDIES = {
     "Conflict": "rename the service, or delete the object that has its name",
     "ChildRefused": "do what the API server says",
     "PodsRefused": "raise the quota, or change the policy",
+    "PodFailed": "do what the node says",
     "ImageUnavailable": "make the image pullable from the nodes",
     "ContainerRefused": "do what the node says",
     "ModelInvalid": "correct spec.model",

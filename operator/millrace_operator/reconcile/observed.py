@@ -9,8 +9,10 @@ from millrace_operator.reconcile.pods import Cause, Pod, read_pod
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.reconcile.snapshot import Snapshot
-from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.conditions import Reason, parse_time
 
+FAILED_SECONDS = 600.0
+"""After its creation, until a pod that failed is history: who fails again and again has younger ones."""
 LOST_SECONDS = 30.0
 """After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
 
@@ -28,6 +30,10 @@ class Moment:
         """Whether the pod has had no node for longer than it may."""
         return pod.unplaced_since is not None and self.now >= pod.unplaced_since + self.scheduling_timeout
 
+    def is_news(self, pod: Pod) -> bool:
+        """Whether the pod failed lately."""
+        return pod.has_ended and pod.cause is not None and self.now < _read_created(pod) + FAILED_SECONDS
+
     def holds_room(self, pod: Pod) -> bool:
         """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
         return pod.is_terminating and (pod.ends_by is None or self.now < pod.ends_by + LOST_SECONDS)
@@ -43,6 +49,8 @@ class Observed:
     refusals: tuple[Cause, ...] = ()
     leaving: tuple[Pod, ...] = ()
     """Pods that hold room until they are gone."""
+    failed: tuple[Pod, ...] = ()
+    """Young pods that failed as a whole: a node that did not admit them, say, and will not the next ones."""
 
     def state(self, revision: str) -> RevisionState:
         """Return a revision's state. It is all zero when nothing of the revision runs."""
@@ -66,6 +74,7 @@ class Observed:
         """Yield the seconds after which time alone makes another state of this one."""
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
+        ends += [_read_created(pod) + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 
@@ -82,7 +91,12 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
         moment,
         tuple(c for d in deployments.values() if (c := _find_refusal(d))),
         tuple(pod for pod in pods if moment.holds_room(pod)),
+        tuple(pod for pod in pods if moment.is_news(pod)),
     )
+
+
+def _read_created(pod: Pod) -> float:
+    return parse_time(pod.created) or 0.0
 
 
 def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment: Moment) -> RevisionState:

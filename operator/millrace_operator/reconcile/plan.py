@@ -199,7 +199,7 @@ def _render_children(
         render_service(settings, service),
         *(render_controller_revision(service, revision) for revision in revisions),
         *(render_deployment(service, revision, counts[revision.hash]) for revision in revisions),
-        render_disruption_budget(service, targets.stable, count.desired),
+        render_disruption_budget(service, count.desired),
     ]
 
 

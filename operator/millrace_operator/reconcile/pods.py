@@ -49,6 +49,8 @@ class Pod:
     placed_seconds: float | None
     """From its creation until it had a node; None while it has none."""
     cause: Cause | None
+    is_running: bool = False
+    """Whether its container runs, and so loads the model or has loaded it."""
 
     @property
     def is_staying(self) -> bool:
@@ -83,6 +85,7 @@ def read_pod(obj: Obj) -> Pod:
         placed_seconds=_measure(metadata.get("creationTimestamp"), _find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else _diagnose(metadata["name"], status, container),
+        is_running="running" in container.get("state", {}),
     )
 
 
@@ -116,6 +119,10 @@ def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> C
 
 
 def _causes(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
+    if status.get("phase") == "Failed":
+        # Without its name: another one may fail each second, and the text is to stay.
+        words = ": ".join(text for text in (status.get("reason"), status.get("message")) if text)
+        yield Cause(Reason.POD_FAILED, f"a pod failed: {words or 'its containers ended'}")
     scheduled = _find_condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
         yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")

@@ -69,7 +69,7 @@ def plan_rollout(
     """
     live = [other for other in others if other.is_live]
     if not live:
-        return Step({target.hash: desired}, Method.SURGE, is_done=target.num_ready >= desired)
+        return Step({target.hash: desired}, Method.SURGE, is_done=0 < desired <= target.num_ready)
     if strategy is RolloutStrategy.AUTOMATIC:
         method = _choose_method(desired, target, live, method)
     else:

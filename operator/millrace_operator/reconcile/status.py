@@ -65,7 +65,7 @@ class StatusInputs:
 
     def rollout(self) -> dict[str, Any] | None:
         """Return `status.rollout`, None when no revision is taking over."""
-        if self.current_revision == self.revision:
+        if self.current_revision == self.revision or self.count.desired == 0:
             return None
         before = self.old.get("rollout", {})
         is_same = before.get("revision") == self.revision
@@ -89,7 +89,9 @@ class StatusInputs:
             Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
             for (kind, name), message in sorted(self.snapshot.refusals.items())
         ]
-        return [*found, *self.observed.refusals]
+        found += self.observed.refusals
+        is_short = self.observed.num_ready < self.count.desired
+        return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
 
     def _sorted_pods(self) -> list[Pod]:
         return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
@@ -194,10 +196,14 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
 def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if causes:
         return Truth(condition, False, causes[0].reason, causes[0].message)
-    names = sorted(pod.name for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready)
-    if names:
-        return Truth(condition, False, Reason.LOADING, f"pod {names[0]} is loading the model")
-    return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
+    pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
+    if not pods:
+        return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
+    pod = min(pods, key=lambda pod: (not pod.is_running, pod.placed_seconds is None, pod.name))
+    if pod.is_running:
+        return Truth(condition, False, Reason.LOADING, f"pod {pod.name} is loading the model")
+    step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
+    return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
 
 
 def _homeless(inputs: StatusInputs) -> str:
@@ -211,7 +217,8 @@ def _progressing(inputs: StatusInputs) -> Truth:
     state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
     if inputs.is_late:
         text = f"revision {inputs.revision} was not ready within {inputs.spec.rollout.progress_deadline}"
-        return Truth("Progressing", False, Reason.DEADLINE_EXCEEDED, text)
+        # Not False, for which people wait: nobody has given it up, and a pod that recovers ends it.
+        return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
         text = f"revision {inputs.revision} has {state.num_ready} of {desired} replicas ready"
         text += _homeless(inputs)

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     CONTAINER_REFUSED = "ContainerRefused"
     PODS_REFUSED = "PodsRefused"
+    POD_FAILED = "PodFailed"
     CHILD_REFUSED = "ChildRefused"
     MODEL_INVALID = "ModelInvalid"
     SETTINGS_INVALID = "SettingsInvalid"

@@ -15,10 +15,10 @@ GRACE_SECONDS = 630
 """What a draining replica takes at most (`millrace serve --drain-seconds`, 600), and some time to end."""
 
 START_SECONDS = 1800
-"""How long a replica may load before the kubelet restarts it.
+"""How long a replica may load at least before the kubelet restarts it, and longer where its rollout may be.
 
-As long as `millrace serve --startup-deadline-seconds`, which decides nothing here: `/livez` is first asked
-when the replica is ready.
+`millrace serve --startup-deadline-seconds` decides nothing here: `/livez` is first asked when the replica is
+ready.
 """
 
 
@@ -86,7 +86,7 @@ def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dic
         "volumeMounts": mounts,
         # The last log lines become the pod's status, from where they reach the service's conditions.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **_render_probes(),
+        **_render_probes(max(START_SECONDS, int(spec.rollout.progress_deadline_seconds))),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -149,7 +149,7 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _render_probes() -> dict[str, Any]:
+def _render_probes(start_seconds: int) -> dict[str, Any]:
     """The startup probe's answer is held back until the replica is ready, so it serves the moment it can."""
     started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}
     ready = {"path": contract.PATH_READY, "port": contract.PORT_HTTP}
@@ -161,7 +161,7 @@ def _render_probes() -> dict[str, Any]:
             "periodSeconds": contract.STARTED_WAIT_SECONDS,
             # It connects before the HTTP process runs, and only then does the wait begin.
             "timeoutSeconds": 10,
-            "failureThreshold": START_SECONDS // contract.STARTED_WAIT_SECONDS,
+            "failureThreshold": start_seconds // contract.STARTED_WAIT_SECONDS,
         },
         "readinessProbe": {"httpGet": ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {"httpGet": live, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 3},

@@ -1,4 +1,4 @@
-"""Deployment and ControllerRevision of a revision, and the budget of the stable one."""
+"""Deployment and ControllerRevision of a revision, and the budget of all."""
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, POD_DISRUPTION_BUDGET, Obj
 from millrace_operator.reconcile.render.metadata import render_child, replica_labels, revision_name
@@ -32,18 +32,17 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     }
 
 
-def render_disruption_budget(service: Obj, revision: str, desired: int) -> Obj:
-    """Return the budget over the stable revision: one replica may go at a time.
+def render_disruption_budget(service: Obj, desired: int) -> Obj:
+    """Return the budget over the replicas of all revisions: at least all but one are to serve.
 
     With a single replica it allows the eviction, or a node could never be drained. Pods that are not
     Ready never stand in a drain's way.
     """
-    selector = {**replica_labels(service), contract.LABEL_REVISION: revision}
     return {
         **render_child(service, POD_DISRUPTION_BUDGET, service["metadata"]["name"]),
         "spec": {
             "minAvailable": max(0, desired - 1),
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": replica_labels(service)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
