@@ -13,7 +13,7 @@ SETTLE_SECONDS = 5.0
 
 def find_leader(service: Service) -> str:
     lease = service.cluster.kubectl("-n", NAMESPACE, "get", "lease", "millrace-operator", "-o", "json")
-    return str(json.loads(lease)["spec"].get("holderIdentity") or "")
+    return str(json.loads(lease)["spec"].get("holderIdentity") or "").partition("_")[0]
 
 
 def list_versions(service: Service) -> dict[str, str]:

@@ -69,6 +69,7 @@ class Application:
         self.queue = WorkQueue()
         self.ingest = Ingest(self.cache, self.queue)
         self.election = Election(cluster, view)
+        self._is_listing = asyncio.Lock()
         metrics.follow(
             self.queue, lambda: time.monotonic() - self.ingest.last_event_at, LEASE, self.election.is_leader
         )
@@ -102,6 +103,7 @@ class Application:
             group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
+            group.create_task(self._relist_regularly())
             group.create_task(self.scaling.run())
             group.create_task(self.inventory.run())
             group.create_task(self.priors.run())
@@ -143,7 +145,6 @@ class Application:
 
     async def _work(self) -> None:
         tasks = [asyncio.create_task(self._run_worker()) for _ in range(self._settings.workers)]
-        tasks.append(asyncio.create_task(self._relist_regularly()))
         try:
             await self.election.wait_for(leading=False)
         finally:
@@ -152,7 +153,8 @@ class Application:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _relist(self) -> None:
-        ghosts = await relist(self._cluster, self.cache, self.queue)
+        async with self._is_listing:
+            ghosts = await relist(self._cluster, self.cache, self.queue)
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(ghosts)
 
@@ -225,7 +227,7 @@ class Application:
         has_lost = not is_leader and holder == self._settings.identity
         return Health(
             overdue_seconds=self.ingest.overdue_seconds(),
-            queue_age_seconds=self.queue.age_seconds(),
+            stalled_seconds=self.queue.stalled_seconds(),
             is_leader=is_leader,
             leader="" if has_lost else holder,
         )
@@ -246,6 +248,8 @@ async def run_operator(settings: OperatorSettings) -> None:
     view = LeaseView(settings.identity, settings.namespace, LEASE)
     access = await load_access()
     async with ApiServer(
-        access, may_write=lambda: view.is_held(time.monotonic()), on_request=metrics.count_request
+        access,
+        seconds_to_write=lambda: view.seconds_to_write(time.monotonic()),
+        on_request=metrics.count_request,
     ) as cluster:
         await Application(settings, cluster, view, metrics).run()

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -141,7 +142,9 @@ def _parse_gateway_port(text: str) -> int:
 def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
-    add("--identity", default=os.environ.get("POD_NAME", socket.gethostname()), help="name in the Lease")
+    name = os.environ.get("POD_NAME", socket.gethostname())
+    # A container that begins anew in the same pod is another holder, and waits until the old one's time ends.
+    add("--identity", default=f"{name}_{uuid.uuid4().hex[:8]}", help="name in the Lease")
     add(
         "--port",
         type=parse_port,

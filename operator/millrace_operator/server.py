@@ -15,7 +15,7 @@ from millrace_operator.metrics import Metrics
 from millrace_runtime.contract import ENV_BIND_ADDRESS
 from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 
-QUEUE_AGE_LIMIT_SECONDS = 300.0
+STALL_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
 NOT_LOCAL = (
     "decisions are shown only to clients in this pod; write: kubectl -n NAMESPACE port-forward pod/NAME "
@@ -29,16 +29,16 @@ class Health:
 
     overdue_seconds: float
     """How long the event after a write of ours has not come."""
-    queue_age_seconds: float
-    """How long the oldest key has waited."""
+    stalled_seconds: float
+    """How long keys have waited while no worker took or ended one."""
     is_leader: bool
     leader: str
     """Who holds the Lease; empty while that is unknown."""
 
     @property
     def is_well(self) -> bool:
-        """Whether events come back in time and, on the leader, no key waits for ever."""
-        is_moving = self.queue_age_seconds < QUEUE_AGE_LIMIT_SECONDS or not self.is_leader
+        """Whether events come back in time and, on the leader, workers go on."""
+        is_moving = self.stalled_seconds < STALL_LIMIT_SECONDS or not self.is_leader
         return self.overdue_seconds < OVERDUE_LIMIT_SECONDS and is_moving
 
 
@@ -104,7 +104,7 @@ class Pages:
     async def render_health(self, _request: web.Request) -> web.Response:
         """Return the facts, with 200 while this replica is well, else 503."""
         health = self._views.read_health()
-        fields = ("overdue_seconds", "queue_age_seconds", "is_leader")
+        fields = ("overdue_seconds", "stalled_seconds", "is_leader")
         facts = {field: getattr(health, field) for field in fields}
         return web.json_response(facts, status=200 if health.is_well else 503)
 
@@ -119,7 +119,8 @@ class Pages:
         health = self._views.read_health()
         key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
         if not health.is_leader:
-            text = f"this replica does not lead; ask {health.leader or 'the leader, once there is one'}"
+            leader = health.leader.partition("_")[0]
+            text = f"this replica does not lead; ask {leader or 'the leader, once there is one'}"
             return web.json_response({"error": text}, status=503)
         decision = self._views.read_decision(key)
         if decision is None:

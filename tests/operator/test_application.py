@@ -169,13 +169,28 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
     await asyncio.sleep(0)
     application.ingest.record_event(INFERENCE_SERVICE, "ADDED", cluster.put(make_service()))
     await asyncio.sleep(0.01)
-    assert (len(application.queue), application._read_health().queue_age_seconds) == (0, 0)
+    assert (len(application.queue), application._read_health().stalled_seconds) == (0, 0)
     await holder.release()
     cluster.read_faults.extend([None, TransientError("away")])
     await application.election.campaign()
-    assert application._read_health().queue_age_seconds == 0
+    assert application._read_health().stalled_seconds == 0
     await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     await cancel(leading)
+
+
+async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait() -> None:
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(module, "wait_period", wait)
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    application.cache.put(cluster.put(make_service()))
+    cluster.remove(INFERENCE_SERVICE, *KEY)
+    listing = asyncio.create_task(application._relist_regularly())
+    await wait_until_async("the ghost gone", lambda: application.cache.service(KEY) is None)
+    await cancel(listing)
 
 
 async def test_a_replica_that_lost_the_lease_does_not_name_itself_as_the_leader(cluster: FakeCluster) -> None:

@@ -11,7 +11,7 @@ from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
 from millrace_operator.server import (
     OVERDUE_LIMIT_SECONDS,
-    QUEUE_AGE_LIMIT_SECONDS,
+    STALL_LIMIT_SECONDS,
     Health,
     Views,
     build_app,
@@ -98,7 +98,7 @@ async def test_health_is_of_watches_and_of_the_leaders_queue() -> None:
         assert (await http.get("/healthz")).status == 200
         state.watch = OVERDUE_LIMIT_SECONDS + 1
         assert (await http.get("/healthz")).status == 503
-        state.watch, state.queue = 0, QUEUE_AGE_LIMIT_SECONDS + 1
+        state.watch, state.queue = 0, STALL_LIMIT_SECONDS + 1
         assert (await http.get("/healthz")).status == 503
         state.leads = False
         assert (await http.get("/healthz")).status == 200

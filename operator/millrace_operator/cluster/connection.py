@@ -20,7 +20,7 @@ from millrace_operator.cluster.errors import (
     RefusedError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, kind_of
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, kind_of
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
 
@@ -36,17 +36,17 @@ CREATE_ONLY_VERSION = "1"
 
 
 class ApiServer(Cluster):
-    """The API server over HTTP. Every write but the Lease's own first asks `may_write`."""
+    """The API server over HTTP. Every write but the Lease's own first asks how long it may take."""
 
     def __init__(
         self,
         access: Access,
         *,
-        may_write: Callable[[], bool],
+        seconds_to_write: Callable[[], float],
         on_request: Callable[[str, int], None] = lambda _method, _code: None,
     ) -> None:
         self._access = access
-        self._may_write = may_write
+        self._seconds_to_write = seconds_to_write
         self._on_request = on_request
         self._bucket = TokenBucket(WRITES_PER_SECOND, BURST, time.monotonic())
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -66,7 +66,7 @@ class ApiServer(Cluster):
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         return await self._send("GET", kind.path(namespace, name), may_be_absent=True)
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
         """List in chunks of LIST_CHUNK."""
         found: list[Obj] = []
         query = {"limit": str(LIST_CHUNK)}
@@ -77,9 +77,10 @@ class ApiServer(Cluster):
             found += [
                 {"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items", [])
             ]
-            token = page.get("metadata", {}).get("continue")
+            metadata = page.get("metadata", {})
+            token = metadata.get("continue")
             if not token:
-                return found
+                return Listing(found, int(metadata.get("resourceVersion") or 0))
             query["continue"] = token
 
     async def apply_new(self, obj: Obj) -> Obj:
@@ -94,10 +95,11 @@ class ApiServer(Cluster):
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
     ) -> Obj:
+        """Annotate it by way of its status: whoever may change a pod's status can't change its image."""
         body = {"metadata": {"uid": uid, "annotations": annotations}}
         return await self._write(
             "PATCH",
-            POD.path(namespace, name),
+            POD.path(namespace, name, "status"),
             body,
             "application/merge-patch+json",
             {"fieldManager": FIELD_MANAGER},
@@ -139,9 +141,17 @@ class ApiServer(Cluster):
         wait = self._bucket.reserve(time.monotonic())
         if wait > 0:
             await asyncio.sleep(wait)
-        if not self._may_write():
+        seconds = min(self._seconds_to_write(), TIMEOUT_SECONDS)
+        if seconds <= 0:
             raise NotLeaderError("the Lease ran out before this write; it was not sent")
-        return await self._send(method, path, body, content_type, query, may_be_absent=may_be_absent) or {}
+        # The server gives up by then too: what we no longer wait for must not land later.
+        query = {**(query or {}), "timeout": f"{int(seconds * 1000)}ms"}
+        return (
+            await self._send(
+                method, path, body, content_type, query, may_be_absent=may_be_absent, seconds=seconds
+            )
+            or {}
+        )
 
     async def _send(
         self,
@@ -152,6 +162,7 @@ class ApiServer(Cluster):
         query: dict[str, str] | None = None,
         *,
         may_be_absent: bool = False,
+        seconds: float = TIMEOUT_SECONDS,
     ) -> Obj | None:
         if self._session is None:
             raise TransientError("not connected")
@@ -160,7 +171,12 @@ class ApiServer(Cluster):
         url = self._access.server + path
         try:
             async with self._session.request(
-                method, url, data=data, params=query, headers=headers
+                method,
+                url,
+                data=data,
+                params=query,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=seconds),
             ) as response:
                 text = await response.text(errors="replace")
                 self._on_request(method, response.status)
@@ -169,7 +185,7 @@ class ApiServer(Cluster):
                 _raise_for_status(response.status, text, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._on_request(method, 0)
-            raise TransientError(f"{method} {path}: {error or type(error).__name__}") from error
+            raise TransientError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         return _parse(text, f"{method} {path}")
 
 

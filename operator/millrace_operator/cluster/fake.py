@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Obj, ObjectKey, kind_of
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, ObjectKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
 
 
@@ -50,15 +50,16 @@ class FakeCluster(Cluster):
         _raise_first(self.read_faults)
         return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
         """List; a selector names a label that must be there."""
         _raise_first(self.read_faults)
-        return [
+        found = [
             copy.deepcopy(obj)
             for obj in self.objects.values()
             if obj["kind"] == kind.kind
             and (label_selector is None or label_selector in obj["metadata"].get("labels", {}))
         ]
+        return Listing(found, next(self._versions))
 
     async def apply_new(self, obj: Obj) -> Obj:
         self._record("create", obj)

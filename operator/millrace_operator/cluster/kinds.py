@@ -27,6 +27,14 @@ class ObjectKey(NamedTuple):
     name: str
 
 
+class Listing(NamedTuple):
+    """All objects of a kind at one moment."""
+
+    objects: list[Obj]
+    version: int
+    """The resourceVersion of that moment."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind and its REST path."""

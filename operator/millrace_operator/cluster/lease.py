@@ -13,6 +13,8 @@ from millrace_operator.cluster.kinds import LEASE, Obj
 DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10
 RETRY_SECONDS = 2
+MARGIN_SECONDS = 1
+"""Between the end of our last write and the moment when another candidate may lead."""
 
 
 @dataclass
@@ -29,6 +31,15 @@ class LeaseView:
     def is_held(self, now: float) -> bool:
         """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
         return self.renewed_at is not None and now < self.renewed_at + DEADLINE_SECONDS
+
+    def seconds_to_write(self, now: float) -> float:
+        """Return how long a write that begins now may take, at least 4 s; 0 where none may begin.
+
+        It ends before another candidate may lead. A write that lasted longer could undo that one's.
+        """
+        if self.renewed_at is None or not self.is_held(now):
+            return 0.0
+        return self.renewed_at + DURATION_SECONDS - MARGIN_SECONDS - now
 
     def examine(self, lease: Obj, now: float) -> bool:
         """Note the Lease's version as it is now, and return whether we may take the Lease.

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from millrace_operator.cluster.kinds import Kind, Obj
+from millrace_operator.cluster.kinds import Kind, Listing, Obj
 
 
 class Cluster(Protocol):
@@ -11,7 +11,7 @@ class Cluster(Protocol):
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """Return the object as it is now, or None."""
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> list[Obj]:
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
         """Return all objects of a kind in all namespaces, with apiVersion and kind in each."""
 
     async def apply_new(self, obj: Obj) -> Obj:

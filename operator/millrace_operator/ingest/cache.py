@@ -1,8 +1,18 @@
 """The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey, ServiceKey
+from millrace_operator.cluster.kinds import (
+    INFERENCE_SERVICE,
+    POD,
+    Kind,
+    Listing,
+    Obj,
+    ObjectKey,
+    ServiceKey,
+)
 from millrace_runtime import contract
 
 
@@ -12,6 +22,7 @@ class Cache:
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, Obj] = {}
         self._by_service: dict[ServiceKey, set[ObjectKey]] = defaultdict(set)
+        self._graves: set[str] | None = None
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -34,6 +45,7 @@ class Cache:
 
     def forget(self, obj: Obj) -> None:
         """Forget an object that was deleted. Another object that has its name by now stays."""
+        self._bury(obj)
         held = self._objects.get(_key_of(obj))
         if held is not None and _uid(held) == _uid(obj):
             del self._objects[_key_of(obj)]
@@ -63,15 +75,36 @@ class Cache:
         found = (key for key in self._objects if key.kind == INFERENCE_SERVICE.kind)
         return [ServiceKey(key.namespace, key.name) for key in found]
 
-    def sweep(self, kind: Kind, listed: list[Obj]) -> list[Obj]:
-        """Replace all objects of a kind with this complete list. Return those that are not in it."""
-        alive = {_key_of(obj) for obj in listed}
-        ghosts = [obj for key, obj in self._objects.items() if key.kind == kind.kind and key not in alive]
+    @contextmanager
+    def listing(self) -> Iterator[None]:
+        """Remember what is deleted while entered: a list that was made before has it still."""
+        self._graves = set()
+        try:
+            yield
+        finally:
+            self._graves = None
+
+    def sweep(self, kind: Kind, listing: Listing) -> list[Obj]:
+        """Bring a kind up to date with a complete list. Return what is gone.
+
+        What came while the list was under way is newer than it, and what went meanwhile does not come back.
+        """
+        alive = {_key_of(obj) for obj in listing.objects}
+        ghosts = [
+            obj
+            for key, obj in self._objects.items()
+            if key.kind == kind.kind and key not in alive and _version(obj) <= listing.version
+        ]
         for ghost in ghosts:
             self.drop(kind, ghost["metadata"]["namespace"], ghost["metadata"]["name"])
-        for obj in listed:
-            self.put(obj)
+        for obj in listing.objects:
+            if _uid(obj) not in (self._graves or ()):
+                self.put(obj)
         return ghosts
+
+    def _bury(self, obj: Obj) -> None:
+        if self._graves is not None:
+            self._graves.add(_uid(obj))
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         owner = owner_of(obj)

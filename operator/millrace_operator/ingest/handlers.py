@@ -30,22 +30,23 @@ class Ingest:
         self._cache = cache
         self._queue = queue
         self._clock = clock
-        self._expected_since: float | None = None
+        self._expected_since: dict[str, float] = {}
+        """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
         self.last_event_at = clock()
 
     def put_written(self, obj: Obj) -> None:
         """Put what a write of ours returned into the cache. From a real change on, an event is due."""
-        if self._cache.put(obj) and self._expected_since is None:
-            self._expected_since = self._clock()
+        if self._cache.put(obj):
+            self._expected_since.setdefault(obj["kind"], self._clock())
 
     def overdue_seconds(self) -> float:
         """Return how long the event after a write of ours has not come; 0 when none is due."""
-        return 0.0 if self._expected_since is None else self._clock() - self._expected_since
+        return self._clock() - min(self._expected_since.values()) if self._expected_since else 0.0
 
     def record_event(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
         """Record one event of a watch. Its type is None for an object of the first listing."""
         self.last_event_at = self._clock()
-        self._expected_since = None
+        self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
         owner = owner_of(obj)
         if event_type == "DELETED":

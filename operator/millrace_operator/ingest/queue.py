@@ -1,4 +1,4 @@
-"""The queue between watches and workers: each key once, urgent keys first, one worker a key."""
+"""The queue between watches and workers: each key once, urgent keys mostly first, one worker a key."""
 
 import asyncio
 import heapq
@@ -11,6 +11,8 @@ from millrace_operator.cluster.kinds import ServiceKey
 
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
+LISTED_TURN = 4
+"""Each so many-th key is one of a listing, or a busy cluster would never come to them."""
 
 
 class WorkQueue:
@@ -29,6 +31,8 @@ class WorkQueue:
         self._failures: dict[ServiceKey, int] = {}
         self._due: dict[ServiceKey, float] = {}
         self._delayed: list[tuple[float, ServiceKey]] = []
+        self._num_taken = 0
+        self._moved_at = clock()
         self._wake = asyncio.Event()
         self.num_added = 0
         self.num_retries = 0
@@ -48,7 +52,7 @@ class WorkQueue:
                 kept.clear()
 
     def add(self, key: ServiceKey, *, is_urgent: bool = True) -> None:
-        """Add `key`, if it does not wait yet. A listing is not urgent: events come before it."""
+        """Add `key`, if it does not wait yet. A listing is not urgent: most events come before it."""
         if not self._is_open:
             return
         if key in self._in_work:
@@ -95,17 +99,23 @@ class WorkQueue:
         """Wait for a key and return it. No other worker gets it before `done` is called with it."""
         while True:
             timeout = self._promote()
-            for lane in (self._urgent, self._later):
-                if lane:
-                    key = next(iter(lane))
-                    del lane[key]
-                    self._in_work.add(key)
-                    return key
+            if self._urgent or self._later:
+                return self._take()
             self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), timeout)
             except TimeoutError:
                 continue
+
+    def _take(self) -> ServiceKey:
+        self._num_taken += 1
+        is_listed_ones_turn = self._num_taken % LISTED_TURN == 0 or not self._urgent
+        lane = self._later if self._later and is_listed_ones_turn else self._urgent
+        key = next(iter(lane))
+        del lane[key]
+        self._in_work.add(key)
+        self._moved_at = self._clock()
+        return key
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[ServiceKey]:
@@ -119,14 +129,18 @@ class WorkQueue:
     def done(self, key: ServiceKey) -> None:
         """End the work on a key. If it was added meanwhile, it waits again."""
         self._in_work.discard(key)
+        self._moved_at = self._clock()
         if key in self._dirty:
             self._dirty.discard(key)
             self.add(key)
 
-    def age_seconds(self) -> float:
-        """Return how long the oldest key has waited, or 0 when none waits."""
+    def stalled_seconds(self) -> float:
+        """Return how long keys have waited while no worker took or ended one; 0 when none waits.
+
+        Not how long the oldest has waited: a takeover queues every service at once, and works on them all.
+        """
         waiting = [*self._urgent.values(), *self._later.values()]
-        return self._clock() - min(waiting) if waiting else 0.0
+        return self._clock() - max(self._moved_at, min(waiting)) if waiting else 0.0
 
     def _promote(self) -> float | None:
         """Move due keys into the urgent lane; return the seconds until the next one is due."""

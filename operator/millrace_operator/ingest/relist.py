@@ -1,4 +1,4 @@
-"""Lists everything when leadership begins, and every ten minutes, to find ghosts.
+"""Lists everything when leadership begins, and every ten minutes on every replica, to find ghosts.
 
 A ghost is a cached object that is gone: a watch that was cut for long brings no DELETED event for it.
 """
@@ -20,7 +20,8 @@ async def relist(cluster: Cluster, cache: Cache, queue: WorkQueue) -> int:
     ghosts = []
     for kind in WATCHED:
         selector = None if kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
-        ghosts += cache.sweep(kind, await cluster.fetch_all(kind, selector))
+        with cache.listing():
+            ghosts += cache.sweep(kind, await cluster.fetch_all(kind, selector))
     owners = {owner for ghost in ghosts if (owner := owner_of(ghost)) is not None}
     for key in [*owners, *cache.service_keys()]:
         queue.add(key, is_urgent=False)

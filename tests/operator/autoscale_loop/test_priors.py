@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import random
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from millrace_operator.autoscale_loop.settings import PrometheusSettings, Scalin
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.errors import NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import CONFIG_MAP, INFERENCE_SERVICE, WATCHED, Obj, ServiceKey
+from millrace_operator.cluster.kinds import CONFIG_MAP, INFERENCE_SERVICE, WATCHED, Listing, Obj, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import read_changes
 from millrace_runtime.contract import LABEL_SERVICE
@@ -113,7 +114,8 @@ class Stage:
     async def tick(self) -> None:
         for kind in WATCHED:
             listed = [obj for key, obj in self.cluster.objects.items() if key.kind == kind.kind]
-            self.cache.sweep(kind, [dict(obj, metadata=dict(obj["metadata"])) for obj in listed])
+            copies = [dict(obj, metadata=dict(obj["metadata"])) for obj in listed]
+            self.cache.sweep(kind, Listing(copies, sys.maxsize))
         async with aiohttp.ClientSession() as session:
             await self.loop.tick(session)
         await self.priors.write_due()

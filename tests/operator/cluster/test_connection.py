@@ -1,5 +1,6 @@
 """The HTTP edge against a small server of our own: what is sent, and what each answer becomes."""
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -59,14 +60,14 @@ async def recorder() -> Recorder:
 
 @asynccontextmanager
 async def connect(
-    recorder: Recorder, *, host: str = "127.0.0.1", may_write: bool = True
+    recorder: Recorder, *, host: str = "127.0.0.1", seconds_to_write: float = 10.0
 ) -> AsyncIterator[ApiServer]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", recorder.handle)
     server = TestServer(app, host=host)
     await server.start_server()
     access = FakeAccess(str(server.make_url("")).rstrip("/"))
-    async with server, ApiServer(access, may_write=lambda: may_write) as api:  # type: ignore[arg-type]
+    async with server, ApiServer(access, seconds_to_write=lambda: seconds_to_write) as api:  # type: ignore[arg-type]
         yield api
 
 
@@ -87,7 +88,7 @@ async def test_creating_is_an_apply_that_no_live_object_accepts(api: ApiServer, 
     await api.apply_new(OBJ)
     method, path, query, body = recorder.requests[0]
     assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/shop/deployments/chat-1")
-    assert query == {"fieldManager": "millrace-operator", "force": "true"}
+    assert query == {"fieldManager": "millrace-operator", "force": "true", "timeout": "10000ms"}
     assert body["metadata"]["resourceVersion"] == "1"
     assert recorder.headers["Content-Type"] == "application/apply-patch+yaml"
     assert recorder.headers["Authorization"] == "Bearer token"
@@ -118,10 +119,11 @@ async def test_deletes_are_of_one_uid_and_what_is_gone_is_fine(api: ApiServer, r
 async def test_lists_are_read_in_chunks_and_carry_their_kind(api: ApiServer, recorder: Recorder) -> None:
     recorder.answers = [
         web.json_response({"metadata": {"continue": "next"}, "items": [{"metadata": {"name": "a"}}]}),
-        web.json_response({"metadata": {}, "items": [{"metadata": {"name": "b"}}]}),
+        web.json_response({"metadata": {"resourceVersion": "70"}, "items": [{"metadata": {"name": "b"}}]}),
     ]
     found = await api.fetch_all(POD, "millrace.dev/service")
-    assert [(obj["kind"], obj["metadata"]["name"]) for obj in found] == [("Pod", "a"), ("Pod", "b")]
+    assert [(obj["kind"], obj["metadata"]["name"]) for obj in found.objects] == [("Pod", "a"), ("Pod", "b")]
+    assert found.version == 70
     assert recorder.requests[1][2]["continue"] == "next"
     assert recorder.requests[0][2]["labelSelector"] == "millrace.dev/service"
 
@@ -164,7 +166,7 @@ async def test_an_answer_that_is_no_object_is_worth_another_try(
 
 
 async def test_no_write_leaves_without_the_lease(recorder: Recorder) -> None:
-    async with connect(recorder, may_write=False) as api:
+    async with connect(recorder, seconds_to_write=0.0) as api:
         with pytest.raises(NotLeaderError):
             await api.apply_new(OBJ)
         with pytest.raises(NotLeaderError):
@@ -174,8 +176,19 @@ async def test_no_write_leaves_without_the_lease(recorder: Recorder) -> None:
     assert recorder.requests[0][1] == LEASE.path("m", "l")
 
 
+async def test_a_write_ends_before_another_replica_may_lead(recorder: Recorder) -> None:
+    async def stall(_: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    recorder.handle = stall  # type: ignore[method-assign]
+    async with connect(recorder, seconds_to_write=0.05) as api:
+        with pytest.raises(TransientError, match="TimeoutError"):
+            await asyncio.wait_for(api.apply_new(OBJ), 10)
+
+
 async def test_a_server_that_is_away_is_worth_another_try() -> None:
-    async with ApiServer(FakeAccess("http://127.0.0.1:9"), may_write=lambda: True) as api:  # type: ignore[arg-type]
+    async with ApiServer(FakeAccess("http://127.0.0.1:9"), seconds_to_write=lambda: 10.0) as api:  # type: ignore[arg-type]
         with pytest.raises(TransientError):
             await api.fetch(INFERENCE_SERVICE, "a", "b")
 

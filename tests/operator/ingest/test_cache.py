@@ -1,8 +1,10 @@
+from collections.abc import Callable
+
 import kopf
 import pytest
 
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, WATCHED, Obj
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, WATCHED, Kind, Listing, Obj
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
@@ -82,6 +84,52 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     ingest.put_written(versioned(make_pod(), 5))
     now[0] = 2000
     assert ingest.overdue_seconds() == 0
+
+
+def test_events_of_one_kind_hide_no_dead_watch_of_another() -> None:
+    now = [0.0]
+    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    ingest.put_written(versioned(make_service(), 5))
+    now[0] = 90
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 6))
+    assert ingest.overdue_seconds() == 90
+    ingest.record_event(INFERENCE_SERVICE, "MODIFIED", versioned(make_service(), 5))
+    assert ingest.overdue_seconds() == 0
+
+
+class Busy(FakeCluster):
+    """Things happen between the moment of a list and its arrival."""
+
+    def __init__(self, happen: Callable[[], None]) -> None:
+        super().__init__()
+        self._happen = happen
+
+    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
+        found = await super().fetch_all(kind, label_selector)
+        if kind is POD:
+            self._happen()
+        return found
+
+
+async def test_what_comes_while_a_list_is_under_way_is_no_ghost() -> None:
+    cache = Cache()
+    cluster = Busy(lambda: cache.put(cluster.put(make_pod("new"))) and None)
+    assert await relist(cluster, cache, WorkQueue()) == 0
+    assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["new"]
+
+
+async def test_what_goes_while_a_list_is_under_way_does_not_come_back() -> None:
+    cache = Cache()
+    ingest = Ingest(cache, WorkQueue())
+
+    def delete() -> None:
+        ingest.record_event(POD, "DELETED", pod)
+
+    cluster = Busy(delete)
+    pod = cluster.put(make_pod("gone"))
+    ingest.record_event(POD, "ADDED", cluster.put(pod))
+    await relist(cluster, cache, WorkQueue())
+    assert cache.pods(KEY) == ()
 
 
 def test_watches_go_to_the_address_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:

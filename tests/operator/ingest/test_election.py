@@ -74,6 +74,19 @@ async def test_leading_ends_at_the_deadline_before_anyone_else_can_begin(clock: 
     assert DEADLINE_SECONDS < DURATION_SECONDS
 
 
+async def test_no_write_lasts_until_another_may_lead(clock: Clock) -> None:
+    view = LeaseView("a", "millrace-system", "millrace-operator")
+    assert view.seconds_to_write(clock.now) == 0
+    await Election(FakeCluster(), view).campaign()
+    renewed = clock.now
+    while view.is_held(clock.now):
+        seconds = view.seconds_to_write(clock.now)
+        assert seconds >= 4
+        assert clock.now + seconds < renewed + DURATION_SECONDS
+        clock.now += 0.5
+    assert view.seconds_to_write(clock.now) == 0
+
+
 @pytest.mark.usefixtures("clock")
 async def test_an_api_server_that_is_away_gives_no_lease() -> None:
     cluster = FakeCluster()

@@ -104,12 +104,35 @@ async def test_failures_wait_longer_each_time_up_to_a_bound(queue: WorkQueue) ->
     assert queue.retry(A, at_least_seconds=400) == 400
 
 
-async def test_the_age_is_that_of_the_oldest(queue: WorkQueue, clock: Clock) -> None:
-    assert queue.age_seconds() == 0
+async def test_keys_that_nobody_takes_are_a_stall(queue: WorkQueue, clock: Clock) -> None:
+    clock.now = 100
+    assert queue.stalled_seconds() == 0
     queue.add(A)
-    clock.now = 5
+    clock.now = 105
     queue.add(B)
-    assert queue.age_seconds() == 5
+    assert queue.stalled_seconds() == 5
+
+
+async def test_a_long_queue_that_is_worked_on_is_none(queue: WorkQueue, clock: Clock) -> None:
+    for number in range(600):
+        queue.add(ServiceKey("a", str(number)), is_urgent=False)
+    for _ in range(500):
+        clock.now += 1
+        queue.done(await queue.get())
+        assert queue.stalled_seconds() == 0
+    clock.now += 9
+    assert queue.stalled_seconds() == 9
+
+
+async def test_a_busy_cluster_comes_to_listed_keys_too(queue: WorkQueue) -> None:
+    queue.add(A, is_urgent=False)
+    taken = []
+    for _ in range(8):
+        queue.add(B)
+        queue.add(ServiceKey("a", "c"))
+        taken.append(await queue.get())
+        queue.done(taken[-1])
+    assert A in taken
 
 
 async def test_a_closed_queue_keeps_nothing(clock: Clock) -> None:
@@ -123,7 +146,7 @@ async def test_a_closed_queue_keeps_nothing(clock: Clock) -> None:
         queue.add(B, is_urgent=False)
         queue.add_after(B, 1)
     clock.now = 5
-    assert (len(queue), queue.age_seconds()) == (0, 0)
+    assert (len(queue), queue.stalled_seconds()) == (0, 0)
     with queue.opened():
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(queue.get(), 0.01)

@@ -1,0 +1,45 @@
+"""What the operator may do, asked of the real API server in the operator's name."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from e2e.cluster.controlplane import client_context
+from e2e.cluster.product import NAMESPACE
+from e2e.service import Service
+from millrace_operator.reconcile.pods import DELETION_COST
+
+OPERATOR = f"system:serviceaccount:{NAMESPACE}:millrace-operator"
+
+
+def patch_as_operator(service: Service, path: str, body: dict[str, Any]) -> None:
+    """Send a merge patch, as the operator does. Raises HTTPError."""
+    cluster = service.cluster
+    headers = {"Content-Type": "application/merge-patch+json", "Impersonate-User": OPERATOR}
+    request = urllib.request.Request(
+        f"{cluster.api_url}{path}", json.dumps(body).encode(), headers, method="PATCH"
+    )
+    context = client_context(cluster.layout.keys, "ca", "admin")
+    with urllib.request.urlopen(request, timeout=10, context=context):
+        pass
+
+
+def test_it_can_mark_a_pod_and_change_nothing_that_the_pod_runs(service: Service) -> None:
+    service.apply()
+    service.wait_ready()
+    (pod,) = service.pods()
+    path = f"/api/v1/namespaces/{service.namespace}/pods/{pod['metadata']['name']}"
+    container = pod["spec"]["containers"][0]
+    forged = {"spec": {"containers": [{**container, "image": "example.com/forged:1"}]}}
+    mark = {"metadata": {"annotations": {DELETION_COST: "-100"}}}
+
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        patch_as_operator(service, path, forged)
+    patch_as_operator(service, f"{path}/status", {**mark, **forged})
+
+    (after,) = service.pods()
+    assert after["metadata"]["annotations"][DELETION_COST] == "-100"
+    assert after["spec"]["containers"][0]["image"] == container["image"]
