@@ -204,7 +204,7 @@ def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
     if status < 400:
         return
     message = _read_message(text) or f"HTTP {status}"
-    if status == 409:
+    if status == 409 or (status == 422 and _is_of_another_object(text)):
         raise ConflictError(message)
     if status == 404:
         raise AbsentError(message)
@@ -212,6 +212,15 @@ def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
         raise RefusedError(message)
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
     raise TransientError(f"HTTP {status}: {message}", seconds)
+
+
+def _is_of_another_object(text: str) -> bool:
+    """Whether a refusal is of the uid alone: the object of that name is another one than we mean."""
+    try:
+        causes = json.loads(text)["details"]["causes"]
+        return bool(causes) and all(cause.get("field") == "metadata.uid" for cause in causes)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 def _read_message(text: str) -> str:

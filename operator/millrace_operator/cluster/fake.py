@@ -1,11 +1,13 @@
 """An API server in memory, for faults that a real one cannot be asked for.
 
 It has resourceVersions, uids, create-only applies, uid preconditions and conflicts. It has no defaulting,
-no validation and no field ownership: those are tested on the real one.
+no validation but of names, and no field ownership: those are tested on the real one. What both must do alike
+is in tests/operator/cluster/contract.py.
 """
 
 import copy
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, ObjectKey, kind_of
 from millrace_operator.cluster.protocol import Cluster
+
+_NAME = re.compile("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class FakeCluster(Cluster):
@@ -63,6 +67,8 @@ class FakeCluster(Cluster):
 
     async def apply_new(self, obj: Obj) -> Obj:
         self._record("create", obj)
+        if not _NAME.fullmatch(obj["metadata"]["name"]):
+            raise RefusedError(f"metadata.name: Invalid value: {obj['metadata']['name']}")
         self._admit(obj)
         metadata = obj["metadata"]
         if ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]) in self.objects:

@@ -128,6 +128,24 @@ async def test_lists_are_read_in_chunks_and_carry_their_kind(api: ApiServer, rec
     assert recorder.requests[0][2]["labelSelector"] == "millrace.dev/service"
 
 
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (["metadata.uid"], ConflictError),
+        (["metadata.uid", "spec.selector"], RefusedError),
+        ([], RefusedError),
+    ],
+)
+async def test_a_refusal_of_the_uid_alone_is_a_conflict(
+    api: ApiServer, recorder: Recorder, fields: list[str], error: type[ClusterError]
+) -> None:
+    """The API server says so of an apply that names another object's uid."""
+    body = {"message": "invalid", "details": {"causes": [{"field": field} for field in fields]}}
+    recorder.answers = [web.json_response(body, status=422)]
+    with pytest.raises(error):
+        await api.apply_owned(OBJ, "uid-1")
+
+
 async def test_what_is_absent_is_none(api: ApiServer, recorder: Recorder) -> None:
     recorder.answers = [web.json_response({}, status=404)]
     assert await api.fetch(SERVICE, "shop", "chat") is None

@@ -1,0 +1,137 @@
+"""What the operator relies on of an API server. The real one and the fake one are held to the same cases."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from millrace_operator.cluster.errors import AbsentError, ConflictError, RefusedError
+from millrace_operator.cluster.kinds import DEPLOYMENT, LEASE, POD, SERVICE_ACCOUNT, Kind, Obj
+from millrace_operator.cluster.protocol import Cluster
+
+Case = Callable[[Cluster, str], Awaitable[None]]
+CASES: list[Case] = []
+LABELS = {"app": "contract"}
+TEMPLATE = {
+    "metadata": {"labels": LABELS},
+    "spec": {"containers": [{"name": "replica", "image": "example.com/none:1"}]},
+}
+
+
+def case(function: Case) -> Case:
+    CASES.append(function)
+    return function
+
+
+def make(kind: Kind, namespace: str, name: str = "one", **fields: Any) -> Obj:
+    metadata = {"namespace": namespace, "name": name, "labels": dict(LABELS)}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **fields}
+
+
+def make_account(namespace: str, name: str = "one", *, mounts: bool = False) -> Obj:
+    return make(SERVICE_ACCOUNT, namespace, name, automountServiceAccountToken=mounts)
+
+
+def make_deployment(namespace: str) -> Obj:
+    spec = {"replicas": 0, "selector": {"matchLabels": LABELS}, "template": TEMPLATE}
+    return make(DEPLOYMENT, namespace, spec=spec)
+
+
+@case
+async def what_exists_cannot_be_created(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_account(namespace))
+    with pytest.raises(ConflictError):
+        await cluster.apply_new(make_account(namespace, mounts=True))
+    found = await cluster.fetch(SERVICE_ACCOUNT, namespace, "one")
+    assert found is not None
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    assert found["automountServiceAccountToken"] is False
+
+
+@case
+async def an_apply_of_the_same_writes_nothing(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_account(namespace))
+    again = await cluster.apply_owned(make_account(namespace), made["metadata"]["uid"])
+    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    other = await cluster.apply_owned(make_account(namespace, mounts=True), made["metadata"]["uid"])
+    assert int(other["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+
+
+@case
+async def an_apply_names_the_object_that_it_means(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_account(namespace))
+    with pytest.raises(ConflictError):
+        await cluster.apply_owned(make_account(namespace, mounts=True), "another-uid")
+    await cluster.delete(SERVICE_ACCOUNT, namespace, "one", made["metadata"]["uid"])
+    with pytest.raises(ConflictError):
+        await cluster.apply_owned(make_account(namespace), made["metadata"]["uid"])
+    assert await cluster.fetch(SERVICE_ACCOUNT, namespace, "one") is None
+
+
+@case
+async def a_deletion_names_the_object_that_it_means(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_account(namespace))
+    with pytest.raises(ConflictError):
+        await cluster.delete(SERVICE_ACCOUNT, namespace, "one", "another-uid")
+    for _ in range(2):
+        await cluster.delete(SERVICE_ACCOUNT, namespace, "one", made["metadata"]["uid"])
+
+
+@case
+async def a_status_is_written_at_the_version_that_was_seen(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_deployment(namespace))
+    labelled = make_deployment(namespace)
+    labelled["metadata"]["labels"] = {**LABELS, "tier": "gold"}
+    await cluster.apply_owned(labelled, made["metadata"]["uid"])
+    head = {"apiVersion": made["apiVersion"], "kind": made["kind"]}
+    names = {field: made["metadata"][field] for field in ("namespace", "name", "resourceVersion")}
+    with pytest.raises(ConflictError):
+        await cluster.apply_status({**head, "metadata": names, "status": {"collisionCount": 1}})
+    gone = {**names, "name": "another"}
+    with pytest.raises(AbsentError):
+        await cluster.apply_status({**head, "metadata": gone, "status": {"collisionCount": 1}})
+
+
+@case
+async def an_annotation_is_of_one_pod(cluster: Cluster, namespace: str) -> None:
+    spec = {**TEMPLATE["spec"], "nodeSelector": {"contract": "nowhere"}}
+    pod = await cluster.apply_new(make(POD, namespace, spec=spec))
+    uid = pod["metadata"]["uid"]
+    marked = await cluster.annotate_pod(namespace, "one", uid, {"cost": "-1"})
+    assert marked["metadata"]["annotations"]["cost"] == "-1"
+    cleared = await cluster.annotate_pod(namespace, "one", uid, {"cost": None})
+    assert "cost" not in cleared["metadata"].get("annotations", {})
+    with pytest.raises(ConflictError):
+        await cluster.annotate_pod(namespace, "one", "another-uid", {"cost": "-1"})
+    with pytest.raises(AbsentError):
+        await cluster.annotate_pod(namespace, "another", uid, {"cost": "-1"})
+
+
+@case
+async def a_lease_is_replaced_at_the_version_that_was_seen(cluster: Cluster, namespace: str) -> None:
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15}
+    made = await cluster.create_lease(make(LEASE, namespace, spec=spec))
+    with pytest.raises(ConflictError):
+        await cluster.create_lease(make(LEASE, namespace, spec=spec))
+    head = {"apiVersion": LEASE.api_version, "kind": LEASE.kind}
+    taken = {**made, **head, "spec": {**spec, "holderIdentity": "b"}}
+    await cluster.replace_lease(taken)
+    with pytest.raises(ConflictError):
+        await cluster.replace_lease(taken)
+
+
+@case
+async def a_name_that_cannot_be_is_refused(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(RefusedError):
+        await cluster.apply_new(make_account(namespace, "Not_A_Name"))
+
+
+@case
+async def a_list_is_by_label_and_says_when_it_was_made(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_account(namespace))
+    labelled = await cluster.fetch_all(SERVICE_ACCOUNT, "app")
+    others = await cluster.fetch_all(SERVICE_ACCOUNT, "another")
+    mine = [obj for obj in labelled.objects if obj["metadata"]["namespace"] == namespace]
+    assert [obj["metadata"]["uid"] for obj in mine] == [made["metadata"]["uid"]]
+    assert not [obj for obj in others.objects if obj["metadata"]["namespace"] == namespace]
+    assert labelled.version >= int(made["metadata"]["resourceVersion"])
