@@ -12,7 +12,7 @@ from millrace_operator.cluster.protocol import Cluster
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: list[Case] = []
 LABELS = {"app": "contract"}
-TEMPLATE = {
+TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": LABELS},
     "spec": {"containers": [{"name": "replica", "image": "example.com/none:1"}]},
 }
