@@ -44,3 +44,31 @@ def test_a_change_and_a_broken_one_harm_no_request(service: Service) -> None:
         assert uids(service) == second
         assert num_restarts(service) == 0
     assert_unharmed(load)
+
+
+def test_a_late_rollout_is_rolled_back_and_touches_nothing_that_serves(service: Service) -> None:
+    service.spec["scaling"] |= {"minReplicas": 2, "maxReplicas": 2}
+    service.spec["rollout"] = {"progressDeadline": "20s"}
+    service.apply()
+    service.wait_ready()
+    first, revision = uids(service), service.status()["currentRevision"]
+    with load_beside(service, RATE) as load:
+        service.spec["model"]["uri"] = "file:///models/no-such-model"
+        service.apply()
+        service.wait_for(
+            "rolled back", lambda: service.condition("Degraded").get("reason") == "RolledBack", 90
+        )
+        service.wait_for("the pods of before", lambda: uids(service) == first, 60)
+        status = service.status()
+        assert (status["currentRevision"], status["readyReplicas"]) == (revision, 2)
+        assert status["rejectedRevision"]["revision"] == status["updateRevision"] != revision
+        assert "/models/no-such-model" in service.condition("Degraded")["message"]
+
+        service.spec["engine"]["maxSequences"] = 8
+        service.spec["model"]["uri"] = "file:///models/stories"
+        service.spec["rollout"] = {"progressDeadline": "10m"}  # a busy machine may take long
+        service.apply()
+        service.wait_ready(120)
+        assert "rejectedRevision" not in service.status()
+        assert not uids(service) & first
+    assert_unharmed(load)

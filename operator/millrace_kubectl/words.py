@@ -48,6 +48,7 @@ REMEDIES = {
     "SettingsInvalid": "correct the setting it names",
     "OutOfMemory": "raise spec.resources.limits.memory",
     "Crashing": "read the pod's log",
+    "RolledBack": "correct what it names and edit the spec, or undo the last edit",
     "DeadlineExceeded": "undo the last edit, or wait",
 }
 """Of the condition Degraded, by its reason."""

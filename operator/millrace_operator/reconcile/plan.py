@@ -1,12 +1,13 @@
 """What to do about one service: pure. `loop.py` acts on it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Obj
+from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
@@ -38,9 +39,9 @@ from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read
 from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
-from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.resources.conditions import find_condition
 from millrace_operator.resources.pin import find_active_pin
-from millrace_operator.resources.types import Spec
+from millrace_operator.resources.types import Rollback, Spec
 
 CONFLICT_RETRY_SECONDS = 10.0
 
@@ -89,9 +90,13 @@ class Targets:
     """The revisions of a service, and which of them are to have how many replicas."""
 
     target: Revision
+    """The one to run."""
     revisions: dict[str, Revision]
     step: Step
     stable: str
+    choice: Choice
+    progress: Progress
+    """Of the target."""
 
 
 class Counts(NamedTuple):
@@ -126,7 +131,17 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     ]
     foreign = snapshot.find_foreign(wanted)
     inputs = StatusInputs(
-        settings, snapshot, spec, observed, count, targets.step, targets.target.hash, deadline, now, foreign
+        settings,
+        snapshot,
+        spec,
+        observed,
+        count,
+        targets.step,
+        targets.choice,
+        targets.progress,
+        deadline,
+        now,
+        foreign,
     )
     status = render_status(inputs)
     fleet = Fleet(targets.target, targets.revisions, snapshot.pods, count.desired, count.changes)
@@ -140,7 +155,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         status["conditions"] = old["conditions"]
     if bill is not None:
         status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
-    waits = _waits(status, deadline, now)
+    waits = _waits(status, targets.progress, deadline)
     waits += [CONFLICT_RETRY_SECONDS] if foreign else []
     waits += observed.changes_after()
     waits += [] if pin is None else [pin.until - now + 1]
@@ -157,7 +172,11 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
 
 
 def _choose_targets(
-    settings: RenderSettings, snapshot: Snapshot, spec: Spec, observed: Observed, count: Count
+    settings: RenderSettings,
+    snapshot: Snapshot,
+    spec: Spec,
+    observed: Observed,
+    count: Count,
 ) -> Targets:
     revisions = read_revisions(list(snapshot.owned().values()))
     inputs = revision_inputs(spec)
@@ -167,14 +186,37 @@ def _choose_targets(
         revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
     old = snapshot.service.get("status", {})
     rollout = old.get("rollout", {})
-    method = read_method(rollout) if rollout.get("revision") == digest else Method.SURGE
     stable = old.get("currentRevision") or digest
+    choice, progress = _choose(snapshot, spec, observed, digest, revisions)
+    chosen = choice.chosen
+    method = read_method(rollout) if rollout.get("revision") == chosen else Method.SURGE
     others = sorted(
-        (state for state in observed.states.values() if state.hash != digest and state.hash in revisions),
+        (state for state in observed.states.values() if state.hash != chosen and state.hash in revisions),
         key=lambda state: (state.hash != stable, -revisions[state.hash].number),
     )
-    step = plan_rollout(count.desired, observed.state(digest), others, method, spec.rollout.strategy)
-    return Targets(revisions[digest], revisions, step, digest if step.is_done else stable)
+    step = plan_rollout(count.desired, observed.state(chosen), others, method, spec.rollout.strategy)
+    stable = chosen if step.is_done else stable
+    return Targets(revisions[chosen], revisions, step, stable, choice, progress)
+
+
+def _choose(
+    snapshot: Snapshot,
+    spec: Spec,
+    observed: Observed,
+    asked: str,
+    revisions: Collection[str],
+) -> tuple[Choice, Progress]:
+    old, now = snapshot.service.get("status", {}), observed.moment.now
+    rollout = old.get("rollout", {})
+    progress = Progress.read(rollout, asked, observed.state(asked).num_ready, now)
+    stable = old.get("currentRevision")
+    can_return = spec.rollout.rollback is Rollback.AUTOMATIC and stable in revisions
+    words = next((pod.cause.message for pod in observed.pods_of(asked) if pod.cause), "")
+    trial = Trial(spec.rollout.progress_deadline_seconds, spec.rollout.describe(), words)
+    choice = choose_revision(asked, stable if can_return else None, old, progress, trial)
+    if choice.chosen != asked:
+        progress = Progress.read(rollout, choice.chosen, observed.state(choice.chosen).num_ready, now)
+    return choice, progress
 
 
 def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step) -> Counts:
@@ -260,7 +302,7 @@ def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
         )
 
 
-def _waits(status: dict[str, Any], deadline: float, now: float) -> list[float]:
+def _waits(status: dict[str, Any], progress: Progress, deadline: float) -> list[float]:
     """Return after how many seconds to look again for the rollout."""
-    started = parse_time(status.get("rollout", {}).get("startedAt"))
-    return [started + deadline - now + 1] if started is not None and started + deadline > now else []
+    left = progress.seconds_left(deadline) if "rollout" in status else 0.0
+    return [left + 1] if left > 0 else []

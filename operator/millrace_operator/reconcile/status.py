@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Cause, Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
@@ -17,8 +18,6 @@ from millrace_operator.resources.conditions import (
     Truth,
     find_condition,
     merge_conditions,
-    parse_time,
-    render_time,
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.resources.types import ScalingMode, Spec
@@ -39,7 +38,8 @@ class StatusInputs:
     observed: Observed
     count: Count
     step: Step
-    revision: str
+    choice: Choice
+    progress: Progress
     deadline_seconds: float
     now: float
     foreign: frozenset[ObjectId] = frozenset()
@@ -52,25 +52,25 @@ class StatusInputs:
         return status
 
     @property
+    def revision(self) -> str:
+        """The revision to run."""
+        return self.choice.chosen
+
+    @property
     def current_revision(self) -> str | None:
         """The revision that last served with all its replicas."""
         return self.revision if self.step.is_done else self.old.get("currentRevision")
 
     @property
     def is_late(self) -> bool:
-        """Whether the rollout has taken longer than its deadline."""
-        rollout = self.rollout()
-        started = parse_time(rollout["startedAt"]) if rollout else None
-        return started is not None and self.now >= started + self.deadline_seconds
+        """Whether the rollout has gone on for longer than its deadline without progress."""
+        return self.rollout() is not None and self.progress.seconds_left(self.deadline_seconds) <= 0
 
     def rollout(self) -> dict[str, Any] | None:
         """Return `status.rollout`, None when no revision is taking over."""
         if self.current_revision == self.revision or self.count.desired == 0:
             return None
-        before = self.old.get("rollout", {})
-        is_same = before.get("revision") == self.revision
-        started = before["startedAt"] if is_same else render_time(self.now)
-        return {"revision": self.revision, "startedAt": started, "method": self.step.method.value}
+        return {**self.progress.render(), "method": self.step.method.value}
 
     def causes(self) -> list[Cause]:
         """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
@@ -128,7 +128,8 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         ),
         "url": inputs.settings.url(metadata["namespace"], metadata["name"]),
         "currentRevision": inputs.current_revision,
-        "updateRevision": inputs.revision,
+        "updateRevision": inputs.choice.asked,
+        "rejectedRevision": inputs.choice.rejected,
         "model": _describe_model(inputs),
         "rollout": rollout,
     }
@@ -216,7 +217,7 @@ def _homeless(inputs: StatusInputs) -> str:
 def _progressing(inputs: StatusInputs) -> Truth:
     state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
     if inputs.is_late:
-        text = f"revision {inputs.revision} was not ready within {inputs.spec.rollout.progress_deadline}"
+        text = f"revision {inputs.revision} made no progress for {inputs.spec.rollout.progress_deadline}"
         # Not False, for which people wait: nobody has given it up, and a pod that recovers ends it.
         return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
@@ -233,13 +234,26 @@ def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if causes:
         text = causes[0].message + (f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else "")
         return Truth("Degraded", True, causes[0].reason, text)
+    if inputs.choice.rejected:
+        return Truth("Degraded", True, Reason.ROLLED_BACK, _explain_rollback(inputs))
     if inputs.is_late:
         truth = _waiting("Degraded", inputs, inputs.causes())
         return Truth("Degraded", True, Reason.DEADLINE_EXCEEDED, truth.message)
     return Truth("Degraded", False, Reason.HEALTHY, "nothing fails")
 
 
+def _explain_rollback(inputs: StatusInputs) -> str:
+    rejected = inputs.choice.rejected or {}
+    words = f": {rejected['message']}" if rejected.get("message") else ""
+    return (
+        f"revision {inputs.choice.asked} was not ready in time and was rolled back to {inputs.revision}"
+        f"{words}. It is not tried again until the spec changes"
+    )
+
+
 def _model_ready(inputs: StatusInputs) -> Truth:
+    if inputs.choice.rejected:
+        return Truth("ModelReady", False, Reason.ROLLED_BACK, _explain_rollback(inputs))
     if inputs.observed.state(inputs.revision).num_ready:
         return Truth("ModelReady", True, Reason.LOADED, f"{inputs.spec.model.uri} is loaded")
     if inputs.count.desired == 0:

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     SCALING = "Scaling"
     SETTLED = "Settled"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    ROLLED_BACK = "RolledBack"
     HEALTHY = "Healthy"
     LOADED = "Loaded"
     EXTERNAL = "External"

@@ -115,11 +115,28 @@ class RolloutStatus(Part):
 
     revision: str = Field(max_length=64, description="The revision that is being rolled out.")
     started_at: str = Field(json_schema_extra={"format": "date-time"}, description="When this rollout began.")
+    progressed_at: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="When it began, or when a replica more than before became ready.",
+    )
+    ready_replicas: int = Field(default=0, ge=0, description="The most of its replicas that were ready.")
     method: str = Field(
         json_schema_extra={"enum": ["Surge", "Replace"]},
         description="Surge: one replica more than desired meanwhile. Replace: one old replica at a time "
         "makes room, because the scheduler found none.",
     )
+
+
+class RejectedRevision(Part):
+    """A revision that was given up."""
+
+    revision: str = Field(max_length=64, description="The revision that the spec asks for.")
+    at: str = Field(json_schema_extra={"format": "date-time"}, description="When it was given up.")
+    way: str = Field(
+        max_length=256, description="The spec.rollout that it was tried with: another one is another try."
+    )
+    message: str = Field(default="", max_length=1024, description="Why its pods were not ready.")
 
 
 class Status(Part):
@@ -150,6 +167,10 @@ class Status(Part):
     model: ModelStatus | None = Field(default=None, description="The model as clients see it.")
     scaling: ScalingStatus | None = Field(default=None, description="The replica count decided, and why.")
     rollout: RolloutStatus | None = Field(default=None, description="A change of revision under way.")
+    rejected_revision: RejectedRevision | None = Field(
+        default=None,
+        description="The revision that the spec asks for, if it was rolled back; until the spec changes.",
+    )
     cost: CostStatus | None = Field(
         default=None, description="What the replicas cost; absent where no resource of theirs has a price."
     )

@@ -247,6 +247,13 @@ class RolloutStrategy(StrEnum):
     REPLACE = "Replace"
 
 
+class Rollback(StrEnum):
+    """What becomes of a new revision that is not ready in time."""
+
+    AUTOMATIC = "Automatic"
+    NEVER = "Never"
+
+
 class Rollout(Part):
     """How a changed model or engine replaces the old one."""
 
@@ -264,9 +271,18 @@ class Rollout(Part):
     )
     progress_deadline: DurationText = Field(
         default="30m",
-        description="How long a new revision may take until it is reported as Degraded, such as 30m. The old "
-        "replicas keep serving either way.",
+        description="How long a rollout may go on without another replica getting ready, such as 30m. Then "
+        "the service is Degraded, and the rollout is rolled back. The old replicas serve meanwhile.",
     )
+    rollback: Rollback = Field(
+        default=Rollback.AUTOMATIC,
+        description="Automatic: a revision that passes progressDeadline is given up for the last one that "
+        "served with all its replicas, and not tried again until the spec changes. Never: it stays.",
+    )
+
+    def describe(self) -> str:
+        """Return the way of a rollout in a line."""
+        return f"{self.strategy.value}, {self.scheduling_timeout}, {self.progress_deadline}"
 
     @property
     def scheduling_timeout_seconds(self) -> float:
@@ -283,6 +299,7 @@ _ROLLOUT_DEFAULT: dict[str, Any] = {
     "strategy": "Automatic",
     "schedulingTimeout": "5m",
     "progressDeadline": "30m",
+    "rollback": "Automatic",
 }
 _SCALING_DEFAULT: dict[str, Any] = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 1}
 

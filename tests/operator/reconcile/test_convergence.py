@@ -179,7 +179,7 @@ async def test_the_idlest_replica_is_marked_before_the_deployment_shrinks() -> N
 
 async def test_a_late_rollout_is_degraded_and_wakes_itself_for_it() -> None:
     world = await started(1)
-    world.edit(engine={"maxSequences": 4}, rollout={"progressDeadline": "60s"})
+    world.edit(engine={"maxSequences": 4}, rollout={"progressDeadline": "60s", "rollback": "Never"})
     await world.reconcile()
     world.broken[world.status["updateRevision"]] = {
         "containerStatuses": [{"name": "replica", "state": {"running": {}}}]

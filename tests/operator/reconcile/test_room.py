@@ -101,7 +101,7 @@ async def test_one_replica_in_a_full_cluster_waits_and_is_told_what_to_write() -
 
 
 async def test_strategy_surge_never_serves_with_fewer() -> None:
-    world = await full(3, rollout={"strategy": "Surge"})
+    world = await full(3, rollout={"strategy": "Surge", "rollback": "Never"})
     world.now += LONG
     await let_go(world, least_ready=3)
     assert not is_rolled_out(world)

@@ -111,7 +111,7 @@ async def test_a_new_service_at_zero_is_suspended() -> None:
 
 async def test_who_waits_for_the_end_of_a_rollout_is_not_told_that_a_failed_one_ended() -> None:
     """`kubectl wait --for=condition=Progressing=false` is how people wait for a rollout."""
-    world = World(scaling=EXTERNAL, replicas=1)
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"rollback": "Never"})
     await world.settle()
     world.edit(**EDIT)
     await world.reconcile()

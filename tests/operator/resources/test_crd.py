@@ -74,6 +74,7 @@ def test_defaults_are_whole_and_never_inside_list_items() -> None:
         "strategy": "Automatic",
         "schedulingTimeout": "5m",
         "progressDeadline": "30m",
+        "rollback": "Automatic",
     }
 
 

@@ -1,0 +1,181 @@
+"""A revision that does not get ready in time is rolled back, and not tried again until the spec changes."""
+
+from typing import Any
+
+import pytest
+
+from millrace_operator.reconcile.choice import Progress, Trial, choose_revision
+from tests.operator.test_argocd_health import judge
+from tests.operator.world import BEGAN, World, crash_status, ready_status
+
+EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+BAD = {"engine": {"maxSequences": 4}}
+GOOD = {"engine": {"maxSequences": 8}}
+DEADLINE = 1800.0
+
+
+async def rolled_out_badly(num_replicas: int = 2, **spec: Any) -> World:
+    """A service whose new revision ends again and again."""
+    world = World(scaling=EXTERNAL, replicas=num_replicas, **spec)
+    await world.settle()
+    world.edit(**BAD)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = crash_status("no room for the KV cache")
+    await world.settle()
+    return world
+
+
+async def wait_for_deadline(world: World) -> None:
+    world.now += DEADLINE + 60
+    await world.settle()
+
+
+def uids(world: World) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in world.pods()}
+
+
+async def test_it_goes_back_to_what_served_without_touching_it() -> None:
+    world = await rolled_out_badly()
+    stable, bad = world.status["currentRevision"], world.status["updateRevision"]
+    serving = {pod["metadata"]["uid"] for pod in world.pods(stable)}
+    await wait_for_deadline(world)
+    assert world.deployments() == {stable: 2}
+    assert uids(world) == serving
+    assert (world.status["currentRevision"], world.status["updateRevision"]) == (stable, bad)
+    assert world.status["rejectedRevision"]["revision"] == bad
+    degraded = world.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "RolledBack")
+    assert "no room for the KV cache" in degraded["message"]
+    assert world.condition("Ready")["status"] == "True"
+    assert world.condition("Progressing")["status"] == "False"
+    assert world.condition("ModelReady")["reason"] == "RolledBack"
+    assert "rollout" not in world.status
+    assert judge(world.service)[0] == "Degraded"
+
+
+async def test_it_is_not_tried_again_by_time_or_by_another_leader() -> None:
+    world = await rolled_out_badly()
+    await wait_for_deadline(world)
+    world.broken.clear()
+    for _ in range(5):
+        world.now += 5 * DEADLINE
+        world.restart_operator()
+        await world.settle()
+    assert list(world.deployments()) == [world.status["currentRevision"]]
+
+
+async def test_another_spec_is_tried_and_the_same_one_after_that() -> None:
+    world = await rolled_out_badly()
+    bad = world.status["updateRevision"]
+    await wait_for_deadline(world)
+    world.edit(**GOOD)
+    await world.settle()
+    assert world.status["currentRevision"] == world.status["updateRevision"] != bad
+    assert "rejectedRevision" not in world.status
+    assert world.condition("Degraded")["status"] == "False"
+    world.broken.clear()
+    world.edit(**BAD)
+    await world.settle()
+    assert world.status["currentRevision"] == bad
+
+
+async def test_a_revert_after_it_touches_no_pod() -> None:
+    world = await rolled_out_badly()
+    await wait_for_deadline(world)
+    serving = uids(world)
+    world.edit(engine={})
+    await world.settle()
+    assert uids(world) == serving
+    assert "rejectedRevision" not in world.status
+    assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_replicas_that_made_room_come_back() -> None:
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"strategy": "Replace"})
+    await world.settle()
+    world.capacity = 2
+    world.edit(**BAD)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = crash_status("no room for the KV cache")
+    await world.settle()
+    assert sum(pod["status"] == ready_status() for pod in world.pods()) == 1
+    await wait_for_deadline(world)
+    assert sum(pod["status"] == ready_status() for pod in world.pods()) == 2
+
+
+async def test_what_was_rolled_back_scales() -> None:
+    world = await rolled_out_badly()
+    await wait_for_deadline(world)
+    world.edit(replicas=4)
+    await world.settle()
+    assert world.deployments() == {world.status["currentRevision"]: 4}
+    assert world.condition("Degraded")["reason"] == "RolledBack"
+
+
+async def test_another_way_to_roll_out_is_another_try() -> None:
+    """Without room it waited, and was given up; its owner then lets the old replica make room."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    world.capacity = 1
+    world.edit(**BAD)
+    await world.settle()
+    await wait_for_deadline(world)
+    assert world.condition("Degraded")["reason"] == "RolledBack"
+    assert "Insufficient nvidia.com/gpu" in world.condition("Degraded")["message"]
+    world.edit(replicas=1, scaling=EXTERNAL)
+    await world.settle()
+    assert "rejectedRevision" in world.status
+    world.edit(rollout={"strategy": "Replace"})
+    await world.settle()
+    assert world.status["currentRevision"] == world.status["updateRevision"]
+    assert "rejectedRevision" not in world.status
+
+
+async def test_never_is_the_owners_choice() -> None:
+    world = await rolled_out_badly(rollout={"rollback": "Never"})
+    await wait_for_deadline(world)
+    assert len(world.deployments()) == 2
+    assert world.condition("Degraded")["status"] == "True"
+    assert "rejectedRevision" not in world.status
+
+
+async def test_a_first_revision_has_nothing_to_go_back_to() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = crash_status("no such model")
+    await world.settle()
+    await wait_for_deadline(world)
+    assert len(world.pods()) == 1
+    assert "rejectedRevision" not in world.status
+
+
+async def test_a_rollout_that_goes_on_is_not_late_however_long_it_takes() -> None:
+    """The deadline counts from the last replica that became ready, as a Deployment's does."""
+    world = World(scaling=EXTERNAL, replicas=4)
+    await world.settle()
+    world.edit(**BAD)
+    began = world.now
+    for _ in range(12):
+        world.now += DEADLINE / 2
+        await world.reconcile_until_quiet()
+        world.run_controllers()
+    await world.settle()
+    assert world.now - began > 2 * DEADLINE
+    assert world.status["currentRevision"] == world.status["updateRevision"]
+    assert "rejectedRevision" not in world.status
+
+
+STABLE, ASKED = "stable", "asked"
+
+
+@pytest.mark.parametrize(
+    ("ready_before", "ready", "seconds", "chosen"),
+    [(0, 0, 1799, ASKED), (0, 0, 1800, STABLE), (1, 2, 9999, ASKED), (2, 1, 9999, STABLE)],
+)
+def test_the_choice(ready_before: int, ready: int, seconds: int, chosen: str) -> None:
+    stamp = "2026-01-01T00:00:00Z"
+    rollout = {"revision": ASKED, "startedAt": stamp, "progressedAt": stamp, "readyReplicas": ready_before}
+    progress = Progress.read(rollout, ASKED, ready, BEGAN + seconds)
+    choice = choose_revision(ASKED, STABLE, {"rollout": rollout}, progress, Trial(DEADLINE, "way"))
+    assert choice.chosen == chosen
+    assert (choice.rejected is not None) is (chosen == STABLE)
