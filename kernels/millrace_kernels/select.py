@@ -79,7 +79,7 @@ _CPU = Kernels(
 
 def select_triton() -> Kernels:
     """Return the operations for GPUs. With Triton's interpreter they run on CPUs too."""
-    from millrace_kernels.linear.gpu import linear_add  # noqa: PLC0415  triton: only on GPUs
+    from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
     from millrace_kernels.sampling.triton_kernel import sample  # noqa: PLC0415
@@ -87,6 +87,7 @@ def select_triton() -> Kernels:
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
     sampler = Sampler(sample, top_logprobs)
+    keep_sums_in_float32()
     return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add, sampler)
 
 

@@ -4,6 +4,14 @@ import torch
 from torch import Tensor
 
 
+def keep_sums_in_float32() -> None:
+    """Have the BLAS of this process add bfloat16 products in float32, also where it splits a product.
+
+    It may round the parts of a split to bfloat16 otherwise, as it does where a step has few rows.
+    """
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
 def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
     """Add x·Wᵀ + b to the residual [rows, outputs], in place, and return it. Shapes as in `linear_reference`.
 

@@ -9,21 +9,8 @@ SPANS_AT_ONCE = 16
 """Merged at a time."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
-def find_row(ends_ptr: tl.tensor, number: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
-    """Return the first row whose end is above the number: a row has the numbers from the end before it."""
-    low = tl.zeros((), tl.int32)
-    high = tl.zeros((), tl.int32) + num_rows - 1
-    while low < high:
-        middle = (low + high) // 2
-        is_above = tl.load(ends_ptr + middle) > number
-        low = tl.where(is_above, low, middle + 1)
-        high = tl.where(is_above, middle, high)
-    return low
-
-
 # The number of rows changes from step to step, and a kernel is compiled anew for 1 and for multiples of 16.
-@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]  # triton ships no types
 def _decode_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,
@@ -32,6 +19,7 @@ def _decode_kernel(  # noqa: PLR0917
     starts_ptr: tl.tensor,
     contexts_ptr: tl.tensor,
     ends_ptr: tl.tensor,
+    owners_ptr: tl.tensor,
     slots_ptr: tl.tensor,
     tables_ptr: tl.tensor,
     scale: tl.tensor,
@@ -61,7 +49,7 @@ def _decode_kernel(  # noqa: PLR0917
     for part in range(tl.program_id(0), num_parts, tl.num_programs(0)):
         span = part // KV_HEADS
         kv_head = part % KV_HEADS
-        row = find_row(ends_ptr, span, num_rows)
+        row = tl.load(owners_ptr + span)
         first_span = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
         begin = (span - first_span) * SPAN
         context = tl.load(contexts_ptr + row)

@@ -30,6 +30,15 @@ class StepRows(NamedTuple):
     """int [lines, width]: each sequence's blocks."""
 
 
+class Work(NamedTuple):
+    """The spans of a step's rows of one query."""
+
+    ends: Tensor
+    """int32 [rows]: how many spans there are up to each row's last one."""
+    owners: Tensor
+    """int32 [num_spans]: the row of each span; what is behind the last span means nothing."""
+
+
 class TritonAttention:
     """A step's planned attention, which is called once for each layer. Nothing here waits for the device."""
 
@@ -38,7 +47,7 @@ class TritonAttention:
         self._rows, self._num_tokens, self._num_spans = rows, num_tokens, num_spans
         self._has_prefill = has_prefill
         self._num_rows = rows.contexts.shape[0]
-        self._ends = _end_spans(rows) if num_spans else None
+        self._work = _share_out(rows, num_spans) if num_spans else None
         self._partial: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
@@ -48,27 +57,29 @@ class TritonAttention:
         """
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         scale_of_two = scale * math.log2(math.e)
-        if self._ends is not None:
-            self._decode(query, kv_cache, output, scale_of_two, self._ends)
+        if self._work is not None:
+            self._decode(query, kv_cache, output, scale_of_two, self._work)
         if self._has_prefill:
             self._prefill(query, kv_cache, output, scale_of_two)
         return output
 
-    def _decode(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float, ends: Tensor) -> None:
+    def _decode(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float, work: Work) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
         kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
         sums, mixed = self._find_partial(num_heads, head_dim, query.device)
         tile = choose_decode_tile(query.dtype, head_dim, group)
         _decode_kernel[(_count_programs(query.device),)](
-            query, kv_cache, sums, mixed, rows.starts, rows.contexts, ends, rows.slots, rows.tables, scale,
-            self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4], rows.tables.stride(0),
+            query, kv_cache, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
+            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
+            rows.tables.stride(0),
             KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], SPAN=SPAN,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
-            num_warps=tile.warps,
+            num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
         _merge_kernel[(self._num_rows, num_heads)](
-            sums, mixed, output, rows.starts, ends, output.stride(0), output.stride(1),
+            sums, mixed, output, rows.starts, work.ends, output.stride(0), output.stride(1),
             HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
+            enable_fp_fusion=False,
         )  # fmt: skip
 
     def _find_partial(self, num_heads: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -89,14 +100,16 @@ class TritonAttention:
             output.stride(0), output.stride(1), rows.tables.stride(0),
             GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], BLOCK_Q=block_q,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
-            num_warps=tile.warps, num_stages=2,
+            num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
 
 
-def _end_spans(rows: StepRows) -> Tensor:
-    """Return int32 [rows]: how many spans there are up to each row, which is a decode kernel's work list."""
+def _share_out(rows: StepRows, num_spans: int) -> Work:
+    """Return the work list, without the host's knowing it: a graph repeats this too."""
     spans = (rows.contexts + (SPAN - 1)) // SPAN * (rows.starts.diff() == 1)
-    return spans.cumsum(0, dtype=torch.int32)
+    ends = spans.cumsum(0, dtype=torch.int32)
+    numbers = torch.arange(num_spans, dtype=torch.int32, device=ends.device)
+    return Work(ends, torch.searchsorted(ends, numbers, right=True, out_int32=True))
 
 
 def _count_programs(device: torch.device) -> int:

@@ -41,11 +41,13 @@ def visit_tile(  # noqa: PLR0917
     where = kv_ptr + line[:, None] + dims[None, :]
     key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
     value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
-    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee")
     if not IS_SEEN:
         scores = tl.where(at[None, :] <= position[:, None], scores, float("-inf"))
-    now = tl.maximum(best, tl.max(scores, 1))
-    weights = tl.exp2(scores - now[:, None])
+    now = tl.maximum(best, tl.max(scores, 1) * scale)
+    # Written out: a compiler that may choose rounds otherwise with a mask in between, and which tiles have
+    # one depends on the chunks of a prompt.
+    weights = tl.exp2(tl.fma(scores, scale, -now[:, None]))
     shrink = tl.exp2(best - now)
     total = total * shrink + tl.sum(weights, 1)
     # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.

@@ -32,6 +32,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     num_rows, width = x.shape
     output = torch.empty((num_rows, width), dtype=x.dtype, device=x.device)
     _rms_norm_kernel[(num_rows,)](
-        x, weight, output, epsilon, x.stride(0), WIDTH=width, BLOCK=triton.next_power_of_2(width)
-    )
+        x, weight, output, epsilon, x.stride(0), WIDTH=width, BLOCK=triton.next_power_of_2(width),
+        enable_fp_fusion=False,
+    )  # fmt: skip
     return output

@@ -75,6 +75,6 @@ def rotary_kv_write(  # noqa: PLR0917
         qkv, query, kv_cache, positions, table, cache_slots, qkv.stride(0), table.stride(0),
         *kv_cache.stride()[:4], HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads, HALF=heads.head_dim // 2,
         BLOCK_SIZE=kv_cache.shape[3], BLOCK_HEADS=HEADS_AT_ONCE,
-        BLOCK=triton.next_power_of_2(heads.head_dim // 2),
+        BLOCK=triton.next_power_of_2(heads.head_dim // 2), enable_fp_fusion=False,
     )  # fmt: skip
     return query

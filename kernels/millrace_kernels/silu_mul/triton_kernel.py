@@ -31,6 +31,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     width = double // 2
     output = torch.empty((num_tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     _silu_mul_kernel[(num_tokens, triton.cdiv(width, BLOCK_COLUMNS))](
-        gate_up, output, gate_up.stride(0), WIDTH=width, BLOCK=BLOCK_COLUMNS
+        gate_up, output, gate_up.stride(0), WIDTH=width, BLOCK=BLOCK_COLUMNS, enable_fp_fusion=False
     )
     return output

@@ -97,6 +97,8 @@ class TensorRunner:
     def forget(self, num_rows: int) -> None:
         """Compute such steps as before."""
         self._graphs.remove(num_rows)
+        if not self._graphs.sizes:
+            self._recorder.forget()
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Record the steps of up to so many rows of one token, if there is memory for it."""

@@ -251,6 +251,19 @@ def test_a_size_that_is_forgotten_is_computed_as_before(make_model: MakeModel, g
     assert graphs.num_repeated == 0
 
 
+def test_memory_that_no_graph_holds_any_more_is_not_entered_again(
+    make_model: MakeModel, graphs: Graphs
+) -> None:
+    executor = open_executor(make_model(), 2, 4)
+    for size in (4, 2):
+        executor.control(Record(size))
+    before = graphs.num_forgotten
+    executor.control(Forget(4))
+    assert graphs.num_forgotten == before
+    executor.control(Forget(2))
+    assert graphs.num_forgotten == before + 1
+
+
 @pytest.mark.parametrize(
     ("max_rows", "sizes"),
     [(1, (1,)), (3, (1, 2, 3)), (32, (1, 2, 4, 8, 16, 24, 32)), (70, (1, 2, 4, 8, 16, 24, 32, 48, 64, 70))],
