@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import parse_time, render_time
 
 WORDS_LENGTH = 1024
+TURN_SECONDS = 60.0
+"""The operator's turn takes no time while it runs. Only what it missed is written down."""
 
 
 @dataclass(frozen=True)
@@ -16,21 +19,23 @@ class Progress:
     revision: str
     started_at: str
     progressed_at: str
-    """When the rollout began, or a replica more than ever before became ready."""
+    """When it began, or a replica more than ever before became ready, or it was last the operator's turn."""
     num_ready: int
     """The most replicas of the revision that were ready."""
     now: float
     """Seconds since 1970."""
 
     @classmethod
-    def read(cls, rollout: Mapping[str, Any], revision: str, num_ready: int, now: float) -> Self:
+    def read(cls, rollout: Mapping[str, Any], state: RevisionState, now: float) -> Self:
         """Return how it gets on, from `status.rollout` as it was; it begins where that is another's."""
         stamp = render_time(now)
-        if rollout.get("revision") != revision:
-            return cls(revision, stamp, stamp, num_ready, now)
+        if rollout.get("revision") != state.hash:
+            return cls(state.hash, stamp, stamp, state.num_ready, now)
         started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
-        progressed = stamp if num_ready > before else rollout.get("progressedAt", started)
-        return cls(revision, started, progressed, max(before, num_ready), now)
+        since = rollout.get("progressedAt", started)
+        is_ours = _is_operators_turn(state) and now >= (parse_time(since) or 0.0) + TURN_SECONDS
+        progressed = stamp if state.num_ready > before or is_ours else since
+        return cls(state.hash, started, progressed, max(before, state.num_ready), now)
 
     def seconds_left(self, deadline: float) -> float:
         """Return how long it may go on without progress; 0 or less where it is late."""
@@ -45,6 +50,11 @@ class Progress:
             "progressedAt": self.progressed_at,
             "readyReplicas": self.num_ready,
         }
+
+
+def _is_operators_turn(state: RevisionState) -> bool:
+    """Whether all replicas that were asked for are ready: then the revision is not to blame."""
+    return state.num_ready >= max(state.num_wanted, state.num_pods)
 
 
 @dataclass(frozen=True)

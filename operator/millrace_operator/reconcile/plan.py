@@ -208,14 +208,14 @@ def _choose(
 ) -> tuple[Choice, Progress]:
     old, now = snapshot.service.get("status", {}), observed.moment.now
     rollout = old.get("rollout", {})
-    progress = Progress.read(rollout, asked, observed.state(asked).num_ready, now)
+    progress = Progress.read(rollout, observed.state(asked), now)
     stable = old.get("currentRevision")
     can_return = spec.rollout.rollback is Rollback.AUTOMATIC and stable in revisions
     words = next((pod.cause.message for pod in observed.pods_of(asked) if pod.cause), "")
     trial = Trial(spec.rollout.progress_deadline_seconds, spec.rollout.describe(), words)
     choice = choose_revision(asked, stable if can_return else None, old, progress, trial)
     if choice.chosen != asked:
-        progress = Progress.read(rollout, choice.chosen, observed.state(choice.chosen).num_ready, now)
+        progress = Progress.read(rollout, observed.state(choice.chosen), now)
     return choice, progress
 
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from millrace_operator.cluster.errors import TransientError
 from millrace_operator.reconcile.choice import Progress, Trial, choose_revision
+from millrace_operator.reconcile.rollout import RevisionState
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import BEGAN, World, crash_status, ready_status
 
@@ -165,6 +167,25 @@ async def test_a_rollout_that_goes_on_is_not_late_however_long_it_takes() -> Non
     assert "rejectedRevision" not in world.status
 
 
+async def test_time_without_an_operator_is_not_the_revisions() -> None:
+    """It tells of the first replica, and dies before it asks for the second."""
+    world = World(scaling=EXTERNAL, replicas=3)
+    await world.settle()
+    world.edit(**BAD)
+    await world.reconcile_until_quiet()
+    world.run_controllers()
+    world.cluster.faults.extend([None, TransientError("the operator died here")])
+    with pytest.raises(TransientError):
+        await world.reconcile()
+    assert world.status["rollout"]["readyReplicas"] == 1
+    world.cluster.faults.clear()
+    world.now += 3 * DEADLINE
+    world.restart_operator()
+    await world.settle()
+    assert world.status["currentRevision"] == world.status["updateRevision"]
+    assert "rejectedRevision" not in world.status
+
+
 STABLE, ASKED = "stable", "asked"
 
 
@@ -175,7 +196,8 @@ STABLE, ASKED = "stable", "asked"
 def test_the_choice(ready_before: int, ready: int, seconds: int, chosen: str) -> None:
     stamp = "2026-01-01T00:00:00Z"
     rollout = {"revision": ASKED, "startedAt": stamp, "progressedAt": stamp, "readyReplicas": ready_before}
-    progress = Progress.read(rollout, ASKED, ready, BEGAN + seconds)
+    state = RevisionState(ASKED, num_wanted=3, num_pods=3, num_ready=ready)
+    progress = Progress.read(rollout, state, BEGAN + seconds)
     choice = choose_revision(ASKED, STABLE, {"rollout": rollout}, progress, Trial(DEADLINE, "way"))
     assert choice.chosen == chosen
     assert (choice.rejected is not None) is (chosen == STABLE)
