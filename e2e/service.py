@@ -91,13 +91,15 @@ class Service:
         return time.monotonic() - began
 
     def explain(self) -> str:
-        """Return the conditions and pods in words, for a failing test."""
+        """Return the conditions, the scaling and the pods in words, for a failing test."""
         try:
-            found = self.status().get("conditions", [])
+            status = self.status()
         except PartFailedError as error:
             return str(error)
+        found = status.get("conditions", [])
         conditions = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in found]
-        return "\n".join([*conditions, self.kubectl("get", "pods", "-o", "wide")])
+        scaling = f"scaling: {status.get('scaling')}"
+        return "\n".join([*conditions, scaling, self.kubectl("get", "pods", "-o", "wide")])
 
     def target(self, **options: Any) -> Target:
         """Return where a load for this service goes: the gateway, with the service's Host."""

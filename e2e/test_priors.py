@@ -14,8 +14,9 @@ from e2e.test_failover import find_leader
 from e2e.traffic import Load, Phase
 
 NAME = "stories-autoscaler"
-LEARN_SECONDS = 100.0
-"""Of light load: two windows of steps are enough."""
+LEARN_SECONDS = 300.0
+"""Of light load at most. Two windows of steps are enough on a quiet machine (62 s on two cores); where the
+machine's other work makes steps uneven, the fit is trusted later."""
 
 
 def read_data(service: Service) -> dict[str, str]:
@@ -32,6 +33,7 @@ def light_load(service: Service) -> Iterator[None]:
     try:
         yield
     finally:
+        load.end()
         thread.join()
 
 

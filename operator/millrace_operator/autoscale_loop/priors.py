@@ -7,6 +7,7 @@ and reverts nothing. Kubernetes removes it with the service.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,8 @@ from millrace_operator.resources.change_record import record_name
 LOG = logging.getLogger(__name__)
 PERIOD_SECONDS = 600.0
 """Between two writes for a service."""
+FIRST_PERIOD_SECONDS = 60.0
+"""The same until a prior is there: another leader would learn it all anew."""
 PASS_SECONDS = 2.0
 MOST_IN_A_PASS = 8
 """Writes: 4 a second at most, of the 50 that the operator may make. 750 services need 1.25."""
@@ -114,11 +117,16 @@ class Priors:
             self._forget()
             return
         self._forget_gone()
-        oldest = self._clock() - PERIOD_SECONDS
-        due = [key for key in self._list_news() if self._tried_at.get(key, oldest) <= oldest]
+        due = [key for key in self._list_news() if self._is_due(key)]
         due.sort(key=lambda key: self._tried_at.get(key, 0.0))
         for key in due[:MOST_IN_A_PASS]:
             await self._write(key)
+
+    def _is_due(self, key: ServiceKey) -> bool:
+        record = self._records.get(key, Record())
+        is_first = not record.prior and not record.is_foreign
+        period = FIRST_PERIOD_SECONDS if is_first else PERIOD_SECONDS
+        return self._clock() - self._tried_at.get(key, -math.inf) >= period
 
     async def leave(self) -> None:
         """Write all that is news, before the Lease is given back; what takes too long stays unwritten."""
@@ -153,7 +161,7 @@ class Priors:
         return record.has_news(self._read_memory(key))
 
     async def _write(self, key: ServiceKey) -> None:
-        """Write one record. Whatever goes wrong, it is tried again after PERIOD_SECONDS."""
+        """Write one record. Whatever goes wrong, it is tried again after its period."""
         service = self._cache.service(key)
         if service is None:
             return

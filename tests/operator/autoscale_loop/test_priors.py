@@ -197,6 +197,16 @@ async def test_the_config_map_is_the_services_own_and_small(stage: Stage) -> Non
     assert len(json.dumps(stage.config_map)) < 32_000
 
 
+async def test_the_first_model_does_not_wait_for_the_period_of_an_earlier_change(stage: Stage) -> None:
+    stage.record_change(1)
+    await stage.tick()
+    assert "prior" not in stage.config_map["data"]
+    stage.teach()
+    stage.now += 60
+    await stage.tick()
+    assert "prior" in stage.config_map["data"]
+
+
 async def test_after_a_rollout_in_between_the_model_is_doubted(stage: Stage) -> None:
     await stage.learn()
     stage.run_pods("r2", GPU)
