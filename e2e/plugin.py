@@ -11,8 +11,13 @@ PROGRAM = (sys.executable, "-c", "from millrace_kubectl.command import main; mai
 
 def explain(service: Service, *flags: str) -> str:
     """Return what `kubectl millrace explain` prints of a service."""
+    return ask(service, "explain", *flags)
+
+
+def ask(service: Service, sub_command: str, *flags: str) -> str:
+    """Return what a sub-command of `kubectl millrace` prints of a service."""
     path = f"{service.cluster.layout.programs}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     flags = ("-n", service.namespace, f"--kubeconfig={service.cluster.kubeconfig}", *flags)
-    command = [*PROGRAM, "explain", service.name, *flags]
+    command = [*PROGRAM, sub_command, service.name, *flags]
     return run(command, env=environment, capture_output=True, text=True, check=True).stdout

@@ -101,6 +101,12 @@ REFUSALS = {
     "min of zero": (manifest(**scaling(minReplicas=0)), "should be greater than or equal to 1"),
     "a negative duration": (manifest(rollout={"progressDeadline": "-5m"}), "such as 10m or 1h30m"),
     "a zero duration": (manifest(rollout={"progressDeadline": "0s"}), "such as 10m or 1h30m"),
+    "a canary of nobody": (manifest(rollout={"canary": {"replicas": 0}}), "a share from 1% to 100%"),
+    "a canary of more than all": (
+        manifest(rollout={"canary": {"replicas": "101%"}}),
+        "a share from 1% to 100%",
+    ),
+    "a canary for no time": (manifest(rollout={"canary": {"duration": "0s"}}), "such as 10m or 2h"),
     "a malformed duration": (
         manifest(**scaling(maxReplicas=2, objectives=[objective(target="2 seconds")])),
         "such as 500ms or 2s",

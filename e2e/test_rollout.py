@@ -1,6 +1,7 @@
 """Change a service under load, break it, mend it: its clients notice nothing."""
 
 from e2e.load import assert_unharmed, load_beside
+from e2e.plugin import ask
 from e2e.service import Service
 
 RATE = 2.0
@@ -72,3 +73,41 @@ def test_a_late_rollout_is_rolled_back_and_touches_nothing_that_serves(service: 
         assert "rejectedRevision" not in service.status()
         assert not uids(service) & first
     assert_unharmed(load)
+
+
+def test_a_canary_is_promoted_or_aborted_by_hand(service: Service) -> None:
+    service.spec["scaling"] |= {"minReplicas": 2, "maxReplicas": 2}
+    service.spec["rollout"] = {"canary": {"promotion": "Manual"}}
+    service.apply()
+    service.wait_ready()
+    first = uids(service)
+    with load_beside(service, RATE) as load:
+        canary = wait_for_canary(service, {"maxSequences": 8})
+        assert len(canary - first) == 1
+        assert "is promoted" in ask(service, "promote")
+        service.wait_ready(120)
+        second = uids(service)
+        assert canary - first < second
+        assert len(second) == 2
+
+        revision = service.status()["currentRevision"]
+        wait_for_canary(service, {"maxSequences": 16})
+        assert "is aborted" in ask(service, "abort")
+        service.wait_for(
+            "rolled back", lambda: service.condition("Degraded").get("reason") == "RolledBack", 30
+        )
+        service.wait_for("two pods", lambda: len(uids(service)) == 2, 60)
+        assert service.status()["currentRevision"] == revision
+        assert len(uids(service) & second) >= 1
+    assert_unharmed(load)
+
+
+def wait_for_canary(service: Service, engine: dict[str, int]) -> set[str]:
+    """Change the engine, and return the pods once one of the new revision serves beside one of the old."""
+    service.spec["engine"] |= engine
+    service.apply()
+    service.wait_for(
+        "a canary", lambda: service.condition("Progressing").get("reason") == "AwaitingPromotion", 120
+    )
+    service.wait_for("two pods", lambda: len(uids(service)) == 2, 60)
+    return uids(service)

@@ -12,14 +12,16 @@ from millrace_kubectl.kubectl import Services
 from millrace_kubectl.words import strip_unprintable
 
 PROGRAM = "kubectl millrace"
-SUB_COMMANDS = ("explain", "pin", "freeze", "unpin", "simulate")
+SUB_COMMANDS = ("explain", "pin", "freeze", "unpin", "promote", "abort", "simulate")
 """Each is a module of `subcommands`."""
 FLAGS = ("namespace", "context", "kubeconfig")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="Explain, pin and simulate InferenceServices.")
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="Explain, pin, promote and simulate InferenceServices."
+    )
     _add_flags(parser, default=None)
     chosen = parser.add_subparsers(title="sub-commands", metavar="SUB-COMMAND", required=True)
     for name in SUB_COMMANDS:

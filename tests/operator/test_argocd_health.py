@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from lupa.lua51 import LuaRuntime  # Argo CD's Lua is of version 5.1
 
+from millrace_operator.resources.conditions import Reason
 from tests.operator.test_chart import CHART
 
 HEALTH = (CHART / "argocd" / "health.lua").read_text()
@@ -21,7 +22,18 @@ LOADING = {
     "message": "pod chat-1 is loading the model",
 }
 AT_ZERO = {"type": "Ready", "status": "False", "reason": "ScaledToZero", "message": "spec.replicas is 0"}
-BROKEN = {"type": "Degraded", "status": "True", "reason": "CrashLoop", "message": "pod chat-2 ends again"}
+BROKEN = {
+    "type": "Degraded",
+    "status": "True",
+    "reason": str(Reason.CRASHING),
+    "message": "pod chat-2 ends again",
+}
+WAITING = {
+    "type": "Progressing",
+    "status": "True",
+    "reason": str(Reason.AWAITING_PROMOTION),
+    "message": "a canary",
+}
 ROLLING = {"type": "Progressing", "status": "True", "reason": "RollingOut", "message": "revision b: 0 of 1"}
 SCALING = {"type": "Progressing", "status": "True", "reason": "Scaling", "message": "1 of 2 are ready"}
 
@@ -47,6 +59,8 @@ def service(*conditions: dict[str, str], observed: int = 3) -> dict[str, Any]:
         ([SERVING, SCALING], "Healthy", SERVING),
         ([SERVING, ROLLING], "Progressing", ROLLING),
         ([SERVING, ROLLING, BROKEN], "Degraded", BROKEN),
+        ([SERVING, WAITING], "Suspended", WAITING),
+        ([SERVING, WAITING, BROKEN], "Degraded", BROKEN),
         ([LOADING], "Progressing", LOADING),
         ([AT_ZERO], "Suspended", AT_ZERO),
     ],

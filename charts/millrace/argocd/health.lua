@@ -19,7 +19,11 @@ if found.Ready ~= nil and found.Ready.reason == "ScaledToZero" then
   return {status = "Suspended", message = found.Ready.message}
 end
 if found.Ready ~= nil and found.Ready.status == "True" then
-  if found.Progressing == nil or found.Progressing.reason ~= "RollingOut" then
+  local rollout = found.Progressing ~= nil and found.Progressing.reason or ""
+  if rollout == "AwaitingPromotion" then
+    return {status = "Suspended", message = found.Progressing.message}
+  end
+  if rollout ~= "RollingOut" and rollout ~= "Canary" then
     return {status = "Healthy", message = found.Ready.message}
   end
   health.message = found.Progressing.message

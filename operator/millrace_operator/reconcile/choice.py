@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from millrace_operator.reconcile.canary import Canary
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import parse_time, render_time
+from millrace_operator.resources.rollout_order import Action
+from millrace_operator.resources.status_types import RejectionReason
 
 WORDS_LENGTH = 1024
 TURN_SECONDS = 60.0
@@ -24,32 +27,48 @@ class Progress:
     """The most replicas of the revision that were ready."""
     now: float
     """Seconds since 1970."""
+    canary: Canary | None = None
 
     @classmethod
-    def read(cls, rollout: Mapping[str, Any], state: RevisionState, now: float) -> Self:
+    def read(
+        cls, rollout: Mapping[str, Any], state: RevisionState, now: float, canary: Canary | None = None
+    ) -> Self:
         """Return how it gets on, from `status.rollout` as it was; it begins where that is another's."""
         stamp = render_time(now)
         if rollout.get("revision") != state.hash:
-            return cls(state.hash, stamp, stamp, state.num_ready, now)
+            return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
         started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
         since = rollout.get("progressedAt", started)
         is_ours = _is_operators_turn(state) and now >= (parse_time(since) or 0.0) + TURN_SECONDS
-        progressed = stamp if state.num_ready > before or is_ours else since
-        return cls(state.hash, started, progressed, max(before, state.num_ready), now)
+        if canary is not None and canary.is_serving:
+            is_ours = False  # no deadline runs, and nothing is written each minute for days
+        has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
+        progressed = stamp if has_moved or is_ours else since
+        return cls(state.hash, started, progressed, max(before, state.num_ready), now, canary)
 
     def seconds_left(self, deadline: float) -> float:
         """Return how long it may go on without progress; 0 or less where it is late."""
         since = parse_time(self.progressed_at)
-        return deadline if since is None else since + deadline - self.now
+        if since is None or (self.canary is not None and self.canary.is_serving):
+            return deadline
+        return since + deadline - self.now
 
     def render(self) -> dict[str, Any]:
         """Return it as a part of `status.rollout`."""
+        canary = {} if self.canary is None else {"canary": self.canary.render()}
         return {
             "revision": self.revision,
             "startedAt": self.started_at,
             "progressedAt": self.progressed_at,
             "readyReplicas": self.num_ready,
+            **canary,
         }
+
+
+def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
+    """Whether a canary that served does so no longer: its owner took the time, and not the revision."""
+    was_serving = "readyAt" in before and "promotedAt" not in before
+    return was_serving and not (canary is not None and canary.is_serving)
 
 
 def _is_operators_turn(state: RevisionState) -> bool:
@@ -74,9 +93,18 @@ class Trial:
     deadline: float
     """Seconds that it may go on without progress."""
     way: str
-    """What the spec says of rollouts: another way is another try."""
+    """What the spec says of rollouts, and whether it was promoted: another way is another try."""
     words: str = ""
     """Why it is not ready."""
+    can_return: bool = True
+    """Whether it is given up without a person's doing."""
+    has_failed_as_canary: bool = False
+    order: Action | None = None
+
+    @classmethod
+    def describe_way(cls, way: str, order: Action | None) -> str:
+        """Return the way of a try. What was given up is tried again when somebody promotes it, and once."""
+        return f"{way}, promoted" if order is Action.PROMOTE else way
 
 
 def choose_revision(
@@ -84,24 +112,39 @@ def choose_revision(
 ) -> Choice:
     """Return what to run. `old` is the status as it was.
 
-    `stable` is the revision to go back to, None where there is none or its owner wants none. What was given
-    up is tried again only when the spec asks for another revision, or in another way.
+    `stable` is the revision to go back to, None where there is none. What was given up is tried again only
+    when the spec asks for another revision, or in another way, or when somebody promotes it.
     """
     if stable is None or stable == asked:
         return Choice(asked, asked)
     before = old.get("rejectedRevision", {})
     if (before.get("revision"), before.get("way")) == (asked, trial.way):
         return Choice(asked, stable, before)
-    is_tried = old.get("rollout", {}).get("revision") == asked
-    if not is_tried or progress.seconds_left(trial.deadline) > 0:
+    reason = _find_fault(asked, old, progress, trial)
+    if reason is None:
         return Choice(asked, asked)
-    return Choice(asked, stable, _reject(asked, trial, progress.now))
+    return Choice(asked, stable, _reject(asked, reason, trial, progress.now))
 
 
-def _reject(asked: str, trial: Trial, now: float) -> dict[str, Any]:
+def _find_fault(
+    asked: str, old: Mapping[str, Any], progress: Progress, trial: Trial
+) -> RejectionReason | None:
+    """Return why to give the revision up; None where it is tried on."""
+    if trial.order is Action.ABORT:
+        return RejectionReason.ABORTED
+    is_tried = old.get("rollout", {}).get("revision") == asked
+    if not (is_tried and trial.can_return):
+        return None
+    if trial.has_failed_as_canary:
+        return RejectionReason.CANARY_FAILED
+    return RejectionReason.DEADLINE_EXCEEDED if progress.seconds_left(trial.deadline) <= 0 else None
+
+
+def _reject(asked: str, reason: RejectionReason, trial: Trial, now: float) -> dict[str, Any]:
     return {
         "revision": asked,
         "at": render_time(now),
         "way": trial.way,
+        "reason": reason.value,
         "message": trial.words[:WORDS_LENGTH],
     }

@@ -1,13 +1,13 @@
 """What to do about one service: pure. `loop.py` acts on it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Obj
-from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
+from millrace_operator.reconcile.choice import Progress
 from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
@@ -19,7 +19,6 @@ from millrace_operator.reconcile.render.network import (
     render_service,
     render_service_account,
 )
-from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import (
     render_controller_revision,
@@ -28,20 +27,17 @@ from millrace_operator.reconcile.render.workload import (
 )
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
-    Revision,
     find_expired,
-    hash_inputs,
-    next_number,
-    read_revisions,
-    revision_inputs,
 )
-from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read_method
+from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
-from millrace_operator.reconcile.status import StatusInputs, render_refused_status, render_status
+from millrace_operator.reconcile.status import render_refused_status, render_status
+from millrace_operator.reconcile.status_inputs import StatusInputs
+from millrace_operator.reconcile.targets import Targets, choose_targets
 from millrace_operator.resources.conditions import find_condition
 from millrace_operator.resources.pin import find_active_pin
-from millrace_operator.resources.types import Rollback, Spec
+from millrace_operator.resources.types import Spec
 
 CONFLICT_RETRY_SECONDS = 10.0
 
@@ -85,20 +81,6 @@ class Plan:
     requeue_after: float | None = None
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The revisions of a service, and which of them are to have how many replicas."""
-
-    target: Revision
-    """The one to run."""
-    revisions: dict[str, Revision]
-    step: Step
-    stable: str
-    choice: Choice
-    progress: Progress
-    """Of the target."""
-
-
 class Counts(NamedTuple):
     """How far the Deployments may go now."""
 
@@ -124,7 +106,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now
     )
-    targets = _choose_targets(settings, snapshot, spec, observed, count)
+    targets = choose_targets(settings, snapshot, spec, observed, count)
     counts = _plan_counts(snapshot, observed, targets.step)
     wanted = [
         seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
@@ -169,54 +151,6 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         deletes=tuple(_prune(wanted, snapshot, targets)),
         requeue_after=min(waits, default=None),
     )
-
-
-def _choose_targets(
-    settings: RenderSettings,
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    count: Count,
-) -> Targets:
-    revisions = read_revisions(list(snapshot.owned().values()))
-    inputs = revision_inputs(spec)
-    digest = hash_inputs(inputs)
-    if digest not in revisions:
-        template = render_pod_template(settings, snapshot.service, spec, digest)
-        revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
-    old = snapshot.service.get("status", {})
-    rollout = old.get("rollout", {})
-    stable = old.get("currentRevision") or digest
-    choice, progress = _choose(snapshot, spec, observed, digest, revisions)
-    chosen = choice.chosen
-    method = read_method(rollout) if rollout.get("revision") == chosen else Method.SURGE
-    others = sorted(
-        (state for state in observed.states.values() if state.hash != chosen and state.hash in revisions),
-        key=lambda state: (state.hash != stable, -revisions[state.hash].number),
-    )
-    step = plan_rollout(count.desired, observed.state(chosen), others, method, spec.rollout.strategy)
-    stable = chosen if step.is_done else stable
-    return Targets(revisions[chosen], revisions, step, stable, choice, progress)
-
-
-def _choose(
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    asked: str,
-    revisions: Collection[str],
-) -> tuple[Choice, Progress]:
-    old, now = snapshot.service.get("status", {}), observed.moment.now
-    rollout = old.get("rollout", {})
-    progress = Progress.read(rollout, observed.state(asked), now)
-    stable = old.get("currentRevision")
-    can_return = spec.rollout.rollback is Rollback.AUTOMATIC and stable in revisions
-    words = next((pod.cause.message for pod in observed.pods_of(asked) if pod.cause), "")
-    trial = Trial(spec.rollout.progress_deadline_seconds, spec.rollout.describe(), words)
-    choice = choose_revision(asked, stable if can_return else None, old, progress, trial)
-    if choice.chosen != asked:
-        progress = Progress.read(rollout, observed.state(choice.chosen), now)
-    return choice, progress
 
 
 def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step) -> Counts:
@@ -304,5 +238,9 @@ def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
 
 def _waits(status: dict[str, Any], progress: Progress, deadline: float) -> list[float]:
     """Return after how many seconds to look again for the rollout."""
-    left = progress.seconds_left(deadline) if "rollout" in status else 0.0
-    return [left + 1] if left > 0 else []
+    if "rollout" not in status:
+        return []
+    left = progress.seconds_left(deadline)
+    ends_at = progress.canary.ends_at if progress.canary else None
+    waits = [left, *([] if ends_at is None else [ends_at - progress.now])]
+    return [wait + 1 for wait in waits if wait > 0]

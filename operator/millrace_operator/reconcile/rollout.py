@@ -62,25 +62,34 @@ def plan_rollout(
     others: Sequence[RevisionState],
     method: Method,
     strategy: RolloutStrategy = RolloutStrategy.AUTOMATIC,
+    *,
+    most: int | None = None,
 ) -> Step:
     """Return the next counts. `others` come in order of preference to keep, the last stable one first.
 
-    `method` is the one so far.
+    `method` is the one so far. `most` replicas may be the target's while it is a canary, and the others then
+    keep the rest: with a single one desired it serves beside the canary, where room need not be made first.
     """
     live = [other for other in others if other.is_live]
     if not live:
-        return Step({target.hash: desired}, Method.SURGE, is_done=0 < desired <= target.num_ready)
+        is_done = most is None and 0 < desired <= target.num_ready
+        return Step({target.hash: desired}, Method.SURGE, is_done)
     if strategy is RolloutStrategy.AUTOMATIC:
         method = _choose_method(desired, target, live, method)
     else:
         method = Method(strategy.value)
     slack = 1 if method is Method.REPLACE else 0
     needed = max(0, desired - slack - target.num_ready)
+    if most is not None:
+        needed = max(needed, desired - most, 1 - slack)
     serving = sum(other.num_serving for other in live)
-    kept = needed if target.is_failing and serving else min(serving, needed)
+    is_tried = most is not None or (target.is_failing and serving > 0)
+    kept = needed if is_tried else min(serving, needed)
     wanted = min(desired, desired + 1 - slack - kept)
     if target.is_failing:
         wanted = min(wanted, target.num_ready + 1)
+    if most is not None:
+        wanted = min(wanted, most)
     return Step({**_share(kept, live), target.hash: max(0, wanted)}, method, is_done=False)
 
 
@@ -100,6 +109,6 @@ def _share(kept: int, live: Sequence[RevisionState]) -> dict[str, int]:
         counts[other.hash] = min(kept, other.num_serving)
         kept -= counts[other.hash]
     if kept:
-        first = next(other for other in live if other.num_serving)
+        first = next((other for other in live if other.num_serving), live[0])
         counts[first.hash] += kept
     return counts

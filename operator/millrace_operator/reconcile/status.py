@@ -1,18 +1,15 @@
 """The whole status of a service, from what is observed. Pure. No text in it changes by time alone."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from millrace_operator.reconcile.choice import Choice, Progress
-from millrace_operator.reconcile.observed import Observed
-from millrace_operator.reconcile.pods import Cause, Pod
+from millrace_operator.reconcile.pods import Cause
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
-from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.replica import choose_replica
-from millrace_operator.reconcile.rollout import Method, Step
-from millrace_operator.reconcile.scale import Count, describe_pin
-from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.rollout_truths import explain_rollback, progressing
+from millrace_operator.reconcile.scale import describe_pin
+from millrace_operator.reconcile.snapshot import ObjectId
+from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
 from millrace_operator.resources.conditions import (
     Reason,
     Truth,
@@ -20,94 +17,12 @@ from millrace_operator.resources.conditions import (
     merge_conditions,
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
-from millrace_operator.resources.types import ScalingMode, Spec
+from millrace_operator.resources.types import ScalingMode
 
 _MAKE_ROOM = (
     "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
     "with a single replica means that nothing serves until the new one is ready"
 )
-
-
-@dataclass(frozen=True)
-class StatusInputs:
-    """All that a status is rendered from."""
-
-    settings: RenderSettings
-    snapshot: Snapshot
-    spec: Spec
-    observed: Observed
-    count: Count
-    step: Step
-    choice: Choice
-    progress: Progress
-    deadline_seconds: float
-    now: float
-    foreign: frozenset[ObjectId] = frozenset()
-    """Names of our children that objects of others have."""
-
-    @property
-    def old(self) -> dict[str, Any]:
-        """The status as it was."""
-        status: dict[str, Any] = self.snapshot.service.get("status", {})
-        return status
-
-    @property
-    def revision(self) -> str:
-        """The revision to run."""
-        return self.choice.chosen
-
-    @property
-    def current_revision(self) -> str | None:
-        """The revision that last served with all its replicas."""
-        return self.revision if self.step.is_done else self.old.get("currentRevision")
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the rollout has gone on for longer than its deadline without progress."""
-        return self.rollout() is not None and self.progress.seconds_left(self.deadline_seconds) <= 0
-
-    def rollout(self) -> dict[str, Any] | None:
-        """Return `status.rollout`, None when no revision is taking over."""
-        if self.current_revision == self.revision or self.count.desired == 0:
-            return None
-        return {**self.progress.render(), "method": self.step.method.value}
-
-    def causes(self) -> list[Cause]:
-        """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
-        return [*self._own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
-
-    def grave_causes(self) -> list[Cause]:
-        """Return the causes without those of pods that may wait for room still."""
-        moment = self.observed.moment
-        pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
-        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause)]
-
-    def _own_causes(self) -> list[Cause]:
-        names = sorted(self.foreign)
-        found = [Cause(Reason.CONFLICT, _explain_conflict(kind, name)) for kind, name in names]
-        found += [
-            Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
-            for (kind, name), message in sorted(self.snapshot.refusals.items())
-        ]
-        found += self.observed.refusals
-        is_short = self.observed.num_ready < self.count.desired
-        return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
-
-    def _sorted_pods(self) -> list[Pod]:
-        return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
-
-    @property
-    def waits_for_its_owner(self) -> bool:
-        """Whether a rollout has no room, and only another strategy would make some."""
-        is_stuck = self.observed.state(self.revision).lacks_room and self.step.method is Method.SURGE
-        return is_stuck and self.rollout() is not None and len(self.step.counts) > 1
-
-
-def _explain_conflict(kind: str, name: str) -> str:
-    return (
-        f"a {kind} named {name} exists that is not this service's; it is left alone. Delete or rename it, or "
-        "give the InferenceService another name"
-    )
 
 
 def render_status(inputs: StatusInputs) -> dict[str, Any]:
@@ -172,7 +87,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
     causes = inputs.causes()
     truths = [
         _ready(inputs, causes),
-        _progressing(inputs),
+        progressing(inputs),
         _degraded(inputs, inputs.grave_causes()),
         _model_ready(inputs),
         _scaling_active(inputs),
@@ -186,7 +101,7 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     desired, num_ready = inputs.count.desired, inputs.observed.num_ready
     own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
     if own_name in inputs.foreign:
-        return Truth("Ready", False, Reason.CONFLICT, _explain_conflict(*own_name))
+        return Truth("Ready", False, Reason.CONFLICT, explain_conflict(*own_name))
     if num_ready:
         return Truth("Ready", True, Reason.SERVING, f"{num_ready} of {desired} desired replicas answer")
     if desired == 0:
@@ -207,53 +122,21 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
 
 
-def _homeless(inputs: StatusInputs) -> str:
-    """Return the words of the first pod that waits for room, after a semicolon; nothing where none does."""
-    pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
-    words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
-    return next((f"; {text}" for text in words), "")
-
-
-def _progressing(inputs: StatusInputs) -> Truth:
-    state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
-    if inputs.is_late:
-        text = f"revision {inputs.revision} made no progress for {inputs.spec.rollout.progress_deadline}"
-        # Not False, for which people wait: nobody has given it up, and a pod that recovers ends it.
-        return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
-    if inputs.rollout():
-        text = f"revision {inputs.revision} has {state.num_ready} of {desired} replicas ready"
-        text += _homeless(inputs)
-        return Truth("Progressing", True, Reason.ROLLING_OUT, text)
-    if state.num_ready != desired or len(inputs.observed.pods) != desired:
-        text = f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}"
-        return Truth("Progressing", True, Reason.SCALING, text)
-    return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
-
-
 def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if causes:
         text = causes[0].message + (f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else "")
         return Truth("Degraded", True, causes[0].reason, text)
     if inputs.choice.rejected:
-        return Truth("Degraded", True, Reason.ROLLED_BACK, _explain_rollback(inputs))
+        return Truth("Degraded", True, Reason.ROLLED_BACK, explain_rollback(inputs))
     if inputs.is_late:
         truth = _waiting("Degraded", inputs, inputs.causes())
         return Truth("Degraded", True, Reason.DEADLINE_EXCEEDED, truth.message)
     return Truth("Degraded", False, Reason.HEALTHY, "nothing fails")
 
 
-def _explain_rollback(inputs: StatusInputs) -> str:
-    rejected = inputs.choice.rejected or {}
-    words = f": {rejected['message']}" if rejected.get("message") else ""
-    return (
-        f"revision {inputs.choice.asked} was not ready in time and was rolled back to {inputs.revision}"
-        f"{words}. It is not tried again until the spec changes"
-    )
-
-
 def _model_ready(inputs: StatusInputs) -> Truth:
     if inputs.choice.rejected:
-        return Truth("ModelReady", False, Reason.ROLLED_BACK, _explain_rollback(inputs))
+        return Truth("ModelReady", False, Reason.ROLLED_BACK, explain_rollback(inputs))
     if inputs.observed.state(inputs.revision).num_ready:
         return Truth("ModelReady", True, Reason.LOADED, f"{inputs.spec.model.uri} is loaded")
     if inputs.count.desired == 0:

@@ -28,6 +28,8 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
     STARTING = "Starting"
     ROLLING_OUT = "RollingOut"
+    CANARY = "Canary"
+    AWAITING_PROMOTION = "AwaitingPromotion"
     SCALING = "Scaling"
     SETTLED = "Settled"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

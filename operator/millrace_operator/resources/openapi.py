@@ -20,7 +20,7 @@ def render_schema(model: type[BaseModel]) -> Schema:
 def _convert(node: Schema, definitions: dict[str, Schema]) -> Schema:
     node = _resolve(node, definitions)
     if node.pop("x-kubernetes-int-or-string", False):
-        kept = {key: node[key] for key in ("description",) if key in node}
+        kept: Schema = {key: node[key] for key in ("description", "default") if key in node}
         return {
             **kept,
             "anyOf": [{"type": "integer"}, {"type": "string"}],

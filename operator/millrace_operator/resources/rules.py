@@ -10,6 +10,7 @@ from millrace_operator.resources.accelerators import WHOLE_GPUS
 from millrace_operator.resources.durations import DURATION_PATTERN
 from millrace_operator.resources.prices import CURRENCY_PATTERN, PRICE_PATTERN
 
+CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
 
@@ -86,6 +87,17 @@ SPEC_RULES: list[dict[str, Any]] = [
         "rule": _is_positive_duration("self.rollout.progressDeadline"),
         "message": "write rollout.progressDeadline as a duration above zero, such as 10m or 1h30m",
         "fieldPath": ".rollout.progressDeadline",
+    },
+    {
+        "rule": "!has(self.rollout.canary) || string(self.rollout.canary.replicas)"
+        f".matches('{CANARY_PATTERN}')",
+        "message": "write rollout.canary.replicas as a number from 1 to 9999, or a share from 1% to 100%",
+        "fieldPath": ".rollout.canary.replicas",
+    },
+    {
+        "rule": "!has(self.rollout.canary) || " + _is_positive_duration("self.rollout.canary.duration"),
+        "message": "write rollout.canary.duration as a duration above zero, such as 10m or 2h",
+        "fieldPath": ".rollout.canary.duration",
     },
     _has_no_own_keys("labels"),
     _has_no_own_keys("annotations"),

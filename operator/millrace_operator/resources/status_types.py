@@ -1,11 +1,13 @@
 """The status of an InferenceService: what the operator writes and reads back."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from millrace_operator.resources.cost_types import CostStatus
 from millrace_operator.resources.evidence_limits import NUM_CHANGES
 from millrace_operator.resources.evidence_types import Evidence, ScaleChange
-from millrace_operator.resources.part import ATOMIC, Part
+from millrace_operator.resources.part import ATOMIC, DATE_TIME, Part
 from millrace_operator.resources.types import ScalingMode
 
 PRINTABLE = "^[ -~]+$"
@@ -110,6 +112,26 @@ class ScalingStatus(Part):
     )
 
 
+class CanaryProgress(Part):
+    """How far the canary of a revision is."""
+
+    replicas: int = Field(ge=1, description="Replicas of the new revision until it is promoted.")
+    ready_at: str | None = Field(
+        default=None, json_schema_extra=DATE_TIME, description="Since when they serve."
+    )
+    promoted_at: str | None = Field(
+        default=None, json_schema_extra=DATE_TIME, description="When the revision was promoted."
+    )
+
+
+class RejectionReason(StrEnum):
+    """Why a revision was given up."""
+
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    CANARY_FAILED = "CanaryFailed"
+    ABORTED = "Aborted"
+
+
 class RolloutStatus(Part):
     """A change of revision under way."""
 
@@ -126,6 +148,9 @@ class RolloutStatus(Part):
         description="Surge: one replica more than desired meanwhile. Replace: one old replica at a time "
         "makes room, because the scheduler found none.",
     )
+    canary: CanaryProgress | None = Field(
+        default=None, description="How far the revision's canary is; absent without one."
+    )
 
 
 class RejectedRevision(Part):
@@ -136,7 +161,12 @@ class RejectedRevision(Part):
     way: str = Field(
         max_length=256, description="The spec.rollout that it was tried with: another one is another try."
     )
-    message: str = Field(default="", max_length=1024, description="Why its pods were not ready.")
+    reason: RejectionReason = Field(
+        default=RejectionReason.DEADLINE_EXCEEDED,
+        description="DeadlineExceeded: it was not ready in time. CanaryFailed: a replica of its canary "
+        "ended. Aborted: somebody wrote kubectl millrace abort.",
+    )
+    message: str = Field(default="", max_length=1024, description="What its pods said.")
 
 
 class Status(Part):

@@ -4,10 +4,11 @@ A field is here only if it has an effect. The parser ignores what it does not kn
 and a CRD of different versions get along.
 """
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from millrace_operator.resources import rules
 from millrace_operator.resources.cost_types import Cost
@@ -254,6 +255,54 @@ class Rollback(StrEnum):
     NEVER = "Never"
 
 
+class Promotion(StrEnum):
+    """Who ends a canary."""
+
+    AUTOMATIC = "Automatic"
+    MANUAL = "Manual"
+
+
+class CanaryOptions(Part):
+    """How a new revision proves itself before it gets all replicas."""
+
+    replicas: Quantity = Field(
+        default=1,
+        description="How many replicas the new revision gets at first: a number, or a share of the desired "
+        "ones such as 10%, rounded up.",
+    )
+    duration: DurationText = Field(
+        default="10m",
+        description="How long they serve before the revision is promoted, such as 10m or 2h.",
+    )
+    promotion: Promotion = Field(
+        default=Promotion.AUTOMATIC,
+        description="Automatic: after duration. Manual: when somebody writes kubectl millrace promote; "
+        "duration then says nothing.",
+    )
+
+    @field_validator("replicas")
+    @classmethod
+    def _check_replicas(cls, value: str | int) -> str | int:
+        if not re.match(rules.CANARY_PATTERN, str(value)):
+            raise ValueError(f"{value!r} is no number from 1 to 9999, and no share from 1% to 100%")
+        return value
+
+    @field_validator("duration")
+    @classmethod
+    def _check_duration(cls, value: str) -> str:
+        parse_duration(value)
+        return value
+
+    def describe(self) -> str:
+        """Return it in a line."""
+        return f"canary {self.replicas}, {self.duration}, {self.promotion.value}"
+
+    @property
+    def duration_seconds(self) -> float:
+        """The duration in seconds."""
+        return parse_duration(self.duration)
+
+
 class Rollout(Part):
     """How a changed model or engine replaces the old one."""
 
@@ -280,9 +329,16 @@ class Rollout(Part):
         "served with all its replicas, and not tried again until the spec changes. Never: it stays.",
     )
 
+    canary: CanaryOptions | None = Field(
+        default=None,
+        description="A new revision gets a few replicas at first, and all of them when it is promoted. One "
+        "that fails meanwhile is rolled back. Left out: it gets all as they become ready.",
+    )
+
     def describe(self) -> str:
         """Return the way of a rollout in a line."""
-        return f"{self.strategy.value}, {self.scheduling_timeout}, {self.progress_deadline}"
+        way = f"{self.strategy.value}, {self.scheduling_timeout}, {self.progress_deadline}"
+        return way if self.canary is None else f"{way}, {self.canary.describe()}"
 
     @property
     def scheduling_timeout_seconds(self) -> float:

@@ -78,6 +78,13 @@ def test_defaults_are_whole_and_never_inside_list_items() -> None:
     }
 
 
+def test_a_canary_of_nothing_more_is_one_replica_for_ten_minutes() -> None:
+    canary = FIELDS[".spec.rollout.canary"]
+    defaults = {name: field["default"] for name, field in canary["properties"].items()}
+    assert defaults == {"replicas": 1, "duration": "10m", "promotion": "Automatic"}
+    assert canary["properties"]["replicas"]["x-kubernetes-int-or-string"]
+
+
 def test_no_schema_keeps_what_a_structural_schema_may_not_have() -> None:
     for path, schema in FIELDS.items():
         assert not {"$ref", "$defs", "title", "const", "exclusiveMinimum"} & set(schema), path

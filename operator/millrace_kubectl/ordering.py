@@ -1,0 +1,37 @@
+"""What `promote` and `abort` have in common: which revision they speak of, and what is known of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_kubectl.errors import PluginError
+from millrace_kubectl.kubectl import Obj
+
+
+@dataclass(frozen=True)
+class Revisions:
+    """What a service's status says of its revisions."""
+
+    asked: str
+    """The one that the spec asks for."""
+    current: str | None
+    """The one that last served with all its replicas."""
+    rollout: dict[str, Any]
+    """`status.rollout`; empty when none is under way."""
+    is_rejected: bool
+
+    @property
+    def canary(self) -> dict[str, Any] | None:
+        """Return what is known of a canary that is not promoted; None without one."""
+        canary: dict[str, Any] | None = self.rollout.get("canary")
+        return None if canary is None or "promotedAt" in canary else canary
+
+
+def read_revisions(service: Obj) -> Revisions:
+    """Return them. Raises PluginError while the operator has not seen the last edit."""
+    metadata, status = service["metadata"], service.get("status") or {}
+    asked = status.get("updateRevision")
+    if asked is None or status.get("observedGeneration") != metadata.get("generation"):
+        name = metadata["name"]
+        raise PluginError(f"the operator has not seen the last edit of {name} yet; try again in a moment")
+    rejected = status.get("rejectedRevision", {}).get("revision")
+    return Revisions(asked, status.get("currentRevision"), status.get("rollout", {}), rejected == asked)

@@ -1,0 +1,78 @@
+"""What the conditions say of a rollout. Pure."""
+
+from dataclasses import replace
+
+from millrace_operator.reconcile.status_inputs import StatusInputs
+from millrace_operator.resources.conditions import Reason, Truth, render_time
+from millrace_operator.resources.rollout_order import ANNOTATION, OrderError, find_order
+
+_REJECTIONS = {
+    "DeadlineExceeded": "was not ready in time and was rolled back",
+    "CanaryFailed": "failed as a canary and was rolled back",
+    "Aborted": "was aborted and rolled back",
+}
+
+
+def progressing(inputs: StatusInputs) -> Truth:
+    """Return the condition Progressing."""
+    truth = _progress(inputs)
+    return replace(truth, message=truth.message + _explain_order(inputs))
+
+
+def _progress(inputs: StatusInputs) -> Truth:
+    state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
+    if inputs.is_late:
+        text = f"revision {inputs.revision} made no progress for {inputs.spec.rollout.progress_deadline}"
+        # Not False, for which people wait: nobody has given it up, and a pod that recovers ends it.
+        return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
+    if inputs.rollout():
+        return _rolling_out(inputs)
+    if state.num_ready != desired or len(inputs.observed.pods) != desired:
+        text = f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}"
+        return Truth("Progressing", True, Reason.SCALING, text)
+    return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
+
+
+def _homeless(inputs: StatusInputs) -> str:
+    """Return the words of the first pod that waits for room, after a semicolon; nothing where none does."""
+    pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
+    words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
+    return next((f"; {text}" for text in words), "")
+
+
+def _rolling_out(inputs: StatusInputs) -> Truth:
+    revision, desired, canary = inputs.revision, inputs.count.desired, inputs.progress.canary
+    num_ready = inputs.observed.state(revision).num_ready
+    if canary is None or not canary.is_serving:
+        most = desired if canary is None or canary.most is None else canary.most
+        text = f"revision {revision} has {num_ready} of {most} replicas ready"
+        text += "" if canary is None or canary.most is None else " as a canary"
+        return Truth("Progressing", True, Reason.ROLLING_OUT, text + _homeless(inputs))
+    beside = f"beside revision {inputs.current_revision}"
+    text = f"{num_ready} of {canary.replicas} replicas of revision {revision} serve as a canary {beside}"
+    if canary.ends_at is not None:
+        text += f" until {render_time(canary.ends_at)}; then it is promoted"
+        return Truth("Progressing", True, Reason.CANARY, text)
+    text += f"; to go on write kubectl millrace promote {inputs.name}"
+    text += f", to give it up kubectl millrace abort {inputs.name}"
+    return Truth("Progressing", True, Reason.AWAITING_PROMOTION, text)
+
+
+def _explain_order(inputs: StatusInputs) -> str:
+    """Return what is wrong with the annotation of a rollout; nothing where it can be read."""
+    try:
+        find_order(inputs.snapshot.service)
+    except OrderError as error:
+        return f"; the annotation {ANNOTATION} is not obeyed: {error}"
+    return ""
+
+
+def explain_rollback(inputs: StatusInputs) -> str:
+    """Return which revision was given up, and why."""
+    rejected = inputs.choice.rejected or {}
+    words = f": {rejected['message']}" if rejected.get("message") else ""
+    what = _REJECTIONS.get(rejected.get("reason", ""), _REJECTIONS["DeadlineExceeded"])
+    return (
+        f"revision {inputs.choice.asked} {what} to {inputs.revision}{words}. It is not tried again until the "
+        f"spec changes, or somebody writes kubectl millrace promote {inputs.name}"
+    )

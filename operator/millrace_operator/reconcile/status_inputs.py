@@ -1,0 +1,102 @@
+"""All that a status is rendered from. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.reconcile.choice import Choice, Progress
+from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.pods import Cause, Pod
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.rollout import Method, Step
+from millrace_operator.reconcile.scale import Count
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.types import Spec
+
+
+@dataclass(frozen=True)
+class StatusInputs:
+    """All that a status is rendered from."""
+
+    settings: RenderSettings
+    snapshot: Snapshot
+    spec: Spec
+    observed: Observed
+    count: Count
+    step: Step
+    choice: Choice
+    progress: Progress
+    deadline_seconds: float
+    now: float
+    foreign: frozenset[ObjectId] = frozenset()
+    """Names of our children that objects of others have."""
+
+    @property
+    def old(self) -> dict[str, Any]:
+        """The status as it was."""
+        status: dict[str, Any] = self.snapshot.service.get("status", {})
+        return status
+
+    @property
+    def name(self) -> str:
+        """The service's."""
+        return str(self.snapshot.service["metadata"]["name"])
+
+    @property
+    def revision(self) -> str:
+        """The revision to run."""
+        return self.choice.chosen
+
+    @property
+    def current_revision(self) -> str | None:
+        """The revision that last served with all its replicas."""
+        return self.revision if self.step.is_done else self.old.get("currentRevision")
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the rollout has gone on for longer than its deadline without progress."""
+        return self.rollout() is not None and self.progress.seconds_left(self.deadline_seconds) <= 0
+
+    def rollout(self) -> dict[str, Any] | None:
+        """Return `status.rollout`, None when no revision is taking over."""
+        if self.current_revision == self.revision or self.count.desired == 0:
+            return None
+        return {**self.progress.render(), "method": self.step.method.value}
+
+    def causes(self) -> list[Cause]:
+        """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
+        return [*self._own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
+
+    def grave_causes(self) -> list[Cause]:
+        """Return the causes without those of pods that may wait for room still."""
+        moment = self.observed.moment
+        pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
+        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause)]
+
+    def _own_causes(self) -> list[Cause]:
+        names = sorted(self.foreign)
+        found = [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
+        found += [
+            Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
+            for (kind, name), message in sorted(self.snapshot.refusals.items())
+        ]
+        found += self.observed.refusals
+        is_short = self.observed.num_ready < self.count.desired
+        return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
+
+    def _sorted_pods(self) -> list[Pod]:
+        return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
+
+    @property
+    def waits_for_its_owner(self) -> bool:
+        """Whether a rollout has no room, and only another strategy would make some."""
+        is_stuck = self.observed.state(self.revision).lacks_room and self.step.method is Method.SURGE
+        return is_stuck and self.rollout() is not None and len(self.step.counts) > 1
+
+
+def explain_conflict(kind: str, name: str) -> str:
+    """Return that another's object has a child's name, and what to do."""
+    return (
+        f"a {kind} named {name} exists that is not this service's; it is left alone. Delete or rename it, or "
+        "give the InferenceService another name"
+    )

@@ -1,0 +1,107 @@
+"""`promote` and `abort` as a user runs them, on what the operator itself writes into status."""
+
+from typing import Any
+
+from millrace_operator.resources.rollout_order import ANNOTATION
+from tests.kubectl.conftest import Terminal
+from tests.operator.world import World, crash_status
+
+EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+NEW = {"engine": {"maxSequences": 4}}
+MANUAL = {"canary": {"promotion": "Manual"}}
+
+
+async def served(**rollout: Any) -> World:
+    world = World(scaling=EXTERNAL, replicas=2, rollout=rollout)
+    await world.settle()
+    return world
+
+
+async def with_canary() -> World:
+    world = await served(**MANUAL)
+    world.edit(**NEW)
+    await world.settle()
+    return world
+
+
+def order_of(terminal: Terminal) -> str | None:
+    found: str | None = terminal.service["metadata"].get("annotations", {}).get(ANNOTATION)
+    return found
+
+
+async def follow(world: World, terminal: Terminal) -> None:
+    """Let the operator see what the plugin wrote."""
+    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: order_of(terminal)}}
+    world.cluster.put({**world.service, "metadata": metadata})
+    await world.settle()
+
+
+async def test_a_canary_is_promoted(terminal: Terminal) -> None:
+    world = await with_canary()
+    asked = world.status["updateRevision"]
+    terminal.put(world.service)
+    told = f"revision {asked} of chat is promoted: it gets all replicas as they become ready\n"
+    assert terminal.run("promote", "chat") == (0, told, "")
+    assert order_of(terminal) == f"promote {asked}"
+    await follow(world, terminal)
+    assert world.status["currentRevision"] == asked
+    terminal.put(world.service)
+    assert (
+        terminal.run("promote", "chat").out == "chat has no rollout under way: there is nothing to promote\n"
+    )
+
+
+async def test_a_canary_is_aborted_and_tried_again(terminal: Terminal) -> None:
+    world = await with_canary()
+    asked, stable = world.status["updateRevision"], world.status["currentRevision"]
+    terminal.put(world.service)
+    told = f"revision {asked} of chat is aborted: revision {stable} gets all replicas back\n"
+    assert terminal.run("abort", "chat") == (0, told, "")
+    await follow(world, terminal)
+    assert world.deployments() == {stable: 2}
+    terminal.put(world.service)
+    assert "was given up before" in terminal.run("abort", "chat").out
+    assert "is tried again, with all replicas" in terminal.run("promote", "chat").out
+    await follow(world, terminal)
+    assert world.status["currentRevision"] == asked
+
+
+async def test_a_rollout_without_a_canary_has_nothing_to_promote_and_can_be_aborted(
+    terminal: Terminal,
+) -> None:
+    world = await served()
+    world.edit(**NEW)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = crash_status()
+    await world.settle()
+    terminal.put(world.service)
+    assert "without a canary" in terminal.run("promote", "chat").out
+    assert order_of(terminal) is None
+    assert terminal.run("abort", "chat").status == 0
+    assert order_of(terminal) == f"abort {world.status['updateRevision']}"
+
+
+async def test_there_is_nothing_to_abort(terminal: Terminal) -> None:
+    world = await served()
+    terminal.put(world.service)
+    status, out, error = terminal.run("abort", "chat")
+    assert (status, out) == (1, "")
+    assert error.endswith("serves completely; to go back, undo the last edit\n")
+
+
+async def test_a_first_revision_has_none_to_go_back_to(terminal: Terminal) -> None:
+    world = World(scaling=EXTERNAL, replicas=2)
+    await world.reconcile()
+    terminal.put(world.service)
+    assert "has served no other revision to go back to" in terminal.run("abort", "chat").error
+
+
+async def test_an_edit_that_the_operator_has_not_seen_is_waited_for(terminal: Terminal) -> None:
+    world = await with_canary()
+    world.edit(engine={"maxSequences": 8})
+    terminal.put(world.service)
+    for action in ("promote", "abort"):
+        answer = terminal.run(action, "chat")
+        assert answer.status == 1
+        assert "has not seen the last edit of chat yet; try again in a moment" in answer.error
+    assert order_of(terminal) is None
