@@ -146,12 +146,7 @@ class World:
 
     def observe(self) -> None:
         """Bring what the watches would have brought since the last time: by label, and each change once."""
-        kinds = {kind.kind for kind in WATCHED}
-        seen = {
-            key: obj
-            for key, obj in self.cluster.objects.items()
-            if key.kind in kinds and (key.kind == INFERENCE_SERVICE.kind or _is_labelled(obj))
-        }
+        seen = self._list_watched()
         for key, obj in self._watched.items():
             if key not in seen:
                 self.cache.forget(obj)
@@ -160,9 +155,24 @@ class World:
                 self.cache.put(copy.deepcopy(obj))
         self._watched = seen
 
-    async def reconcile(self) -> Outcome:
-        self.observe()
-        return await self.reconciler.reconcile(KEY)
+    def _list_watched(self) -> dict[ObjectKey, Obj]:
+        kinds = {kind.kind for kind in WATCHED}
+        return {
+            key: obj
+            for key, obj in self.cluster.objects.items()
+            if key.kind in kinds and (key.kind == INFERENCE_SERVICE.kind or _is_labelled(obj))
+        }
+
+    async def reconcile(self, *, is_stale: bool = False) -> Outcome:
+        """Plan and act once; from what was seen before, if the watches are late."""
+        if not is_stale:
+            self.observe()
+        try:
+            return await self.reconciler.reconcile(KEY)
+        finally:
+            # What was created now is watched from now on, also if it is gone by the next look.
+            for key, obj in self._list_watched().items():
+                self._watched.setdefault(key, dict(obj))
 
     async def reconcile_until_quiet(self) -> int:
         """Reconcile until nothing is written, past failures; return the number of writes."""

@@ -6,10 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import BY_NAME, INFERENCE_SERVICE, POD, Obj, ServiceKey, kind_of
+from millrace_operator.cluster.kinds import (
+    BY_NAME,
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    POD,
+    Obj,
+    ServiceKey,
+    kind_of,
+)
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.drain import Mark
+from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -48,6 +57,8 @@ class Reconciler:
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
+        self._missed: dict[ServiceKey, frozenset[str]] = {}
+        """Deployments that pods speak of, and that were looked for."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Plan and act once.
@@ -57,7 +68,9 @@ class Reconciler:
         service = self._cache.service(key)
         conflicts, refusals = self._conflicts.pop(key, frozenset()), self._refusals.pop(key, {})
         if service is None:
+            self._missed.pop(key, None)
             return Outcome()
+        await self._reveal(key, service)
         conflicts = await self._confirm(key, service, conflicts)
         snapshot = Snapshot(
             service,
@@ -72,6 +85,19 @@ class Reconciler:
         if conflicts:
             self._conflicts[key] = conflicts
         return await self._act(key, service, chosen, refusals)
+
+    async def _reveal(self, key: ServiceKey, service: Obj) -> None:
+        """Take up Deployments of ours that no watch sees, as their label was removed. Their pods run on."""
+        names = find_unseen_deployments(service, self._cache.children(key), self._cache.pods(key))
+        for name in names - self._missed.get(key, frozenset()):
+            found = await self._cluster.fetch(DEPLOYMENT, key.namespace, name)
+            if found is not None and is_owned(found, service["metadata"]["uid"]):
+                LOG.info("%s: Deployment %s has lost its label", key, name)
+                self._put_written(found)
+        if names:
+            self._missed[key] = names
+        else:
+            self._missed.pop(key, None)
 
     async def _confirm(
         self, key: ServiceKey, service: Obj, conflicts: frozenset[ObjectId]

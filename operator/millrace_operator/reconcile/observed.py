@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from millrace_operator.cluster.kinds import Obj
+from millrace_operator.cluster.kinds import DEPLOYMENT, Obj
 from millrace_operator.reconcile.pods import Cause, Pod, read_pod
+from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
 """After its creation, until a pod that failed is history: who fails again and again has younger ones."""
@@ -93,6 +95,14 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
         tuple(pod for pod in pods if moment.holds_room(pod)),
         tuple(pod for pod in pods if moment.is_news(pod)),
     )
+
+
+def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterable[Obj]) -> frozenset[str]:
+    """Return the names of Deployments that pods of the service come from, and that nobody has seen."""
+    seen = {child["metadata"]["name"] for child in children if child["kind"] == DEPLOYMENT.kind}
+    staying = (pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    revisions = {metadata.get("labels", {}).get(contract.LABEL_REVISION) for metadata in staying} - {None}
+    return frozenset(revision_name(service, revision) for revision in revisions) - seen
 
 
 def _read_created(pod: Pod) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_operator.cluster.kinds import CHILDREN, DEPLOYMENT, SERVICE, Kind, Obj
+from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT, SERVICE, Kind, Obj
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.render.metadata import render_child
 from millrace_runtime import contract
@@ -27,6 +27,24 @@ async def test_a_child_that_lost_its_label_gets_it_back(kind: Kind) -> None:
         assert child["metadata"]["labels"][contract.LABEL_SERVICE] == KEY.name
     assert len(world.objects(kind.kind)) == len(children)
     assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_an_old_deployment_without_label_and_record_does_not_run_for_ever() -> None:
+    """No watch sees it, and nobody knows to create it again, which would find it. Its pods tell of it."""
+    world = World()
+    await world.settle()
+    (old,) = world.objects("Deployment")
+    world.restart_operator()
+    world.edit(engine={"maxSequences": 4})
+    del old["metadata"]["labels"][contract.LABEL_SERVICE]
+    world.cluster.put(old)
+    world.cluster.remove(CONTROLLER_REVISION, KEY.namespace, old["metadata"]["name"])
+    await world.settle()
+    assert world.deployments() == {world.status["updateRevision"]: 1}
+    assert len(world.pods()) == 1
+    before = len(world.cluster.writes)
+    await world.settle()
+    assert len(world.cluster.writes) == before
 
 
 async def test_an_object_with_our_label_and_another_name_is_nobodys_conflict() -> None:
