@@ -96,5 +96,8 @@ bench-workers: venv  ## two workers that share a model over one process: a table
 bench-autoscaler: venv  ## our autoscaler beside others' rules, simulated: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.autoscaler $(ARGS)
 
+bench-operator: venv  ## the operator with 2,000 services: a table, then one JSON line
+	@$(BIN)/python -m benchmarks.convergence $(ARGS)
+
 bench-scaling: venv  ## our autoscaler beside the real HPA, on a local cluster: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.scaling $(ARGS)

@@ -12,7 +12,7 @@ from millrace_operator.autoscale_loop.inventory import Inventory
 from millrace_operator.autoscale_loop.priors import Priors
 from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
-from millrace_operator.cluster.connection import ApiServer
+from millrace_operator.cluster.connection import WRITES_PER_SECOND, ApiServer
 from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import (
     AbsentError,
@@ -54,6 +54,7 @@ class OperatorSettings:
     """Of /metrics and /healthz; empty: all addresses, IPv6 and IPv4."""
     port: int
     workers: int
+    writes_per_second: float = WRITES_PER_SECOND
 
 
 class Application:
@@ -249,6 +250,7 @@ async def run_operator(settings: OperatorSettings) -> None:
     access = await load_access()
     async with ApiServer(
         access,
+        writes_per_second=settings.writes_per_second,
         seconds_to_write=lambda: view.seconds_to_write(time.monotonic()),
         on_request=metrics.count_request,
     ) as cluster:

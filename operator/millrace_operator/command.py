@@ -152,6 +152,12 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
         help="port of /metrics and /healthz",
     )
     add("--workers", type=int, default=4, help="services reconciled at the same time")
+    add(
+        "--writes-per-second",
+        type=float,
+        default=OperatorSettings.writes_per_second,
+        help="writes to the API server at most, after a burst of 100",
+    )
     add("--log-level", default="INFO", choices=LOG_LEVELS, help="least that is logged")
 
 
@@ -159,10 +165,12 @@ def main(argv: list[str]) -> int:
     """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 when it cannot begin."""
     arguments = build_parser().parse_args(argv)
     is_paced = 0 < arguments.tick_seconds <= LONGEST_TICK
-    if not is_paced or not 0 < arguments.scale_down_window_seconds < math.inf or arguments.workers < 1:
+    has_time = 0 < arguments.scale_down_window_seconds < math.inf
+    can_write = arguments.workers >= 1 and 1 <= arguments.writes_per_second < math.inf
+    if not (is_paced and has_time and can_write):
         sys.stderr.write(
             f"millrace operator: write --tick-seconds above 0 and up to {LONGEST_TICK:g}, "
-            "--scale-down-window-seconds above 0 and --workers of at least 1\n"
+            "--scale-down-window-seconds above 0, and --workers and --writes-per-second of at least 1\n"
         )
         return contract.EXIT_BAD_USAGE
     try:
@@ -200,6 +208,7 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
         bind_address=read_bind_address(os.environ),
         port=arguments.port,
         workers=arguments.workers,
+        writes_per_second=arguments.writes_per_second,
     )
 
 

@@ -20,6 +20,7 @@ def test_every_flag_is_explained() -> None:
         ["--scale-down-window-seconds", "0"],
         ["--scale-down-window-seconds", "inf"],
         ["--workers", "0"],
+        ["--writes-per-second", "0"],
     ],
 )
 def test_values_that_cannot_be_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,12 +43,13 @@ class ApiServer(Cluster):
         access: Access,
         *,
         seconds_to_write: Callable[[], float],
+        writes_per_second: float = WRITES_PER_SECOND,
         on_request: Callable[[str, int], None] = lambda _method, _code: None,
     ) -> None:
         self._access = access
         self._seconds_to_write = seconds_to_write
         self._on_request = on_request
-        self._bucket = TokenBucket(WRITES_PER_SECOND, BURST, time.monotonic())
+        self._bucket = TokenBucket(writes_per_second, BURST, time.monotonic())
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
 

@@ -1,0 +1,1 @@
+"""What the operator costs with many services, and how fast it acts."""

@@ -1,0 +1,129 @@
+"""`python -m benchmarks.convergence`: the operator with many services; a table, then one JSON line.
+
+A real API server and etcd are beside it, on the same cores. Nothing else of a control plane runs: Deployments
+get no pods but those that the benchmark makes. Services have one replica and mode External, so that nobody
+asks Prometheus. Writes are those that the API server has counted, but for the Lease's.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.convergence.api import Api
+from benchmarks.convergence.measures import (
+    NUM_STRANGERS,
+    add_strangers,
+    compare,
+    measure_convergence,
+    measure_edits,
+    measure_failover,
+    measure_rest,
+    measure_restores,
+    measure_start,
+    measure_status_lag,
+    settle,
+)
+from benchmarks.convergence.objects import NAMESPACE, SERVICES, make_services
+from benchmarks.convergence.operators import NAMESPACE as SYSTEM
+from benchmarks.convergence.operators import operating
+from benchmarks.convergence.report import render
+from benchmarks.record import add_output, publish, read_commit, read_date
+from benchmarks.runtime.machine import describe_machine
+from e2e.cluster.controlplane import client_context
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.settings import REPOSITORY
+
+IDLE_PARTS = ("kube-controller-manager", "kube-scheduler", "prometheus")
+CRD = REPOSITORY / "crds" / "inferenceservices.yaml"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.convergence", description=__doc__)
+    parser.add_argument("--services", type=int, default=2000, help="how many (2000)")
+    parser.add_argument(
+        "--writes-per-second", type=float, default=1000.0, help="the operator's budget (1000; shipped: 50)"
+    )
+    add_output(parser)
+    return parser
+
+
+def tell(text: str) -> None:
+    """Say how far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+async def measure(
+    api: Api, cluster: LocalCluster, folder: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Return all figures. Raises BenchmarkError."""
+
+    def start() -> Any:
+        return operating(cluster, folder, arguments.writes_per_second)
+
+    await api.create_all(SERVICES, make_services(arguments.services))
+    tell(f"{arguments.services} services are there")
+    with start() as operator:
+        found: dict[str, Any] = await measure_convergence(api, operator, arguments.services)
+        tell(f"converged: {found}")
+        rest = await measure_rest(api, operator)
+        found |= {"writes_when_converged": rest.writes, "idle_cpu_percent": rest.cpu_percent}
+        found["reconciles_for_500_edits"] = await measure_edits(api, operator)
+        found["child_restore_p99_seconds"] = await measure_restores(api)
+        found["status_lag_p99_seconds"] = await measure_status_lag(api)
+    tell(f"measured at rest: {found}")
+    before = await api.count_writes()
+    with start() as operator:
+        found["first_reconcile_seconds"] = await measure_start(operator)
+        await settle(operator)
+        found["writes_after_restart"] = await api.count_writes() - before
+        alone = await measure_rest(api, operator)
+        with start() as other:
+            found["failover_crash_seconds"] = await measure_failover(operator, other, signal.SIGKILL)
+            with start() as third:
+                found["failover_graceful_seconds"] = await measure_failover(other, third, signal.SIGTERM)
+    tell(f"measured failovers: {found}")
+    await add_strangers(api, NUM_STRANGERS)
+    with start() as operator:
+        await measure_start(operator)
+        await settle(operator)
+        found["unrelated_objects_cost"] = compare(alone, await measure_rest(api, operator))
+    return found
+
+
+async def run(cluster: LocalCluster, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Prepare the control plane, and measure."""
+    for part in IDLE_PARTS:
+        cluster.kill_part(part)
+    cluster.kubectl("apply", "--server-side", "-f", str(CRD))
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    for name in (NAMESPACE, SYSTEM):
+        cluster.kubectl("create", "namespace", name)
+    async with Api(cluster.api_url, client_context(cluster.layout.keys, "ca", "admin")) as api:
+        return await measure(api, cluster, folder, arguments)
+
+
+def main(argv: list[str]) -> int:
+    """Measure, and print what it came to."""
+    arguments = build_parser().parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as text:
+        cluster = LocalCluster(Path(text) / "cluster", nodes=(), say=tell)
+        try:
+            cluster.start()
+            found = asyncio.run(run(cluster, Path(text), arguments))
+        finally:
+            cluster.stop()
+    machine = describe_machine()
+    print(render(found, arguments.services, machine))
+    origin = {"commit": read_commit(), "date": read_date(), "machine": machine}
+    budget = {"services": arguments.services, "writes_budget_per_second": arguments.writes_per_second}
+    publish({**origin, **budget, **found}, arguments.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
