@@ -71,6 +71,8 @@ def plan_rollout(
     keep the rest: with a single one desired it serves beside the canary, where room need not be made first.
     """
     live = [other for other in others if other.is_live]
+    if most is not None and most < desired:
+        live = live or list(others[:1])  # a single replica made room for the canary: it comes back
     if not live:
         is_done = most is None and 0 < desired <= target.num_ready
         return Step({target.hash: desired}, Method.SURGE, is_done)

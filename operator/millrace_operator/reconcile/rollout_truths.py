@@ -48,8 +48,9 @@ def _rolling_out(inputs: StatusInputs) -> Truth:
         text = f"revision {revision} has {num_ready} of {most} replicas ready"
         text += "" if canary is None or canary.most is None else " as a canary"
         return Truth("Progressing", True, Reason.ROLLING_OUT, text + _homeless(inputs))
-    beside = f"beside revision {inputs.current_revision}"
-    text = f"{num_ready} of {canary.replicas} replicas of revision {revision} serve as a canary {beside}"
+    text = f"{num_ready} of {canary.replicas} replicas of revision {revision} serve as a canary"
+    if len(inputs.step.counts) > 1:
+        text += f" beside revision {inputs.current_revision}"
     if canary.ends_at is not None:
         text += f" until {render_time(canary.ends_at)}; then it is promoted"
         return Truth("Progressing", True, Reason.CANARY, text)

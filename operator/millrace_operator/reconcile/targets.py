@@ -56,8 +56,9 @@ def choose_targets(
     choice, progress = _choose(snapshot, spec, observed, digest, revisions, desired=count.desired)
     chosen = choice.chosen
     method = read_method(rollout) if rollout.get("revision") == chosen else Method.SURGE
+    known = {*observed.states, stable} & revisions.keys() - {chosen}
     others = sorted(
-        (state for state in observed.states.values() if state.hash != chosen and state.hash in revisions),
+        map(observed.state, known),
         key=lambda state: (state.hash != stable, -revisions[state.hash].number),
     )
     most = progress.canary.most if progress.canary else None

@@ -296,6 +296,26 @@ async def test_without_room_an_old_replica_goes_first_and_the_rest_stay() -> Non
     assert sum(pod["status"] == ready_status() for pod in world.pods()) == 4
 
 
+async def test_a_single_replica_that_made_room_is_rolled_back_from_its_record() -> None:
+    world = await served_with_canary(1, strategy="Replace")
+    stable = world.status["currentRevision"]
+    assert counts(world) == (0, 1)
+    assert "beside" not in world.condition("Progressing")["message"]
+    set_pods(world, crash_status())
+    await world.settle()
+    assert world.deployments() == {stable: 1}
+
+
+async def test_a_single_one_that_made_room_has_its_time_and_more_are_of_the_old_revision() -> None:
+    world = await served_with_canary(1, strategy="Replace")
+    world.edit(replicas=4)
+    await world.settle()
+    assert counts(world) == (3, 1)
+    world.now += DURATION + 1
+    await world.settle()
+    assert is_whole(world)
+
+
 async def test_at_zero_there_is_none() -> None:
     world = await served_with_canary()
     world.edit(replicas=0)
