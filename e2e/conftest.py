@@ -14,6 +14,7 @@ from e2e.cluster.product import install_chart, wait_for_product
 from e2e.service import Service
 
 _numbers = itertools.count()
+LIMITS = Path(__file__).with_name("limits.yaml")
 
 
 @pytest.fixture(scope="session")
@@ -62,9 +63,11 @@ def product(cluster: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def namespace(cluster: LocalCluster) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A namespace of the test's own, as a careful platform team makes it: restricted, and with quotas."""
     name = f"test-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    cluster.kubectl("apply", "-n", name, "-f", str(LIMITS))
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 

@@ -131,6 +131,43 @@ REFUSALS = {
         manifest(pod={"labels": {"millrace.dev/service": "x"}}),
         "write another key in spec.pod.labels",
     ),
+    "a claim from nowhere": (
+        manifest(pod={"resourceClaims": [{"name": "gpu"}]}),
+        "write one of resourceClaimName",
+    ),
+    "a claim from two places": (
+        manifest(
+            pod={
+                "resourceClaims": [
+                    {"name": "gpu", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}
+                ]
+            }
+        ),
+        "write one of resourceClaimName",
+    ),
+    "a spread of nothing": (
+        manifest(pod={"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}]}),
+        "whenUnsatisfiable: Required value",
+    ),
+    "fewest parts that nobody waits for": (
+        manifest(
+            pod={
+                "topologySpreadConstraints": [
+                    {
+                        "maxSkew": 1,
+                        "topologyKey": "zone",
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                        "minDomains": 2,
+                    }
+                ]
+            }
+        ),
+        "minDomains is for whenUnsatisfiable DoNotSchedule",
+    ),
+    "no time to leave": (
+        manifest(pod={"terminationGracePeriodSeconds": 0}),
+        "should be greater than or equal to 10",
+    ),
     "a price in words": (
         manifest(resources=GPUS, cost={"acceleratorHour": "2,50"}),
         'write cost.acceleratorHour as decimal text, such as "2.50"',
@@ -338,6 +375,56 @@ def test_a_reconcile_leaves_the_manifest_as_it_is(
     scale = read_scale(cluster, namespace, "kept")
     assert scale["status"]["selector"] == "millrace.dev/service=kept,millrace.dev/component=replica"
     assert scale["status"]["replicas"] == 2
+
+
+PLACEMENT: dict[str, Any] = {
+    "nodeSelector": {"gpu": "a"},
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "runtimeClassName": "nvidia",
+    "imagePullSecrets": [{"name": "registry"}],
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "minDomains": 2,
+            "nodeAffinityPolicy": "Honor",
+            "nodeTaintsPolicy": "Honor",
+        },
+        {"maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},
+    ],
+    "resourceClaims": [
+        {"name": "gpu", "resourceClaimTemplateName": "one-gpu", "request": "gpu"},
+        {"name": "nic", "resourceClaimName": "shared"},
+    ],
+    "terminationGracePeriodSeconds": 120,
+}
+
+
+def test_every_field_of_placement_reaches_the_pods_as_the_api_server_has_it(
+    cluster: LocalCluster, namespace: str, operator: Operator
+) -> None:
+    apply(cluster, namespace, manifest("placed", pod=PLACEMENT))
+    name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "placed"))
+    deployment = json.loads(cluster.kubectl("get", name, "-n", namespace, "-o", "json"))
+    found = deployment["spec"]["template"]["spec"]
+    claims, spreads = found["resourceClaims"], found["topologySpreadConstraints"]
+    container = found["containers"][0]
+    assert [claim["name"] for claim in claims] == ["gpu", "nic"]
+    assert container["resources"]["claims"] == [{"name": "gpu", "request": "gpu"}, {"name": "nic"}]
+    assert [spread["labelSelector"]["matchLabels"]["millrace.dev/service"] for spread in spreads] == [
+        "placed", "placed",
+    ]  # fmt: skip
+    for asked, got in zip(PLACEMENT["topologySpreadConstraints"], spreads, strict=True):
+        assert asked.items() <= got.items()
+    for field in ("nodeSelector", "tolerations", "runtimeClassName", "imagePullSecrets"):
+        assert found[field] == PLACEMENT[field]
+    assert found["terminationGracePeriodSeconds"] == 120
+    assert container["args"][-2:] == ["--drain-seconds", "90"]
+    assert found["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    before = operator.log.read_text().count("apply Deployment")
+    time.sleep(5)
+    assert operator.log.read_text().count("apply Deployment") == before == 1
 
 
 def test_the_list_shows_what_people_ask_for(

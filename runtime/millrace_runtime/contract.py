@@ -40,6 +40,7 @@ FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
 FLAG_WEIGHTS: Final = "--weights"
 FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"
+FLAG_DRAIN_SECONDS: Final = "--drain-seconds"
 
 # What a failing replica leaves for the operator to read: the last line of its log says why.
 EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or is no model we can run

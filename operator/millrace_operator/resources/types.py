@@ -14,10 +14,10 @@ from millrace_operator.resources import rules
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.durations import parse_duration
 from millrace_operator.resources.part import Part
+from millrace_operator.resources.pod_types import PodOptions
 
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 DurationText = Annotated[str, Field(min_length=2, max_length=32)]
-LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 
 
 class ScalingMode(StrEnum):
@@ -120,77 +120,6 @@ class Resources(Part):
         default_factory=dict,
         max_length=16,
         description="What a replica is guaranteed, by resource name. Default: its limits.",
-    )
-
-
-class Toleration(Part):
-    """A taint that the replicas' pods tolerate, as in a Pod."""
-
-    key: str | None = Field(
-        default=None, max_length=317, description="The taint's key; left out with Exists: any key."
-    )
-    operator: str | None = Field(
-        default=None,
-        json_schema_extra={"enum": ["Exists", "Equal"]},
-        description="How the key relates to the value: Exists, or Equal (what is assumed when left out).",
-    )
-    value: str | None = Field(
-        default=None, max_length=63, description="The taint's value, with operator Equal."
-    )
-    effect: str | None = Field(
-        default=None,
-        json_schema_extra={"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
-        description="The taint's effect; left out: any effect.",
-    )
-    toleration_seconds: int | None = Field(
-        default=None,
-        ge=0,
-        description="How long a NoExecute taint is tolerated, in seconds; left out: for ever.",
-    )
-
-
-class EnvVar(Part):
-    """One environment variable of the replica's container."""
-
-    name: str = Field(
-        min_length=1,
-        max_length=256,
-        pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$",
-        description="The variable's name.",
-    )
-    value: str = Field(max_length=8192, description="The variable's value.")
-
-
-class PodOptions(Part):
-    """How the replicas' pods are placed and labelled."""
-
-    node_selector: dict[str, LabelValue] = Field(
-        default_factory=dict, max_length=16, description="Labels that a node must have to run a replica."
-    )
-    tolerations: list[Toleration] = Field(
-        default_factory=list,
-        max_length=16,
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="Taints of nodes that the replicas tolerate.",
-    )
-    priority_class_name: str | None = Field(
-        default=None, min_length=1, max_length=253, description="The PriorityClass of the replicas' pods."
-    )
-    labels: dict[str, LabelValue] = Field(
-        default_factory=dict,
-        max_length=32,
-        description="Labels added to the replicas' pods. Keys under millrace.dev/ are the operator's own.",
-    )
-    annotations: dict[str, Annotated[str, Field(max_length=4096)]] = Field(
-        default_factory=dict,
-        max_length=32,
-        description="Annotations added to the replicas' pods. Keys under millrace.dev/ are the operator's.",
-    )
-    env: list[EnvVar] = Field(
-        default_factory=list,
-        max_length=64,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        description="Environment variables of the replica's container.",
     )
 
 
@@ -381,7 +310,7 @@ class Spec(Part):
         default_factory=Resources, description="Compute resources of each replica, as in a Pod's container."
     )
     pod: PodOptions = Field(
-        default_factory=PodOptions, description="How the replicas' pods are placed and labelled."
+        default_factory=PodOptions, description="How the replicas' pods are placed, labelled and ended."
     )
     replicas: int | None = Field(
         default=None,

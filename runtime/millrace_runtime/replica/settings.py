@@ -286,7 +286,7 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_life_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--drain-seconds",
+        contract.FLAG_DRAIN_SECONDS,
         type=seconds(0),
         default=600.0,
         metavar="S",

@@ -162,6 +162,64 @@ def test_placement_labels_and_resources_reach_the_pod() -> None:
     assert made["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
 
 
+def test_a_grace_of_ones_own_leaves_time_to_end_after_the_last_stream() -> None:
+    def read(grace: int) -> tuple[int, list[str]]:
+        pod = {"terminationGracePeriodSeconds": grace}
+        return template(pod=pod)["spec"]["terminationGracePeriodSeconds"], arguments(pod=pod)
+
+    assert read(630) == (630, [])
+    assert read(3600) == (3600, ["--drain-seconds", "3570"])
+    assert read(120) == (120, ["--drain-seconds", "90"])
+    assert read(25) == (25, ["--drain-seconds", "12"])
+
+
+def test_replicas_of_a_revision_are_spread() -> None:
+    constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2}
+    made = template(pod={"topologySpreadConstraints": [constraint]})
+    (rendered,) = made["spec"]["topologySpreadConstraints"]
+    counted = rendered.pop("labelSelector")["matchLabels"]
+    assert rendered == constraint
+    assert counted.items() <= made["metadata"]["labels"].items()
+    assert {contract.LABEL_SERVICE, contract.LABEL_REVISION} <= counted.keys()
+
+
+def test_secrets_and_the_runtime_class_reach_the_pod() -> None:
+    spec = template(pod={"imagePullSecrets": [{"name": "registry"}], "runtimeClassName": "nvidia"})["spec"]
+    assert (spec["imagePullSecrets"], spec["runtimeClassName"]) == ([{"name": "registry"}], "nvidia")
+
+
+def test_the_container_uses_the_devices_that_the_pod_claims() -> None:
+    claims = [
+        {"name": "gpu", "resourceClaimTemplateName": "one-gpu", "request": "any"},
+        {"name": "nic", "resourceClaimName": "shared"},
+    ]
+    spec = template(pod={"resourceClaims": claims}, parallelism={"tensor": 2})["spec"]
+    assert spec["resourceClaims"] == [
+        {"name": "gpu", "resourceClaimTemplateName": "one-gpu"},
+        {"name": "nic", "resourceClaimName": "shared"},
+    ]
+    container = spec["containers"][0]
+    assert container["resources"] == {"claims": [{"name": "gpu", "request": "any"}, {"name": "nic"}]}
+    assert "/dev/shm" in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_a_claim_is_of_one_origin() -> None:
+    for claim in ({"name": "a"}, {"name": "a", "resourceClaimName": "b", "resourceClaimTemplateName": "c"}):
+        with pytest.raises(ValueError, match="one of resourceClaimName and"):
+            template(pod={"resourceClaims": [claim]})
+
+
+def test_a_models_files_change_their_owner_once() -> None:
+    assert template()["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+def test_what_is_left_out_of_the_placement_is_not_written() -> None:
+    assert not template()["spec"].keys() & {
+        "nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "imagePullSecrets",
+        "topologySpreadConstraints", "resourceClaims",
+    }  # fmt: skip
+
+
 def test_no_label_of_a_user_replaces_one_of_ours() -> None:
     labels = template(pod={"labels": {"millrace.dev/service": "other"}})["metadata"]["labels"]
     assert labels["millrace.dev/service"] == "chat"

@@ -1,5 +1,6 @@
 """The pod of a replica. Frozen into the ControllerRevision when its revision is made."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -7,13 +8,12 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.metadata import account_name, replica_labels
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.accelerators import count_gpus, has_gpu
-from millrace_operator.resources.types import PodOptions, Spec, Weights
+from millrace_operator.resources.part import Part
+from millrace_operator.resources.pod_types import GRACE_SECONDS, PodOptions
+from millrace_operator.resources.types import Spec, Weights
 from millrace_runtime import contract
 
 CLAIM_MOUNT = "/mnt/model"
-GRACE_SECONDS = 630
-"""What a draining replica takes at most (`millrace serve --drain-seconds`, 600), and some time to end."""
-
 START_SECONDS = 1800
 """How long a replica may load at least before the kubelet restarts it, and longer where its rollout may be.
 
@@ -28,10 +28,10 @@ def render_pod_template(settings: RenderSettings, service: Obj, spec: Spec, revi
     metadata: dict[str, Any] = {"labels": labels}
     if spec.pod.annotations:
         metadata["annotations"] = dict(spec.pod.annotations)
-    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec)}
+    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec, revision)}
 
 
-def _render_pod_spec(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
+def _render_pod_spec(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if _shares_memory(spec):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
@@ -41,29 +41,42 @@ def _render_pod_spec(settings: RenderSettings, service: Obj, spec: Spec) -> dict
     return {
         "serviceAccountName": account_name(service),
         "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": spec.pod.grace_seconds,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": 65532,
             "runAsGroup": 65532,
             "fsGroup": 65532,
+            # Otherwise the kubelet changes the owner of each file of a model before each start.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        **_render_placement(spec.pod),
+        **_render_placement(spec.pod, {**replica_labels(service), contract.LABEL_REVISION: revision}),
         "containers": [_render_container(settings, service, spec)],
         "volumes": volumes,
     }
 
 
-def _render_placement(pod: PodOptions) -> dict[str, Any]:
-    placement: dict[str, Any] = {}
-    if pod.node_selector:
-        placement["nodeSelector"] = dict(pod.node_selector)
-    if pod.tolerations:
-        placement["tolerations"] = [t.model_dump(by_alias=True, exclude_none=True) for t in pod.tolerations]
-    if pod.priority_class_name:
-        placement["priorityClassName"] = pod.priority_class_name
-    return placement
+def _render_placement(pod: PodOptions, revision_labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the scheduler and the kubelet are asked for, and nothing of what was left out."""
+    placement = {
+        "nodeSelector": dict(pod.node_selector),
+        "tolerations": [_dump(toleration) for toleration in pod.tolerations],
+        "priorityClassName": pod.priority_class_name,
+        "runtimeClassName": pod.runtime_class_name,
+        "imagePullSecrets": [_dump(secret) for secret in pod.image_pull_secrets],
+        "topologySpreadConstraints": [
+            {**_dump(constraint), "labelSelector": {"matchLabels": dict(revision_labels)}}
+            for constraint in pod.topology_spread_constraints
+        ],
+        "resourceClaims": [_dump(claim, exclude={"request"}) for claim in pod.resource_claims],
+    }
+    return {field: value for field, value in placement.items() if value}
+
+
+def _dump(part: Part, *, include: set[str] | None = None, exclude: set[str] | None = None) -> dict[str, Any]:
+    """Return a part of the spec as a Pod writes it."""
+    return part.model_dump(by_alias=True, exclude_none=True, include=include, exclude=exclude)
 
 
 def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
@@ -111,6 +124,8 @@ def render_arguments(service: Obj, spec: Spec) -> list[str]:
         arguments += [contract.FLAG_DEVICE, "cuda"]
     if (workers := _count_workers(spec)) > 1:
         arguments += [contract.FLAG_TENSOR_PARALLEL, str(workers)]
+    if spec.pod.grace_seconds != GRACE_SECONDS:
+        arguments += [contract.FLAG_DRAIN_SECONDS, str(spec.pod.drain_seconds)]
     for flag, value in optional:
         if value is not None:
             arguments += [flag, str(value)]
@@ -122,8 +137,8 @@ def _count_workers(spec: Spec) -> int:
 
 
 def _shares_memory(spec: Spec) -> bool:
-    """Whether GPUs' workers meet in /dev/shm, of which a container has 64 MiB otherwise."""
-    return _count_workers(spec) > 1 and has_gpu(spec.resources.limits)
+    """Whether workers on GPUs meet in /dev/shm, of which a container has 64 MiB otherwise."""
+    return _count_workers(spec) > 1 and (has_gpu(spec.resources.limits) or bool(spec.pod.resource_claims))
 
 
 def served_name(service: Obj, spec: Spec) -> str:
@@ -144,9 +159,12 @@ def _claim_of(uri: str) -> str | None:
 
 def _render_resources(spec: Spec) -> dict[str, Any]:
     amounts = {"limits": spec.resources.limits, "requests": spec.resources.requests}
-    return {
+    rendered: dict[str, Any] = {
         field: {name: str(value) for name, value in some.items()} for field, some in amounts.items() if some
     }
+    if spec.pod.resource_claims:
+        rendered["claims"] = [_dump(claim, include={"name", "request"}) for claim in spec.pod.resource_claims]
+    return rendered
 
 
 def _render_probes(start_seconds: int) -> dict[str, Any]:
