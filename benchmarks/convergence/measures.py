@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.convergence.api import Api
+from benchmarks.convergence.api import Api, Object, run_all
 from benchmarks.convergence.objects import (
     CHILD_SERVICES,
     DEPLOYMENTS,
@@ -23,6 +23,8 @@ from benchmarks.convergence.operators import Operator
 from e2e.cluster.api_reader import is_observed
 
 LOOK_SECONDS = 0.02
+ASK_SECONDS = 0.25
+"""Between two looks at an operator's metrics: it writes them of every service, which takes it 0.1 s."""
 QUIET_SECONDS = 4.0
 """Without a write, until the operator counts as done."""
 IDLE_SECONDS = 30.0
@@ -50,14 +52,14 @@ class Rest:
     rss_mb: float
 
 
-async def wait_for(what: str, is_so: Callable[[], Any], seconds: float) -> None:
+async def wait_for(what: str, is_so: Callable[[], Any], seconds: float, pause: float = LOOK_SECONDS) -> None:
     """Look again and again. Raises BenchmarkError."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         found = is_so()
         if await found if asyncio.iscoroutine(found) else found:
             return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(pause)
     raise BenchmarkError(f"not in {seconds:g} s: {what}")
 
 
@@ -77,7 +79,7 @@ async def find_last_write(api: Api, seconds: float) -> float:
 
 async def measure_convergence(api: Api, operator: Operator, count: int) -> dict[str, float]:
     """Return what it takes to give new services all of their children and a status."""
-    await wait_for("a leader", lambda: operator.is_leader, START_SECONDS)
+    await wait_for("a leader", lambda: operator.is_leader, START_SECONDS, ASK_SECONDS)
     before, cpu, began = await api.count_writes(), operator.cpu_seconds, time.monotonic()
     seconds = await find_last_write(api, CONVERGE_SECONDS) - began
     writes, cpu = await api.count_writes() - before, operator.cpu_seconds - cpu
@@ -134,13 +136,29 @@ async def measure_status_lag(api: Api) -> float:
     for number in range(NUM_PODS):
         path = f"{SERVICES}/{name_service(number)}"
         pod = make_pod(await api.send("GET", path))
-        name = pod["metadata"]["name"]
         await api.send("POST", PODS, pod)
         began = time.monotonic()
-        await api.send("PATCH", f"{PODS}/{name}/status", READY, "strategic-merge")
+        await mark_ready(api, pod)
         await wait_for("a ready replica", lambda path=path: has_ready(api, path), 60)  # type: ignore[misc]
         seconds.append(time.monotonic() - began)
     return find_percentile(seconds, 99)
+
+
+async def mark_ready(api: Api, pod: Object) -> None:
+    """Tell of a pod what its kubelet would."""
+    await api.send("PATCH", f"{PODS}/{pod['metadata']['name']}/status", READY, "strategic-merge")
+
+
+async def add_pods(api: Api) -> None:
+    """Give each service its pod that has none: then all of them serve, and nothing is left to do."""
+    there = {pod["metadata"]["name"] for pod in await api.list(PODS)}
+    pods = [
+        pod
+        for service in await api.list(SERVICES)
+        if (pod := make_pod(service))["metadata"]["name"] not in there
+    ]
+    await api.create_all(PODS, pods)
+    await run_all(lambda pod: mark_ready(api, pod), pods)
 
 
 async def has_ready(api: Api, path: str) -> bool:
@@ -151,24 +169,26 @@ async def has_ready(api: Api, path: str) -> bool:
 
 async def measure_start(operator: Operator) -> float:
     """Return the seconds from a process's start to its first reconcile, the Lease being free."""
-    await wait_for("a first reconcile", lambda: operator.num_reconciles > 0, START_SECONDS)
+    await wait_for("a first reconcile", lambda: operator.num_reconciles > 0, START_SECONDS, ASK_SECONDS)
     return time.monotonic() - operator.began
 
 
 async def settle(operator: Operator) -> None:
     """Wait until every service has been looked at."""
-    await wait_for("an empty queue", lambda: operator.num_reconciles and not operator.num_waiting, 300)
+    await wait_for(
+        "an empty queue", lambda: operator.num_reconciles and not operator.num_waiting, 300, ASK_SECONDS
+    )
     await asyncio.sleep(QUIET_SECONDS)
 
 
 async def measure_failover(leader: Operator, other: Operator, number: signal.Signals) -> float:
     """Return the seconds from a leader's end to the other one's leadership."""
-    await wait_for("the leader", lambda: leader.is_leader, START_SECONDS)
-    await wait_for("the other one", lambda: other.is_up, START_SECONDS)
+    await wait_for("the leader", lambda: leader.is_leader, START_SECONDS, ASK_SECONDS)
+    await wait_for("the other one", lambda: other.is_up, START_SECONDS, ASK_SECONDS)
     await asyncio.sleep(STANDBY_SECONDS)
     began = time.monotonic()
     leader.end(number)
-    await wait_for("another leader", lambda: other.is_leader, START_SECONDS)
+    await wait_for("another leader", lambda: other.is_leader, START_SECONDS, ASK_SECONDS)
     return time.monotonic() - began
 
 

@@ -15,6 +15,7 @@ AIMS = {
     "writes_after_restart": "0",
     "idle_cpu_percent": "< 1",
     "first_reconcile_seconds": "< 5",
+    "first_reconcile_seconds_of_all": "",
     "reconciles_for_500_edits": "<= 3",
     "child_restore_p99_seconds": "< 1",
     "status_lag_p99_seconds": "<= 5",

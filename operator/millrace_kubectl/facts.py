@@ -106,9 +106,13 @@ class Facts:
 
     @property
     def is_old(self) -> bool:
-        """Whether nobody has written figures for longer than an operator would wait."""
+        """Whether nobody has written figures for longer than an operator would wait.
+
+        It waits for ever where there are none: where it can't read the spec, and in mode External.
+        """
         at = parse_time(self.evidence.get("observedAt"))
-        return not self.is_refused and at is not None and self.now - at > OLD_SECONDS
+        writes = not self.is_refused and self.mode != "External"
+        return writes and at is not None and self.now - at > OLD_SECONDS
 
     @property
     def is_refused(self) -> bool:

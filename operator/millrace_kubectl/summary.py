@@ -59,7 +59,7 @@ def _label(word: str, text: str | None) -> str | None:
 def _head(facts: Facts, state: str) -> str:
     notes = []
     age = facts.age(facts.evidence.get("observedAt"))
-    if age is not None:
+    if age is not None and facts.mode != "External":
         notes.append(f"as of {age} ago")
     if facts.status and not facts.is_seen:
         notes.append("the operator has not seen the last edit")

@@ -31,7 +31,7 @@ class ClusterAccess:
     namespace: str | None = None
     """The namespace we run in; None outside a cluster, where a kubeconfig's is only its user's habit."""
 
-    def headers(self) -> dict[str, str]:
+    async def headers(self) -> dict[str, str]:
         """Return what authenticates one request.
 
         Raises OSError where the token file can't be read, AccessError where what it holds can be no token.

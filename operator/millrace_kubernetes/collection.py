@@ -21,8 +21,8 @@ class Source:
 class Sink(Protocol):
     """Keeps what a watch reports."""
 
-    def replace(self, items: Sequence[Object], /) -> None:
-        """Replace all objects with this complete list."""
+    def replace(self, items: Sequence[Object], version: str, /) -> None:
+        """Replace all objects with this complete list, of that resourceVersion."""
 
     def apply(self, item: Object, /) -> None:
         """Add an object, or replace it with this newer version."""

@@ -1,19 +1,35 @@
 """Sends one request to the API server, and turns an error status into an exception."""
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import aiohttp
 
-from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.errors import ApiError, make_api_error
+
+
+class Access(Protocol):
+    """How to reach an API server, as a connection needs it."""
+
+    @property
+    def server(self) -> str:
+        """Its URL, without a slash at the end."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """None for plain http."""
+
+    async def headers(self) -> dict[str, str]:
+        """Return what authenticates one request. Raises OSError or AccessError where nothing does."""
 
 
 class Connection:
     """Sends requests with our credentials over a session, which the caller opens and closes."""
 
-    def __init__(self, session: aiohttp.ClientSession, access: ClusterAccess) -> None:
+    def __init__(self, session: aiohttp.ClientSession, access: Access) -> None:
         self._session = session
         self._access = access
 
@@ -33,7 +49,7 @@ class Connection:
         Raises aiohttp's own errors where the server can't be reached, OSError or AccessError where no
         token can be used.
         """
-        headers = self._access.headers() | ({} if body is None else {"Content-Type": content_type})
+        headers = await self._access.headers() | ({} if body is None else {"Content-Type": content_type})
         async with self._session.request(
             method,
             f"{self._access.server}{path}",

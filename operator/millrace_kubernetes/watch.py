@@ -132,7 +132,7 @@ class Watch:
             if not token:
                 break
         with self._telling("the list"):
-            self._sink.replace(items)
+            self._sink.replace(items, page.version)
         logger.info("watching %s: %d objects", self._source.path, len(items))
         return page.version
 

@@ -4,8 +4,12 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
+import aiohttp
+
+from millrace_kubernetes.connection import Connection
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale_loop.inventory import Inventory
@@ -21,10 +25,11 @@ from millrace_operator.cluster.errors import (
     NotLeaderError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind, ServiceKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.children import follow_children
 from millrace_operator.ingest.election import Election
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
@@ -38,6 +43,8 @@ from millrace_operator.server import Health, Views, serve
 from millrace_operator.service_metrics import ServiceCollector
 
 RESOURCE_RETRY_SECONDS = 2.0
+LISTS_SECONDS = 60.0
+"""A leader waits so long for the lists that its watches begin with, and then lists what is missing itself."""
 LEASE = "millrace-operator"
 LOG = logging.getLogger(__name__)
 
@@ -95,13 +102,14 @@ class Application:
             replicas=self.inventory.read,
         )
 
-    async def run(self) -> None:
-        """Run until cancelled."""
+    async def run(self, connection: Connection) -> None:
+        """Follow the cluster over `connection`, and work, until cancelled."""
         async with (
             serve(self._views(), self._settings.bind_address, self._settings.port),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
+            group.create_task(follow_children(self.ingest, connection))
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
             group.create_task(self._relist_regularly())
@@ -134,10 +142,11 @@ class Application:
             LOG.info("no longer leading")
 
     async def _list_and_work(self) -> None:
-        """First list everything, so that no plan is made of half the objects."""
+        """First know everything, so that no plan is made of half the objects."""
         while self.election.is_leader():
             try:
-                await self._relist()
+                await self.ingest.wait_for_lists(LISTS_SECONDS)
+                await self._relist(self.ingest.find_unlisted())
             except ClusterError as error:
                 LOG.warning("no complete view yet: %s", error)
                 await asyncio.sleep(1)
@@ -153,9 +162,9 @@ class Application:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _relist(self) -> None:
+    async def _relist(self, kinds: Iterable[Kind] = WATCHED) -> None:
         async with self._is_listing:
-            ghosts = await relist(self._cluster, self.cache, self.queue)
+            ghosts = await relist(self._cluster, self.cache, self.queue, kinds)
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(ghosts)
 
@@ -248,10 +257,13 @@ async def run_operator(settings: OperatorSettings) -> None:
     metrics = Metrics()
     view = LeaseView(settings.identity, settings.namespace, LEASE)
     access = await load_access()
-    async with ApiServer(
-        access,
-        writes_per_second=settings.writes_per_second,
-        seconds_to_write=lambda: view.seconds_to_write(time.monotonic()),
-        on_request=metrics.count_request,
-    ) as cluster:
-        await Application(settings, cluster, view, metrics).run()
+    async with (
+        ApiServer(
+            access,
+            writes_per_second=settings.writes_per_second,
+            seconds_to_write=lambda: view.seconds_to_write(time.monotonic()),
+            on_request=metrics.count_request,
+        ) as cluster,
+        aiohttp.ClientSession() as session,
+    ):
+        await Application(settings, cluster, view, metrics).run(Connection(session, access))

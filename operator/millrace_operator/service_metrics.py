@@ -97,7 +97,7 @@ class ServiceCollector(Collector):
         service = self._cache.service(key) or {}
         objectives: Sequence[Objective] = ()
         try:
-            spec = Spec.model_validate(service.get("spec"))
+            spec = self._cache.spec(key)
             objectives = spec.scaling.objectives
             yield from _describe_spec(spec)
         except ValueError:

@@ -21,7 +21,7 @@ class ServiceSink:
         self._metrics = metrics
         self._lifecycle = lifecycle
 
-    def replace(self, items: Sequence[Object]) -> None:
+    def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all services with this complete list."""
         self._catalogue.replace_services(items)
         self._metrics.track(self._catalogue.keys)
@@ -45,7 +45,7 @@ class ReplicaSink:
         self._catalogue = catalogue
         self._lifecycle = lifecycle
 
-    def replace(self, items: Sequence[Object]) -> None:
+    def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all replicas with this complete list."""
         self._catalogue.replace_replicas(items)
         self._lifecycle.note_sync(REPLICAS.path)

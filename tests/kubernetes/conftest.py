@@ -33,7 +33,7 @@ class Recorded:
         self.num_refused_lists = 0
         """How many lists it fails at next."""
 
-    def replace(self, items: Sequence[Object]) -> None:
+    def replace(self, items: Sequence[Object], _version: str) -> None:
         if self.num_refused_lists:
             self.num_refused_lists -= 1
             raise RuntimeError("no room for a list")

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from e2e.polling import wait_until_async
+from millrace_kubernetes.connection import Connection
 from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
@@ -221,7 +222,7 @@ class Probe:
         self._cluster = cluster
         self._view = view
 
-    async def run(self) -> None:
+    async def run(self, _connection: Connection) -> None:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "p"}}
         with pytest.raises(NotLeaderError):
             await self._cluster.apply_new(pod)

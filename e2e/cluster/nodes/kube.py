@@ -72,7 +72,7 @@ class Watched:
         """Follow the collection; never returns."""
         await self._watch.run()
 
-    def replace(self, items: Sequence[Object]) -> None:
+    def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all objects with this complete list. What fails is raised once all is tried."""
         found = {item["metadata"]["uid"] for item in items}
         gone = [old for uid, old in self._objects.items() if uid not in found]

@@ -31,7 +31,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.pods import Pod, read_pod
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import parse_time
-from millrace_operator.resources.types import ScalingMode, Spec
+from millrace_operator.resources.types import ScalingMode
 
 LOG = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class ScalingLoop:
     def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
         for key in self._cache.service_keys():
             try:
-                spec = Spec.model_validate((self._cache.service(key) or {}).get("spec"))
+                spec = self._cache.spec(key)
                 if spec.scaling.mode is not ScalingMode.EXTERNAL:
                     yield key, read_policy(spec, self._settings, self._fit_windows(key))
             except ValueError:

@@ -12,6 +12,7 @@ from typing import Self
 
 import aiohttp
 
+from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import (
     AbsentError,
@@ -54,7 +55,7 @@ class ApiServer(Cluster):
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._access.ssl_context(), limit=32)
+        connector = aiohttp.TCPConnector(ssl=self._access.tls, limit=32)
         self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
         return self
 
@@ -167,16 +168,16 @@ class ApiServer(Cluster):
     ) -> Obj | None:
         if self._session is None:
             raise TransientError("not connected")
-        headers = {**await self._access.headers(), "Content-Type": content_type, "Accept": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         url = self._access.server + path
         try:
+            headers = await self._access.headers()
             async with self._session.request(
                 method,
                 url,
                 data=data,
                 params=query,
-                headers=headers,
+                headers={**headers, "Content-Type": content_type, "Accept": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=seconds),
             ) as response:
                 text = await response.text(errors="replace")
@@ -184,7 +185,7 @@ class ApiServer(Cluster):
                 if response.status == 404 and may_be_absent:
                     return None
                 _raise_for_status(response.status, text, response.headers.get("Retry-After"))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, AccessError, OSError) as error:  # TimeoutError is an OSError
             self._on_request(method, 0)
             raise TransientError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         return _parse(text, f"{method} {path}")

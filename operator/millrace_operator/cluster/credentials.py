@@ -3,12 +3,14 @@
 import os
 import ssl
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kubernetes.aio import client, config
 
-from millrace_operator.cluster.errors import BadStartError, TransientError
+from millrace_kubernetes.errors import AccessError
+from millrace_operator.cluster.errors import BadStartError
 
 
 @dataclass
@@ -22,8 +24,9 @@ class Access:
         """The server's URL, without a slash at its end."""
         return str(self.configuration.host).rstrip("/")
 
-    def ssl_context(self) -> ssl.SSLContext:
-        """Return the TLS context with the cluster's CA and the client certificate, if there is one."""
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        """The TLS context with the cluster's CA and the client certificate, if there is one."""
         settings = self.configuration
         context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
         if settings.cert_file:
@@ -34,11 +37,11 @@ class Access:
         return context
 
     async def headers(self) -> dict[str, str]:
-        """Return the authorization header. Raises TransientError when there is no token just now."""
+        """Return the authorization header. Raises AccessError when there is no token just now."""
         try:
             await self._refresh()
         except (config.ConfigException, OSError, ValueError) as error:
-            raise TransientError(f"no credentials for the API server just now: {error}") from error
+            raise AccessError(f"no credentials for the API server just now: {error}") from error
         token = self.configuration.api_key.get("BearerToken") or self.configuration.api_key.get(
             "authorization"
         )

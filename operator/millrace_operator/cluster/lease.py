@@ -4,6 +4,7 @@ Another holder's clock is never trusted: a Lease is taken over when it has not c
 our own monotonic clock.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,8 @@ from millrace_operator.cluster.kinds import LEASE, Obj
 DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10
 RETRY_SECONDS = 2
+LOOK_SECONDS = 1
+"""At another's Lease: the sooner its last renewal is seen, the sooner it is known to have run out."""
 MARGIN_SECONDS = 1
 """Between the end of our last write and the moment when another candidate may lead."""
 
@@ -27,6 +30,8 @@ class LeaseView:
     seen_version: str = ""
     seen_at: float = 0.0
     renewed_at: float | None = None
+    runs_out_at: float = math.inf
+    """When another's Lease may be taken, unless it is renewed."""
 
     def is_held(self, now: float) -> bool:
         """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
@@ -50,8 +55,16 @@ class LeaseView:
         if version != self.seen_version:
             self.seen_version, self.seen_at = version, now
         holder = lease.get("spec", {}).get("holderIdentity") or ""
-        duration = lease.get("spec", {}).get("leaseDurationSeconds") or DURATION_SECONDS
-        return holder in ("", self.identity) or now >= self.seen_at + duration
+        self.runs_out_at = self.seen_at + (
+            lease.get("spec", {}).get("leaseDurationSeconds") or DURATION_SECONDS
+        )
+        return holder in ("", self.identity) or now >= self.runs_out_at
+
+    def seconds_to_look(self, now: float) -> float:
+        """Return how long to wait after a look or a renewal: until another's Lease runs out at most."""
+        if self.renewed_at is not None:
+            return RETRY_SECONDS
+        return min(LOOK_SECONDS, max(0.0, self.runs_out_at - now))
 
     def render(self, old: Obj | None, wall_time: float, holder: str) -> Obj:
         """Return the Lease to write. It keeps the metadata of `old`, which is the Lease there is, if any."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import (
     INFERENCE_SERVICE,
@@ -13,7 +14,18 @@ from millrace_operator.cluster.kinds import (
     ObjectKey,
     ServiceKey,
 )
+from millrace_operator.ingest.compact import compact
+from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
+
+Index = dict[ServiceKey, set[ObjectKey]]
+
+
+class ParsedSpec(NamedTuple):
+    """What was parsed, and what came of it."""
+
+    raw: Any
+    spec: Spec
 
 
 class Cache:
@@ -21,59 +33,70 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, Obj] = {}
-        self._by_service: dict[ServiceKey, set[ObjectKey]] = defaultdict(set)
+        self._services: dict[ServiceKey, Obj] = {}
+        self._specs: dict[ServiceKey, ParsedSpec] = {}
+        self._children: Index = defaultdict(set)
+        self._pods: Index = defaultdict(set)
         self._graves: set[str] | None = None
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def put(self, obj: Obj) -> bool:
-        """Store an object unless the one held is newer. Return whether its version is new to us."""
+        """Store an object unless we hold it as it is, or newer. Return whether its version is new to us."""
         key = _key_of(obj)
         held = self._objects.get(key)
-        if held is not None and _version(held) > _version(obj) and _uid(held) == _uid(obj):
+        if held is not None and 0 < _version(obj) <= _version(held) and _uid(held) == _uid(obj):
             return False
         if held is not None:
             self._unlink(key, held)
-        # Who manages which field is half of an object's size and of no use here.
-        obj["metadata"].pop("managedFields", None)
+        obj = compact(obj)
         self._objects[key] = obj
-        owner = owner_of(obj)
-        if owner is not None and obj["kind"] != INFERENCE_SERVICE.kind:
-            self._by_service[owner].add(key)
-        return held is None or _version(held) != _version(obj)
+        self._link(key, obj)
+        return True
 
     def forget(self, obj: Obj) -> None:
         """Forget an object that was deleted. Another object that has its name by now stays."""
         self._bury(obj)
         held = self._objects.get(_key_of(obj))
         if held is not None and _uid(held) == _uid(obj):
-            del self._objects[_key_of(obj)]
-            self._unlink(_key_of(obj), held)
+            self._remove(_key_of(obj))
 
     def drop(self, kind: Kind, namespace: str, name: str) -> None:
         """Forget an object."""
-        key = ObjectKey(kind.kind, namespace, name)
+        self._remove(ObjectKey(kind.kind, namespace, name))
+
+    def _remove(self, key: ObjectKey) -> None:
         obj = self._objects.pop(key, None)
-        if obj is not None:
-            self._unlink(key, obj)
+        if obj is None:
+            return
+        self._unlink(key, obj)
+        if obj["kind"] == INFERENCE_SERVICE.kind:
+            self._specs.pop(ServiceKey(key.namespace, key.name), None)
 
     def service(self, key: ServiceKey) -> Obj | None:
         """Return the service, or None."""
-        return self._objects.get(ObjectKey(INFERENCE_SERVICE.kind, *key))
+        return self._services.get(key)
+
+    def spec(self, key: ServiceKey) -> Spec:
+        """Return the service's spec, parsed once. Raises ValueError where it can't be read."""
+        raw, held = self._services.get(key, {}).get("spec"), self._specs.get(key)
+        if held is None or (held.raw is not raw and held.raw != raw):
+            held = ParsedSpec(raw, Spec.model_validate(raw))
+            self._specs[key] = held
+        return held.spec
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the objects that belong to the service, pods left out, by kind and name."""
-        return tuple(obj for obj in self._belongings(key) if obj["kind"] != POD.kind)
+        return self._look_up(self._children, key)
 
     def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the pods that belong to the service, by name."""
-        return tuple(obj for obj in self._belongings(key) if obj["kind"] == POD.kind)
+        return self._look_up(self._pods, key)
 
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
-        found = (key for key in self._objects if key.kind == INFERENCE_SERVICE.kind)
-        return [ServiceKey(key.namespace, key.name) for key in found]
+        return list(self._services)
 
     @contextmanager
     def listing(self) -> Iterator[None]:
@@ -106,15 +129,27 @@ class Cache:
         if self._graves is not None:
             self._graves.add(_uid(obj))
 
+    def _link(self, key: ObjectKey, obj: Obj) -> None:
+        owner = owner_of(obj)
+        if obj["kind"] == INFERENCE_SERVICE.kind:
+            self._services[ServiceKey(key.namespace, key.name)] = obj
+        elif owner is not None:
+            self._index_of(obj)[owner].add(key)
+
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         owner = owner_of(obj)
-        if owner is not None and owner in self._by_service:
-            self._by_service[owner].discard(key)
-            if not self._by_service[owner]:
-                del self._by_service[owner]
+        if obj["kind"] == INFERENCE_SERVICE.kind:
+            del self._services[ServiceKey(key.namespace, key.name)]
+        elif owner is not None and owner in (index := self._index_of(obj)):
+            index[owner].discard(key)
+            if not index[owner]:
+                del index[owner]
 
-    def _belongings(self, key: ServiceKey) -> list[Obj]:
-        return [self._objects[object_key] for object_key in sorted(self._by_service.get(key, ()))]
+    def _index_of(self, obj: Obj) -> Index:
+        return self._pods if obj["kind"] == POD.kind else self._children
+
+    def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
+        return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
 
 
 def owner_of(obj: Obj) -> ServiceKey | None:

@@ -35,11 +35,13 @@ class Election:
         """Take or renew the Lease again and again. When cancelled, `leave` first, and then release it."""
         try:
             while True:
+                wait: float = RETRY_SECONDS
                 try:
                     await self.campaign()
+                    wait = self._view.seconds_to_look(time.monotonic())
                 except ClusterError as error:
                     LOG.warning("Lease not renewed: %s", error)
-                await asyncio.sleep(RETRY_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311  no secret
+                await asyncio.sleep(wait * random.uniform(0.9, 1.1))  # noqa: S311  no secret
         finally:
             try:
                 await leave()

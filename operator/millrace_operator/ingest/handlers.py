@@ -1,8 +1,10 @@
-"""Kopf's handlers: each puts an event's object into the cache and its owner's key into the queue.
+"""What watches report goes into the cache, and its owner's key into the queue. Kopf's watch is of services.
 
-Kopf never calls a failed event handler again. So these do no I/O, and no odd object makes them fail.
+Kopf never calls a failed event handler again. So this does no I/O, and no odd object makes it fail.
 """
 
+import asyncio
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -14,10 +16,9 @@ from typing import Any
 
 import kopf
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind, Obj
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind, Listing, Obj
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
-from millrace_runtime import contract
 
 RecordEvent = Callable[[Kind, str | None, Obj], None]
 """Called with the kind, the event's type (None: a first listing) and the object."""
@@ -32,6 +33,10 @@ class Ingest:
         self._clock = clock
         self._expected_since: dict[str, float] = {}
         """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
+        self._listed: set[str] = set()
+        self._awaited: set[str] = set()
+        self._is_listed = asyncio.Event()
+        self._is_listed.set()
         self.last_event_at = clock()
 
     def put_written(self, obj: Obj) -> None:
@@ -42,6 +47,33 @@ class Ingest:
     def overdue_seconds(self) -> float:
         """Return how long the event after a write of ours has not come; 0 when none is due."""
         return self._clock() - min(self._expected_since.values()) if self._expected_since else 0.0
+
+    def expect_list(self, kind: Kind) -> None:
+        """Know that a watch of this kind begins, and that a complete list of it is on its way."""
+        self._awaited.add(kind.kind)
+        self._is_listed.clear()
+
+    async def wait_for_lists(self, seconds: float) -> None:
+        """Wait until every list that is on its way has come, but no longer than so."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_listed.wait(), seconds)
+
+    def find_unlisted(self) -> list[Kind]:
+        """Return the kinds of which no watch has brought a complete list, and each change since then."""
+        return [kind for kind in WATCHED if kind.kind not in self._listed]
+
+    def record_list(self, kind: Kind, listing: Listing) -> None:
+        """Record a watch's complete list of a kind: what the cache has beside it is gone."""
+        self._listed.add(kind.kind)
+        self._awaited.discard(kind.kind)
+        if not self._awaited:
+            self._is_listed.set()
+        self.last_event_at = self._clock()
+        self._expected_since.pop(kind.kind, None)
+        for obj in (*self._cache.sweep(kind, listing), *listing.objects):
+            owner = owner_of(obj)
+            if owner is not None:
+                self._queue.add(owner, is_urgent=False)
 
     def record_event(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
         """Record one event of a watch. Its type is None for an object of the first listing."""
@@ -58,7 +90,7 @@ class Ingest:
 
 
 def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:
-    """Return a registry with the login and a handler for each watched kind."""
+    """Return a registry with the login and a handler of the services' events."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]
@@ -66,8 +98,12 @@ def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:
         found = kopf.login_with_service_account(**kwargs)
         return kopf.login_with_kubeconfig(**kwargs) if found is None else _at_service_address(found)
 
-    for kind in WATCHED:
-        _register_watch(registry, record_event, kind)
+    kind = INFERENCE_SERVICE
+
+    @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)  # type: ignore[untyped-decorator]
+    async def handle(event: Any, **_: Any) -> None:
+        record_event(kind, event["type"], copy.deepcopy(dict(event["object"])))
+
     return registry
 
 
@@ -79,17 +115,10 @@ def _at_service_address(found: Any) -> Any:
     return dataclasses.replace(found, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def _register_watch(registry: kopf.OperatorRegistry, record_event: RecordEvent, kind: Kind) -> None:
-    async def handle(event: Any, **_: Any) -> None:
-        record_event(kind, event["type"], copy.deepcopy(dict(event["object"])))
-
-    kopf.on.event(kind.group, kind.version, kind.plural, id=kind.plural, registry=registry)(handle)
-
-
 def _draw_waits() -> Iterator[float]:
-    """Yield, without end, the seconds between two tries of an API server that is away: at most 36."""
-    first = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-    return (wait * random.uniform(0.8, 1.2) for wait in itertools.chain(first, itertools.repeat(30.0)))  # noqa: S311
+    """Yield, without end, the seconds between two tries of an API server that is away: at most 10."""
+    first = (0.5, 1.0, 2.0, 4.0)
+    return (wait * random.uniform(0.8, 1.2) for wait in itertools.chain(first, itertools.repeat(8.0)))  # noqa: S311
 
 
 class Backoffs:
@@ -100,7 +129,7 @@ class Backoffs:
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Return settings that let Kopf only watch: no scanning, no posting, children and pods by label."""
+    """Return settings that let Kopf only watch: no scanning, no posting."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
@@ -108,8 +137,4 @@ def build_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 1.0
     settings.watching.server_timeout = 300
     settings.networking.error_backoffs = Backoffs()
-    for kind in WATCHED:
-        if kind is not INFERENCE_SERVICE:
-            resource = (kind.group, kind.version, kind.plural)
-            settings.watching.label_selectors[resource] = contract.LABEL_SERVICE
     return settings

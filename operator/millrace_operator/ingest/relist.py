@@ -1,12 +1,13 @@
-"""Lists everything when leadership begins, and every ten minutes on every replica, to find ghosts.
+"""Lists what no watch has listed when leadership begins, and everything every ten minutes, to find ghosts.
 
 A ghost is a cached object that is gone: a watch that was cut for long brings no DELETED event for it.
 """
 
 import asyncio
 import random
+from collections.abc import Iterable
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
@@ -15,10 +16,10 @@ from millrace_runtime import contract
 PERIOD_SECONDS = 600.0
 
 
-async def relist(cluster: Cluster, cache: Cache, queue: WorkQueue) -> int:
-    """Replace every kind by a complete list, and queue every service. Returns the number of ghosts."""
+async def relist(cluster: Cluster, cache: Cache, queue: WorkQueue, kinds: Iterable[Kind] = WATCHED) -> int:
+    """Replace these kinds by a complete list, and queue every service. Returns the number of ghosts."""
     ghosts = []
-    for kind in WATCHED:
+    for kind in kinds:
         selector = None if kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
         with cache.listing():
             ghosts += cache.sweep(kind, await cluster.fetch_all(kind, selector))

@@ -1,4 +1,4 @@
-"""Keeps the watch layer alive: Kopf ends on watch errors that it does not know, and is started again.
+"""Keeps the watch of services alive: Kopf ends on watch errors that it does not know, and is started again.
 
 Kopf has a thread and an event loop of its own. In our loop it would handle the signals, and at its end it
 would cancel every task that started after it, our workers among them.

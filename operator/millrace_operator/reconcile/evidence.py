@@ -5,6 +5,8 @@ written anyway. Alone they are written every ten minutes, moved or not: what is 
 leads. While something is wrong they are written every minute if one has moved by a tenth. A reason, a binding
 or one of the conditions ObjectivesMet and ScalingActive that changes alone waits for a minute too: near a
 limit they go back and forth with every tick. A count, a mode or another condition never waits.
+
+In mode External nobody measures. What is told of the replicas follows events, and nothing moves by time.
 """
 
 from datetime import datetime
@@ -73,9 +75,13 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
         return Scaling({**count.status, **changes, **beside}, None)
     is_restless = _differ_in_restless_conditions(old, new)
     is_written = _differ_elsewhere(old, new) and not is_restless
+    moves_by_events = count.status["mode"] == ScalingMode.EXTERNAL
     if before is None or count.change is Change.COUNT or is_written:
-        return Scaling({**count.latest, **changes, "evidence": _date_states(figures, before)}, period)
+        dated = _date_states(figures, before)
+        return Scaling({**count.latest, **changes, "evidence": dated}, None if moves_by_events else period)
     has_news = count.change is Change.WORDS or is_restless
+    if moves_by_events and not has_news and not has_moved(before, figures):
+        return Scaling(old["scaling"], None)
     period = URGENT_PERIOD_SECONDS if has_news else period
     age = now - (parse_time(before["observedAt"]) or 0.0)
     if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, figures))):

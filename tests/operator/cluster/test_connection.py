@@ -46,7 +46,8 @@ class FakeAccess:
     def __init__(self, server: str) -> None:
         self.server = server
 
-    def ssl_context(self) -> ssl.SSLContext:
+    @property
+    def tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
     async def headers(self) -> dict[str, str]:

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 from kubernetes.aio.config import ConfigException
 
+from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.credentials import Access
-from millrace_operator.cluster.errors import TransientError
 
 
 def access(refresh: Callable[[object], None] | None, **keys: str) -> Access:
@@ -30,5 +30,5 @@ async def test_a_token_is_a_bearer_token(token: str) -> None:
     "error", [OSError("no such token file"), ConfigException("Token file exists but empty."), ValueError("?")]
 )
 async def test_a_token_that_cannot_be_read_now_is_worth_another_try(error: Exception) -> None:
-    with pytest.raises(TransientError, match="no credentials"):
+    with pytest.raises(AccessError, match="no credentials"):
         await access(fail_with(error)).headers()

@@ -4,7 +4,7 @@ import kopf
 import pytest
 
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, WATCHED, Kind, Listing, Obj
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, Kind, Listing, Obj
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
@@ -97,6 +97,22 @@ def test_events_of_one_kind_hide_no_dead_watch_of_another() -> None:
     assert ingest.overdue_seconds() == 0
 
 
+def test_a_spec_is_parsed_once_and_again_when_it_changes_or_its_service_is_another() -> None:
+    cache = Cache()
+    with pytest.raises(ValueError, match="Spec"):
+        cache.spec(KEY)
+    cache.put(versioned(make_service(), 1))
+    first = cache.spec(KEY)
+    cache.put(versioned(make_service(), 2))
+    assert cache.spec(KEY) is first
+    cache.put(versioned(make_service(engine={"maxSequences": 7}), 3))
+    assert cache.spec(KEY).engine.max_sequences == 7
+    cache.drop(INFERENCE_SERVICE, *KEY)
+    with pytest.raises(ValueError, match="Spec"):
+        cache.spec(KEY)
+    assert cache.service_keys() == []
+
+
 class Busy(FakeCluster):
     """Things happen between the moment of a list and its arrival."""
 
@@ -145,7 +161,7 @@ def test_kopf_only_watches() -> None:
     assert settings.scanning.disabled
     assert not settings.posting.enabled
     waits = iter(settings.networking.error_backoffs)
-    assert max(next(waits) for _ in range(1000)) < 40
+    assert max(next(waits) for _ in range(1000)) < 10
     registry = build_registry(Ingest(Cache(), WorkQueue()).record_event)
-    assert len(list(registry._watching.get_all_handlers())) == len(WATCHED)
+    assert len(list(registry._watching.get_all_handlers())) == 1
     assert not list(registry._changing.get_all_handlers())

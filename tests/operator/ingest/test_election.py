@@ -7,7 +7,13 @@ import pytest
 from millrace_operator.cluster.errors import ConflictError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import Kind, Obj
-from millrace_operator.cluster.lease import DEADLINE_SECONDS, DURATION_SECONDS, LeaseView
+from millrace_operator.cluster.lease import (
+    DEADLINE_SECONDS,
+    DURATION_SECONDS,
+    LOOK_SECONDS,
+    RETRY_SECONDS,
+    LeaseView,
+)
 from millrace_operator.ingest import election as module
 from millrace_operator.ingest.election import Election
 
@@ -31,6 +37,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def candidate(cluster: FakeCluster, name: str) -> Election:
     return Election(cluster, LeaseView(name, "millrace-system", "millrace-operator"))
+
+
+async def test_who_waits_looks_often_and_is_there_when_the_lease_runs_out(clock: Clock) -> None:
+    cluster = FakeCluster()
+    first, view = candidate(cluster, "a"), LeaseView("b", "millrace-system", "millrace-operator")
+    second = Election(cluster, view)
+    await first.campaign()
+    await second.campaign()
+    assert view.seconds_to_look(clock.now) == LOOK_SECONDS
+    clock.now += DURATION_SECONDS - 0.25
+    await second.campaign()
+    assert view.seconds_to_look(clock.now) == pytest.approx(0.25)
+    clock.now += view.seconds_to_look(clock.now)
+    await second.campaign()
+    assert second.is_leader()
+    assert view.seconds_to_look(clock.now) == RETRY_SECONDS
 
 
 @pytest.mark.usefixtures("clock")

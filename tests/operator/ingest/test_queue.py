@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace_operator.cluster.kinds import ServiceKey
-from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, WorkQueue
+from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, WorkQueue
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
@@ -24,7 +24,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def queue(clock: Clock) -> Iterator[WorkQueue]:
-    queue = WorkQueue(clock)
+    """A queue that never pauses."""
+    queue = WorkQueue(clock, pause_seconds=0)
     with queue.opened():
         yield queue
 
@@ -34,6 +35,58 @@ async def test_many_adds_are_one_look(queue: WorkQueue) -> None:
         queue.add(A)
     assert await queue.get() == A
     assert len(queue) == 0
+
+
+async def test_events_that_follow_one_another_are_worked_on_together(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    times = []
+    with queue.opened():
+        for _ in range(500):  # edits in a second and a quarter, each with a look between, where there is one
+            queue.add(A)
+            if queue.seconds_to_next() == 0:
+                queue.done(await queue.get())
+                times.append(clock.now)
+            clock.now += 0.0025
+        clock.now += 10
+        queue.done(await queue.get())
+        assert queue.seconds_to_next() is None
+    assert times == pytest.approx([0.0, PAUSE_SECONDS], abs=0.01)
+
+
+async def test_an_event_after_a_rest_is_worked_on_at_once(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A)
+        queue.add(B)
+        for _ in range(2):
+            queue.done(await queue.get())
+        clock.now = PAUSE_SECONDS
+        queue.add(A)
+        assert queue.seconds_to_next() == 0
+
+
+async def test_who_asks_for_a_time_does_not_pause(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A)
+        key = await queue.get()
+        queue.add(A)
+        wait = queue.retry(key)
+        queue.done(key)
+        assert queue.seconds_to_next() == wait < PAUSE_SECONDS
+        clock.now = wait
+        queue.done(await queue.get())
+        assert queue.seconds_to_next() is None
+
+
+async def test_the_pauses_of_keys_that_are_gone_are_forgotten(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        for number in range(1000):
+            queue.add(ServiceKey("ns", str(number)))
+            queue.done(await queue.get())
+            clock.now += 0.1
+        assert queue.num_resting <= 11
 
 
 async def test_what_is_added_during_work_is_looked_at_once_more(queue: WorkQueue) -> None:
@@ -136,7 +189,7 @@ async def test_a_busy_cluster_comes_to_listed_keys_too(queue: WorkQueue) -> None
 
 
 async def test_a_closed_queue_keeps_nothing(clock: Clock) -> None:
-    queue = WorkQueue(clock)
+    queue = WorkQueue(clock, pause_seconds=0)
     queue.add(A)
     queue.add_after(B, 1)
     with queue.opened():

@@ -285,6 +285,14 @@ async def test_mode_external_tells_its_replicas_alone() -> None:
     assert world.evidence["replicas"]["ready"] in {0, 2}
 
 
+async def test_mode_external_has_no_figures_to_look_at_again() -> None:
+    world = Seen(scaling={"mode": "External"}, replicas=2)
+    await world.settle()
+    world.now += 24 * 3600
+    assert await world.reconcile_until_quiet() == 0
+    assert (await world.reconcile()).look_again is None
+
+
 async def test_what_the_load_asks_for_beside_a_pin_is_refreshed_with_the_figures() -> None:
     world = await started()
     metadata = {

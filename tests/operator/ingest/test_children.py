@@ -1,0 +1,138 @@
+"""The kinds that services have children of, followed over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from e2e.polling import wait_until_async
+from millrace_kubernetes.access import ClusterAccess
+from millrace_kubernetes.connection import Connection
+from millrace_operator.cluster.kinds import (
+    CHILDREN,
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    POD,
+    Obj,
+    ServiceKey,
+)
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.children import follow_children
+from millrace_operator.ingest.handlers import Ingest
+from millrace_operator.ingest.queue import WorkQueue
+from millrace_runtime import contract
+from tests.kubernetes.api_server import FakeApiServer
+from tests.operator.world import KEY
+
+
+def make_child(name: str, service: str = KEY.name) -> dict[str, Any]:
+    """Return an object as a list or a watch has it: without its kind."""
+    labels = {contract.LABEL_SERVICE: service}
+    return {"metadata": {"name": name, "namespace": KEY.namespace, "uid": f"uid-{name}", "labels": labels}}
+
+
+@dataclass
+class Followed:
+    """A cache and a queue behind the watches of an API server."""
+
+    api: FakeApiServer = field(default_factory=FakeApiServer)
+    cache: Cache = field(default_factory=Cache)
+    queue: WorkQueue = field(default_factory=WorkQueue)
+
+    def __post_init__(self) -> None:
+        self.ingest = Ingest(self.cache, self.queue)
+
+    def names(self) -> list[str]:
+        found: tuple[Obj, ...] = (*self.cache.children(KEY), *self.cache.pods(KEY))
+        return sorted(obj["metadata"]["name"] for obj in found)
+
+    async def until(self, *names: str) -> None:
+        await wait_until_async(f"{names}", lambda: self.names() == sorted(names))
+
+    async def until_streaming(self) -> None:
+        kinds = (*CHILDREN, POD)
+        await wait_until_async(
+            "streams", lambda: all(self.api.num_streams(kind.path(None)) for kind in kinds)
+        )
+
+
+@pytest.fixture
+async def followed() -> AsyncIterator[Followed]:
+    found = Followed()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", found.api.handle)
+    server = TestServer(app, handler_cancellation=True, shutdown_timeout=0.1)
+    async with server, aiohttp.ClientSession() as session:
+        connection = Connection(session, ClusterAccess(str(server.make_url("")).rstrip("/"), None))
+        with found.queue.opened():
+            task = asyncio.create_task(follow_children(found.ingest, connection))
+            yield found
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def put(api: FakeApiServer, kind: Any, name: str, **fields: Any) -> dict[str, Any]:
+    item = {**make_child(name), **fields}
+    item["metadata"]["resourceVersion"] = str(api.version)
+    api.put(kind.path(None), item)
+    return item
+
+
+async def test_each_kind_is_listed_and_watched_by_our_label(followed: Followed) -> None:
+    for number, kind in enumerate(CHILDREN):
+        put(followed.api, kind, f"child-{number}")
+    await followed.until_streaming()
+    put(followed.api, POD, "pod")
+    await followed.until("child-0", "child-1", "child-2", "child-3", "child-4", "pod")
+    assert {request["labelSelector"] for request in followed.api.requests} == {contract.LABEL_SERVICE}
+    assert {obj["kind"] for obj in followed.cache.children(KEY)} == {kind.kind for kind in CHILDREN}
+    assert {obj["apiVersion"] for obj in followed.cache.pods(KEY)} == {"v1"}
+
+
+async def test_a_list_waits_behind_what_happens(followed: Followed) -> None:
+    put(followed.api, DEPLOYMENT, "listed")
+    await followed.until_streaming()
+    item = make_child("pod", "other")
+    followed.api.put(POD.path(None), item)
+    await wait_until_async("both", lambda: len(followed.queue) == 2)
+    assert await followed.queue.get() == ServiceKey(KEY.namespace, "other")
+
+
+async def test_what_is_deleted_is_forgotten_also_where_no_event_told_of_it(followed: Followed) -> None:
+    kept, gone, unseen = (put(followed.api, DEPLOYMENT, name) for name in ("kept", "gone", "unseen"))
+    await followed.until("kept", "gone", "unseen")
+    await followed.until_streaming()
+    path = DEPLOYMENT.path(None)
+    followed.api.remove(path, gone)
+    await followed.until("kept", "unseen")
+    assert await followed.queue.get() == KEY
+    followed.queue.done(KEY)
+    del followed.api.objects[path][unseen["metadata"]["uid"]]
+    followed.api.expire(path)
+    await followed.until("kept")
+    assert await followed.queue.get() == KEY
+    assert kept["metadata"]["name"] == "kept"
+
+
+async def test_a_leader_waits_for_the_lists_that_are_on_their_way(followed: Followed) -> None:
+    assert followed.ingest.find_unlisted() == [INFERENCE_SERVICE, *CHILDREN, POD]
+    await followed.ingest.wait_for_lists(10)
+    assert followed.ingest.find_unlisted() == [INFERENCE_SERVICE]
+    followed.ingest.expect_list(INFERENCE_SERVICE)
+    await followed.ingest.wait_for_lists(0.01)  # no longer than that
+    assert followed.ingest.find_unlisted() == [INFERENCE_SERVICE]
+
+
+async def test_a_write_of_ours_that_a_list_does_not_have_yet_stays(followed: Followed) -> None:
+    await followed.until_streaming()
+    written = {**make_child("new"), "apiVersion": "apps/v1", "kind": "Deployment"}
+    written["metadata"]["resourceVersion"] = str(followed.api.version + 5)
+    followed.cache.put(written)
+    followed.api.expire(DEPLOYMENT.path(None))
+    await asyncio.sleep(0.5)
+    assert followed.names() == ["new"]
