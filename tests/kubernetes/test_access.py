@@ -36,16 +36,16 @@ def encode(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def test_a_pod_uses_its_service_account(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+async def test_a_pod_uses_its_service_account(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     (tmp_path / "ca.crt").write_bytes(pair[0].read_bytes())
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "namespace").write_text("millrace-system")
     environ = {"KUBERNETES_SERVICE_HOST": "127.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
     access = load_access(environ, tmp_path)
     assert (access.server, access.namespace) == ("https://127.96.0.1:6443", "millrace-system")
-    assert access.headers() == {"Authorization": "Bearer abc"}
+    assert await access.headers() == {"Authorization": "Bearer abc"}
     (tmp_path / "token").write_text("renewed")
-    assert access.headers() == {"Authorization": "Bearer renewed"}
+    assert await access.headers() == {"Authorization": "Bearer renewed"}
     assert (
         load_access(environ | {"KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path).server
         == "https://[fd00::1]:6443"
@@ -58,11 +58,11 @@ def test_a_broken_service_account_is_said(tmp_path: Path) -> None:
         load_access({"KUBERNETES_SERVICE_HOST": "h"}, tmp_path)
 
 
-def test_a_kubeconfig_with_inline_certificates(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+async def test_a_kubeconfig_with_inline_certificates(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     cluster = {"server": "https://127.0.0.1:6443/", "certificate-authority-data": encode(pair[0])}
     user = {"client-certificate-data": encode(pair[0]), "client-key-data": encode(pair[1])}
     access = load_access(write_kubeconfig(tmp_path / "config", cluster, user), tmp_path)
-    assert (access.server, access.headers()) == ("https://127.0.0.1:6443", {})
+    assert (access.server, await access.headers()) == ("https://127.0.0.1:6443", {})
     assert access.tls.verify_mode == ssl.CERT_REQUIRED
     assert len(access.tls.get_ca_certs()) == 1
 
@@ -72,16 +72,16 @@ def test_a_kubeconfig_says_nothing_of_the_namespace_we_run_in(tmp_path: Path) ->
     assert load_access(environ, tmp_path).namespace is None
 
 
-def test_a_kubeconfig_with_files_beside_it_and_a_token(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+async def test_a_kubeconfig_with_files_beside_it_and_a_token(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     (tmp_path / "ca.pem").write_bytes(pair[0].read_bytes())
     cluster = {"server": "https://h", "certificate-authority": "ca.pem"}
     access = load_access(write_kubeconfig(tmp_path / "config", cluster, {"token": "abc"}), tmp_path)
-    assert access.headers() == {"Authorization": "Bearer abc"}
+    assert await access.headers() == {"Authorization": "Bearer abc"}
     (tmp_path / "token-here").write_text("def")
     access = load_access(
         write_kubeconfig(tmp_path / "config", cluster, {"tokenFile": "token-here"}), tmp_path
     )
-    assert access.headers() == {"Authorization": "Bearer def"}
+    assert await access.headers() == {"Authorization": "Bearer def"}
 
 
 def test_verification_can_be_switched_off_and_plain_http_needs_none(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_without_any_credentials_it_says_what_to_set(tmp_path: Path) -> None:
         load_access({"KUBECONFIG": str(tmp_path / "absent")}, tmp_path)
 
 
-def test_a_kubeconfig_by_path_leaves_the_advice_to_the_caller(tmp_path: Path) -> None:
+async def test_a_kubeconfig_by_path_leaves_the_advice_to_the_caller(tmp_path: Path) -> None:
     path = tmp_path / "config"
     with pytest.raises(KubeconfigError, match=r"can't be read \(.*\)$"):
         load_kubeconfig(path)
@@ -141,19 +141,19 @@ def test_a_kubeconfig_by_path_leaves_the_advice_to_the_caller(tmp_path: Path) ->
         load_kubeconfig(path)
     write_kubeconfig(path, {"server": "http://127.0.0.1:1/"}, {"token": "abc"})
     access = load_kubeconfig(path)
-    assert (access.server, access.headers()) == ("http://127.0.0.1:1", {"Authorization": "Bearer abc"})
+    assert (access.server, await access.headers()) == ("http://127.0.0.1:1", {"Authorization": "Bearer abc"})
 
 
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe", b"two\nlines", b"a\rb", b"nul\0", "café".encode(), b"\x7f"], ids=range(6)
 )
-def test_what_can_be_no_token_is_said(tmp_path: Path, content: bytes) -> None:
+async def test_what_can_be_no_token_is_said(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(AccessError, match=r"token in .*/token .* visible ASCII"):
-        ClusterAccess("http://h", None, token_file=path).headers()
+        await ClusterAccess("http://h", None, token_file=path).headers()
     with pytest.raises(AccessError, match=r"token of the kubeconfig .* visible ASCII"):
-        ClusterAccess("http://h", None, token=content.decode(errors="surrogateescape")).headers()
+        await ClusterAccess("http://h", None, token=content.decode(errors="surrogateescape")).headers()
 
 
 def test_a_kubeconfig_that_is_no_text_is_said(tmp_path: Path) -> None:
