@@ -5,21 +5,20 @@ No operator is needed here but for the last part, where one of our own runs agai
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import yaml
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,12 +55,9 @@ def render_chart(cluster: LocalCluster, template: str) -> str:
     ).stdout
 
 
-def account_kubeconfig(cluster: LocalCluster, namespace: str) -> str:
-    """Return a kubeconfig of the operator's ServiceAccount: what it may not do fails here as on a cluster."""
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
-    token = cluster.kubectl("create", "token", "millrace-operator", "-n", namespace).strip()
-    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
-    return yaml.safe_dump(config)
+def start_operator(cluster: LocalCluster, namespace: str, log: Path) -> OperatorProcess:
+    """Start one with no more rights than the chart gives it, and wait until it leads."""
+    return OperatorProcess(render_account_kubeconfig(cluster, namespace), namespace, log).wait_leading()
 
 
 def manifest(name: str = "chat", **spec: Any) -> dict[str, Any]:
@@ -277,73 +273,12 @@ def read_scale(cluster: LocalCluster, namespace: str, name: str) -> dict[str, An
     return parsed
 
 
-class Operator:
-    """`millrace operator` as a process of its own, with no more rights than the chart gives it.
-
-    It ends with its `with`, whatever happens there.
-    """
-
-    def __init__(self, cluster: LocalCluster, namespace: str, log: Path) -> None:
-        words = [
-            sys.executable,
-            "-c",
-            "import sys; from millrace_operator.command import main; sys.exit(main(sys.argv[1:]))",
-        ]
-        flags = [
-            "--namespace",
-            namespace,
-            "--identity",
-            "test",
-            "--port",
-            str(free_port()),
-            "--gateway-port",
-            "8080",
-        ]
-        flags += ["--prometheus-url", "http://127.0.0.1:9", "--gateway-service", "gateway.resource-tests.svc"]
-        kubeconfig = log.with_suffix(".kubeconfig")
-        kubeconfig.write_text(account_kubeconfig(cluster, namespace))
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(kubeconfig),
-            "MILLRACE_BIND_ADDRESS": "127.0.0.1",
-        }
-        self.log = log
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen([*words, *flags], stderr=errors, env=environment)
-
-    def __enter__(self) -> Self:
-        try:
-            wait_for("the operator leads", lambda: "leading as" in self.log.read_text())
-        except BaseException:
-            self._kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kill()
-
-    def _kill(self) -> None:
-        self._process.kill()  # nothing is done where it has ended
-        self._process.wait()
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(timeout=15) == 0
-
-
 @pytest.fixture
-def operator(cluster: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
-    with Operator(cluster, namespace, tmp_path / "operator.log") as running:
+def operator(cluster: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with start_operator(cluster, namespace, tmp_path / "operator.log") as running:
         yield running
         running.stop()
     assert "Traceback" not in running.log.read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for(what: str, ask: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
@@ -359,7 +294,7 @@ def has_deployment(cluster: LocalCluster, namespace: str, name: str) -> str:
 def test_a_reconcile_leaves_the_manifest_as_it_is(
     cluster: LocalCluster,
     namespace: str,
-    operator: Operator,  # noqa: ARG001
+    operator: OperatorProcess,  # noqa: ARG001
 ) -> None:
     obj = manifest("kept", resources={"limits": {"cpu": "1000m"}}, replicas=2, **scaling(mode="External"))
     apply(cluster, namespace, obj, "--server-side")
@@ -402,7 +337,7 @@ PLACEMENT: dict[str, Any] = {
 
 
 def test_every_field_of_placement_reaches_the_pods_as_the_api_server_has_it(
-    cluster: LocalCluster, namespace: str, operator: Operator
+    cluster: LocalCluster, namespace: str, operator: OperatorProcess
 ) -> None:
     apply(cluster, namespace, manifest("placed", pod=PLACEMENT))
     name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "placed"))
@@ -430,7 +365,7 @@ def test_every_field_of_placement_reaches_the_pods_as_the_api_server_has_it(
 def test_the_list_shows_what_people_ask_for(
     cluster: LocalCluster,
     namespace: str,
-    operator: Operator,  # noqa: ARG001
+    operator: OperatorProcess,  # noqa: ARG001
 ) -> None:
     apply(cluster, namespace, manifest("listed"))
     wait_for("a status", lambda: read(cluster, namespace, "listed").get("status"))
@@ -443,7 +378,7 @@ def test_the_list_shows_what_people_ask_for(
 def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
     cluster: LocalCluster, namespace: str, tmp_path: Path
 ) -> None:
-    with Operator(cluster, namespace, tmp_path / "first.log") as operator:
+    with start_operator(cluster, namespace, tmp_path / "first.log") as operator:
         apply(cluster, namespace, manifest("drift"))
         name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "drift"))
         uid = cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}")
@@ -469,7 +404,7 @@ def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
         time.sleep(3)
         operator.stop()
     before = versions(cluster, namespace)
-    with Operator(cluster, namespace, tmp_path / "second.log") as operator:
+    with start_operator(cluster, namespace, tmp_path / "second.log") as operator:
         time.sleep(4)
         assert versions(cluster, namespace) == before
         operator.stop()
@@ -484,7 +419,7 @@ def versions(cluster: LocalCluster, namespace: str) -> dict[str, str]:
 def test_a_foreign_service_is_left_alone(
     cluster: LocalCluster,
     namespace: str,
-    operator: Operator,  # noqa: ARG001
+    operator: OperatorProcess,  # noqa: ARG001
 ) -> None:
     cluster.kubectl("create", "service", "clusterip", "taken", "--tcp=80:80", "-n", namespace)
     before = cluster.kubectl("get", "service", "taken", "-n", namespace, "-o", "yaml")
@@ -498,7 +433,7 @@ def test_a_foreign_service_is_left_alone(
 def test_deletion_returns_without_an_operator_and_takes_every_child(
     cluster: LocalCluster, namespace: str, tmp_path: Path
 ) -> None:
-    with Operator(cluster, namespace, tmp_path / "operator.log") as operator:
+    with start_operator(cluster, namespace, tmp_path / "operator.log") as operator:
         apply(cluster, namespace, manifest("gone"))
         wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "gone"))
         operator.stop()
@@ -515,3 +450,28 @@ def test_deletion_returns_without_an_operator_and_takes_every_child(
 def condition(cluster: LocalCluster, namespace: str, name: str, kind: str) -> dict[str, Any] | None:
     conditions = read(cluster, namespace, name).get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind), None)
+
+
+def test_kubectl_completes_the_plugins_command_lines(
+    cluster: LocalCluster, namespace: str, tmp_path: Path
+) -> None:
+    for program, module in (("kubectl-millrace", "command"), ("kubectl_complete-millrace", "completion")):
+        file = tmp_path / program
+        script = f"from millrace_kubectl.{module} import main; main()"
+        file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{script}" "$@"\n')
+        file.chmod(0o755)
+    apply(cluster, namespace, manifest("completed"))
+    assert "explain\twhy a service has its count" in complete(cluster, tmp_path, "ex")
+    assert complete(cluster, tmp_path, "status", "-n", namespace, "compl").splitlines()[0] == "completed"
+
+
+def complete(cluster: LocalCluster, folder: Path, *words: str) -> str:
+    """Return what the shell is told, from a kubectl that finds the plugin in a folder."""
+    kubectl = cluster.layout.programs / "kubectl"
+    environment = {
+        **os.environ,
+        "PATH": f"{folder}:{cluster.layout.programs}:{os.environ['PATH']}",
+        "KUBECONFIG": str(cluster.kubeconfig),
+    }
+    command = [str(kubectl), "__complete", "millrace", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

@@ -1,5 +1,6 @@
 """Sends one request to the API server, and turns an error status into an exception."""
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -9,6 +10,9 @@ from typing import Protocol
 import aiohttp
 
 from millrace_kubernetes.errors import ApiError, make_api_error
+
+UNTIMED = aiohttp.ClientTimeout()
+"""aiohttp's own (3.14) forgets a cancellation that comes as its time runs out: asyncio's does not."""
 
 
 class Access(Protocol):
@@ -38,7 +42,7 @@ class Connection:
         self,
         method: str,
         path: str,
-        timeout: aiohttp.ClientTimeout,
+        seconds: float,
         *,
         parameters: Mapping[str, str] | None = None,
         body: bytes | None = None,
@@ -46,19 +50,21 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer, its body unread. Raises ApiError unless its status is a success.
 
-        Raises aiohttp's own errors where the server can't be reached, OSError or AccessError where no
+        Raises TimeoutError where the server and the reader of the answer together take longer than so many
+        seconds, aiohttp's own errors where the server can't be reached, OSError or AccessError where no
         token can be used.
         """
         headers = await self._access.headers() | ({} if body is None else {"Content-Type": content_type})
-        async with self._session.request(
+        request = self._session.request(
             method,
             f"{self._access.server}{path}",
             params=parameters,
             data=body,
             headers=headers,
             ssl=self._access.tls or True,
-            timeout=timeout,
-        ) as response:
+            timeout=UNTIMED,
+        )
+        async with asyncio.timeout(seconds), request as response:
             if not 200 <= response.status < 300:
                 raise await _read_error(response)
             yield response

@@ -100,6 +100,8 @@ class Watch:
         self._max_backoff_seconds = max_backoff_seconds
         self._version: str | None = None
         self._num_failures = 0
+        self._is_fresh = False
+        """Whether the version is of a list that no stream has followed for long."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -107,9 +109,12 @@ class Watch:
             try:
                 if self._version is None:
                     self._version = await self._list()
+                    self._is_fresh = True
                 await self._follow(self._version)
             except ExpiredError as error:
                 self._version = None
+                if not self._is_fresh:  # the API server is back: what was missed is listed soon
+                    self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
                 await self._pause(error)
@@ -138,9 +143,8 @@ class Watch:
 
     async def _fetch_page(self, token: str) -> bytes:
         parameters = self._select() | {"limit": str(LIST_PAGE)} | ({"continue": token} if token else {})
-        timeout = aiohttp.ClientTimeout(total=STREAM_SECONDS)
         async with self._connection.request(
-            "GET", self._source.path, timeout, parameters=parameters
+            "GET", self._source.path, STREAM_SECONDS, parameters=parameters
         ) as response:
             return await response.read()
 
@@ -153,9 +157,8 @@ class Watch:
             "resourceVersion": version,
             "timeoutSeconds": str(seconds),
         }
-        timeout = aiohttp.ClientTimeout(total=seconds + GRACE_SECONDS)
         async with self._connection.request(
-            "GET", self._source.path, timeout, parameters=parameters
+            "GET", self._source.path, seconds + GRACE_SECONDS, parameters=parameters
         ) as response:
             await self._read(response.content)
 
@@ -170,6 +173,7 @@ class Watch:
             is_brief = clock() - began < BRIEF_SECONDS
             if not is_brief:  # also where it was cut: a balancer may cut every idle stream
                 self._num_failures = 0
+                self._is_fresh = False
         if is_brief:
             raise StreamEndedError("the stream ended at once")
 

@@ -44,3 +44,27 @@ async def test_errors_instead_of_events_are_failures_in_a_row(
     await followed.until_streaming_anew(3)
     assert num_failures == [1, 2, 3]
     assert followed.num_lists == 4
+
+
+async def test_what_an_outage_ends_with_is_listed_soon(
+    followed: Followed, num_failures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BRIEF_SECONDS", 0.0)
+    followed.follow()
+    await followed.until_streaming()
+    await asyncio.sleep(0.02)  # let it begin on this side too
+    followed.api.failures = [500, 500, 500, 410]
+    await followed.cut()
+    assert num_failures == [1, 2, 3, 4, 1]
+
+
+async def test_lists_whose_versions_are_expired_at_once_are_failures_in_a_row(
+    followed: Followed, num_failures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BRIEF_SECONDS", 60.0)
+    followed.follow()
+    for number in range(3):
+        await followed.until_streaming_anew(number)
+        followed.api.send(PODS.path, "ERROR", {"code": 410, "message": "too old resource version"})
+    await followed.until_streaming_anew(3)
+    assert num_failures == [1, 2, 3]

@@ -4,15 +4,13 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-import aiohttp
-
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_TIMEOUT_SECONDS = 30.0
 _MAX_BACKOFF_SECONDS = 1.0  # one machine's own API server needs no longer pause
 
 
@@ -43,7 +41,7 @@ class KubeClient:
     ) -> Object:
         data = None if body is None else json.dumps(body).encode()
         async with self.connection.request(
-            method, path, _TIMEOUT, body=data, content_type=content_type
+            method, path, _TIMEOUT_SECONDS, body=data, content_type=content_type
         ) as response:
             answer: Object = await response.json()
             return answer

@@ -33,6 +33,8 @@ MOST_AT_ONCE = 8
 """Reads under way, so that the Lease is renewed beside them."""
 READ_SECONDS = 1.0
 """For one read."""
+NOTHING = Record()
+"""What is known of a service whose record nobody has read."""
 TRIES = 3
 """To read a record, before a service is decided for without it."""
 LEAVE_SECONDS = 2.0
@@ -123,7 +125,7 @@ class Priors:
             await self._write(key)
 
     def _is_due(self, key: ServiceKey) -> bool:
-        record = self._records.get(key, Record())
+        record = self._records.get(key, NOTHING)
         is_first = not record.prior and not record.is_foreign
         period = FIRST_PERIOD_SECONDS if is_first else PERIOD_SECONDS
         return self._clock() - self._tried_at.get(key, -math.inf) >= period
@@ -155,7 +157,7 @@ class Priors:
     def _has_news(self, key: ServiceKey) -> bool:
         service = self._cache.service(key) or {}
         changes = service.get("status", {}).get("scaling", {}).get("changes", [])
-        record = self._records.get(key, Record()).note(changes)
+        record = self._records.get(key, NOTHING).note(changes)
         if key in self._records:
             self._records[key] = record
         return record.has_news(self._read_memory(key))

@@ -20,6 +20,8 @@ from millrace_operator.autoscale_loop.access import Access
 from millrace_operator.autoscale_loop.settings import AccessError
 from millrace_operator.cluster.kinds import ServiceKey
 
+UNTIMED = aiohttp.ClientTimeout()
+"""Its own time limit forgets a cancellation: see `millrace_kubernetes.connection`."""
 TIMEOUT_SECONDS = 2.0
 """Of one question."""
 ADVICE = "set the chart's prometheus.url (--prometheus-url)"
@@ -46,14 +48,15 @@ class Prometheus:
         """Run an instant query; raises SignalError. By POST: proxies limit how long an address may be."""
         url = self._access.settings.url
         try:
-            async with self._session.post(
+            request = self._session.post(
                 f"{url.rstrip('/')}/api/v1/query",
                 data={"query": query, "time": f"{at:.3f}"},
                 headers=self._access.headers(),
                 ssl=self._access.trust(),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                timeout=UNTIMED,
                 allow_redirects=False,  # credentials go nowhere else
-            ) as response:
+            )
+            async with asyncio.timeout(self._timeout), request as response:
                 return parse_samples(await self._read(response))
         except AccessError as error:
             raise SignalError(str(error)) from error

@@ -32,6 +32,8 @@ LIST_CHUNK = 500
 WRITES_PER_SECOND = 50.0
 BURST = 100
 TIMEOUT_SECONDS = 15.0
+UNTIMED = aiohttp.ClientTimeout()
+"""Its own time limit forgets a cancellation: see `millrace_kubernetes.connection`."""
 CREATE_ONLY_VERSION = "1"
 """A resourceVersion that no live object has: an apply with it creates, or is a 409."""
 
@@ -51,12 +53,11 @@ class ApiServer(Cluster):
         self._seconds_to_write = seconds_to_write
         self._on_request = on_request
         self._bucket = TokenBucket(writes_per_second, BURST, time.monotonic())
-        self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(ssl=self._access.tls, limit=32)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=UNTIMED)
         return self
 
     async def __aexit__(
@@ -172,14 +173,14 @@ class ApiServer(Cluster):
         url = self._access.server + path
         try:
             headers = await self._access.headers()
-            async with self._session.request(
+            request = self._session.request(
                 method,
                 url,
                 data=data,
                 params=query,
                 headers={**headers, "Content-Type": content_type, "Accept": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=seconds),
-            ) as response:
+            )
+            async with asyncio.timeout(seconds), request as response:
                 text = await response.text(errors="replace")
                 self._on_request(method, response.status)
                 if response.status == 404 and may_be_absent:

@@ -56,7 +56,8 @@ class Ingest:
     async def wait_for_lists(self, seconds: float) -> None:
         """Wait until every list that is on its way has come, but no longer than so."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_listed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._is_listed.wait()
 
     def find_unlisted(self) -> list[Kind]:
         """Return the kinds of which no watch has brought a complete list, and each change since then."""

@@ -9,7 +9,7 @@ import heapq
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from millrace_operator.cluster.kinds import ServiceKey
 
@@ -117,10 +117,10 @@ class WorkQueue:
             if timeout == 0:
                 return self._take()
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), timeout)
-            except TimeoutError:
-                continue
+            # not asyncio.wait_for: Python 3.11's forgets a cancellation that comes with the key
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
 
     def _take(self) -> ServiceKey:
         self._num_taken += 1

@@ -12,10 +12,19 @@ from millrace_operator.cluster.protocol import Cluster
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: list[Case] = []
 LABELS = {"app": "contract"}
+CONTAINER = {
+    "name": "replica",
+    "image": "example.com/none:1",
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": LABELS},
-    "spec": {"containers": [{"name": "replica", "image": "example.com/none:1"}]},
+    "spec": {
+        "containers": [CONTAINER],
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    },
 }
+"""As Pod Security `restricted` wants it."""
 
 
 def case(function: Case) -> Case:

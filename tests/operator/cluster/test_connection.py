@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -204,6 +205,21 @@ async def test_a_write_ends_before_another_replica_may_lead(recorder: Recorder) 
     async with connect(recorder, seconds_to_write=0.05) as api:
         with pytest.raises(TransientError, match="TimeoutError"):
             await asyncio.wait_for(api.apply_new(OBJ), 10)
+
+
+async def test_a_request_that_is_cancelled_as_its_time_runs_out_is_cancelled(recorder: Recorder) -> None:
+    async def stall(_: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    recorder.handle = stall  # type: ignore[method-assign]
+    async with connect(recorder, seconds_to_write=0.5) as api:
+        writing = asyncio.create_task(api.apply_new(OBJ))
+        asyncio.get_running_loop().call_later(0.6, writing.cancel)
+        await asyncio.sleep(0.2)
+        time.sleep(0.6)  # noqa: ASYNC251  the process stands still, and both moments pass
+        await asyncio.wait([writing])
+        assert writing.cancelled()
 
 
 async def test_a_server_that_is_away_is_worth_another_try() -> None:

@@ -148,6 +148,25 @@ async def test_a_waiting_worker_wakes_for_an_add(queue: WorkQueue) -> None:
     assert await worker == A
 
 
+@pytest.mark.parametrize("num_turns", range(5))
+@pytest.mark.parametrize("has_delayed", [True, False])
+async def test_a_worker_that_is_cancelled_as_a_key_comes_ends_and_the_key_stays(
+    queue: WorkQueue, num_turns: int, *, has_delayed: bool
+) -> None:
+    if has_delayed:
+        queue.add_after(B, 60)
+    worker = asyncio.create_task(queue.get())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    queue.add(A)
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    was_waiting = worker.cancel()
+    await asyncio.wait([worker])
+    assert worker.cancelled() is was_waiting
+    assert len(queue) == was_waiting
+
+
 async def test_failures_wait_longer_each_time_up_to_a_bound(queue: WorkQueue) -> None:
     waits = [queue.retry(A) for _ in range(20)]
     assert waits == sorted(waits)

@@ -1,0 +1,149 @@
+"""Stands between an operator and the API server, and strikes at a write: before it is sent or after it lands.
+
+It listens on 127.0.0.1 without TLS, in a thread of its own, and passes everything on, watches too.
+"""
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+
+
+class Moment(StrEnum):
+    """When to strike."""
+
+    LOST = "lost"
+    """The write never reaches the API server."""
+    LANDED = "landed"
+    """It is done, and nobody learns of it."""
+    HELD = "held"
+    """It is on its way until `release` is called."""
+
+
+class ApiProxy:
+    """One way to the API server, for one operator. It listens while entered."""
+
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        self._url = url
+        self._context = context
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._released = asyncio.Event()
+        self._strike: tuple[str, int, Moment, Callable[[], None]] | None = None
+        self.writes: list[str] = []
+        """Methods and paths of the writes that were passed on, the Lease's left out."""
+        self.answers: list[int] = []
+        """The statuses of their answers."""
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._call(self._begin())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def server(self) -> str:
+        """What an operator takes for the API server."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def strike(self, name: str, number: int, moment: Moment, act: Callable[[], None]) -> None:
+        """Call `act` once, at the write of that number, from 1 on, that speaks of an object named so."""
+        self._strike = (name, number, moment, act)
+
+    @property
+    def has_struck(self) -> bool:
+        """Whether the last `strike` has come."""
+        return self._strike is None
+
+    def release(self) -> None:
+        """Pass on the write that is held."""
+        self._loop.call_soon_threadsafe(self._released.set)
+
+    def _call(self, work: object) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)  # type: ignore[arg-type]
+
+    async def _begin(self) -> None:
+        connector = aiohttp.TCPConnector(ssl=self._context, limit=0)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
+        )
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def _end(self) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+        await asyncio.sleep(0.25)  # its transports end in turns of the loop
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        moment = self._find_strike(request, body)
+        if moment is Moment.LOST:
+            raise web.HTTPBadGateway
+        if moment is Moment.HELD:
+            await self._released.wait()
+        try:
+            return await self._pass_on(request, body, is_told=moment is not Moment.LANDED)
+        except aiohttp.ClientError as error:
+            raise web.HTTPBadGateway from error
+
+    def _find_strike(self, request: web.Request, body: bytes) -> Moment | None:
+        """Count this request, and strike if it is its turn."""
+        if request.method not in WRITES or "/leases" in request.path or self._strike is None:
+            return None
+        name, number, moment, act = self._strike
+        if name not in request.path and name.encode() not in body:
+            return None
+        if number > 1:
+            self._strike = (name, number - 1, moment, act)
+            return None
+        self._strike = None
+        if moment is not Moment.LANDED:
+            act()
+            return moment
+        self._act_later = act
+        return moment
+
+    async def _pass_on(self, request: web.Request, body: bytes, *, is_told: bool) -> web.StreamResponse:
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in DROPPED}
+        async with self._session.request(
+            request.method,
+            f"{self._url}{request.raw_path}",
+            data=body or None,
+            headers=headers,
+            skip_auto_headers=("Content-Type",),
+        ) as answer:
+            if request.method in WRITES and "/leases" not in request.path:
+                self.writes.append(f"{request.method} {request.path}")
+                self.answers.append(answer.status)
+            if not is_told:
+                self._act_later()
+                raise web.HTTPBadGateway
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in DROPPED}
+            response = web.StreamResponse(status=answer.status, headers=kept)
+            await response.prepare(request)
+            try:
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+            except (aiohttp.ClientError, ConnectionResetError):
+                if request.transport is not None:
+                    request.transport.abort()  # broken off there, broken off here
+            return response
