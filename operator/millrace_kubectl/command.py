@@ -12,7 +12,7 @@ from millrace_kubectl.kubectl import Services
 from millrace_kubectl.words import strip_unprintable
 
 PROGRAM = "kubectl millrace"
-SUB_COMMANDS = ("explain", "pin", "freeze", "unpin", "promote", "abort", "simulate")
+SUB_COMMANDS = ("status", "explain", "pin", "freeze", "unpin", "promote", "abort", "simulate")
 """Each is a module of `subcommands`."""
 FLAGS = ("namespace", "context", "kubeconfig")
 
@@ -20,7 +20,7 @@ FLAGS = ("namespace", "context", "kubeconfig")
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Explain, pin, promote and simulate InferenceServices."
+        prog=PROGRAM, description="Show, explain, pin, promote and simulate InferenceServices."
     )
     _add_flags(parser, default=None)
     chosen = parser.add_subparsers(title="sub-commands", metavar="SUB-COMMAND", required=True)

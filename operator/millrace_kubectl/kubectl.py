@@ -28,6 +28,11 @@ class Services:
         """Return a service, with who wrote which field. Raises PluginError."""
         return self._run(name, "get", RESOURCE, name, "--show-managed-fields")
 
+    def list_names(self) -> list[str]:
+        """Return the names of all. Raises PluginError."""
+        items = self._run("", "get", RESOURCE).get("items", [])
+        return [str(one["metadata"]["name"]) for one in items]
+
     def fetch_record(self, name: str) -> str | None:
         """Return the changes that the operator has written down; None where there are none, or none to see.
 

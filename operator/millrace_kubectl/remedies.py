@@ -17,7 +17,10 @@ from millrace_kubectl.words import (
     WAIT_FOR_SCRAPE,
     name_objective,
 )
+from millrace_operator.resources.conditions import Reason
 
+ABORTED = "Aborted"
+"""Of status.rejectedRevision.reason."""
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
 """In the scheduler's words, once for each resource: 0/12 nodes are available: 4 Insufficient cpu, 8 ..."""
 
@@ -39,9 +42,7 @@ def find_remedies(facts: Facts) -> Iterator[str]:
     if not facts.status or facts.is_old or facts.is_pin_overdue:
         yield NO_OPERATOR
         return
-    degraded = facts.condition("Degraded")
-    if degraded.get("status") == "True" and degraded.get("reason") in REMEDIES:
-        yield REMEDIES[degraded["reason"]]
+    yield from _find_rollout_remedies(facts)
     if (facts.evidence.get("replicas") or {}).get("unschedulable"):
         shortage = find_shortage(facts)
         yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
@@ -53,6 +54,18 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         if facts.find_doubt(one):
             yield CHOOSE_BOUND.format(name=name_objective(one["metric"], one["percentile"]))
     yield from _find_count_remedies(facts)
+
+
+def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
+    degraded, rejected = facts.condition("Degraded"), facts.status.get("rejectedRevision") or {}
+    reason = degraded.get("reason") if degraded.get("status") == "True" else None
+    if reason == Reason.ROLLED_BACK and rejected.get("reason") == ABORTED:
+        reason = ABORTED
+    if reason in REMEDIES:
+        yield REMEDIES[reason]
+    if facts.condition("Progressing").get("reason") == Reason.AWAITING_PROMOTION:
+        yield f"kubectl millrace promote {facts.name}"
+        yield f"kubectl millrace abort {facts.name}"
 
 
 def _find_count_remedies(facts: Facts) -> Iterator[str]:

@@ -49,9 +49,10 @@ REMEDIES = {
     "OutOfMemory": "raise spec.resources.limits.memory",
     "Crashing": "read the pod's log",
     "RolledBack": "correct what it names and edit the spec, or undo the last edit",
+    "Aborted": "edit the spec, or undo the last edit",
     "DeadlineExceeded": "undo the last edit, or wait",
 }
-"""Of the condition Degraded, by its reason."""
+"""Of the condition Degraded, by its reason; an aborted revision has one of its own."""
 
 DIGITS, MOST_DIGITS = 3, 9
 """Of a latency. What is equal with the most is equal."""
@@ -62,6 +63,8 @@ NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
 NOT_JUDGED = "its target is between two bounds of what is measured"
 CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"
 NOTHING = "nothing"
+WAIT = "wait: nothing fails"
+UNSEEN = f"wait a moment; if it stays so, {NO_OPERATOR}"
 ENOUGH_BY_MODEL = "the model says that this is enough"
 FUTILE = "more replicas left as many requests late, so no more are added"
 MORE_IS_FUTILE = "see what else is slow: its nodes, or what its clients send"

@@ -87,6 +87,10 @@ def main() -> None:
     if words["1"] != RESOURCE or words["-o"] != "json":
         fail(f'error: the server doesn\'t have a resource type "{words["1"]}"')
     stored = json.loads(file.read_text())
+    if "2" not in words:
+        others = [{"metadata": {"name": name}} for name in ("chess", "draft")]
+        sys.stdout.write(json.dumps({"metadata": {}, "items": [stored, *others]}))
+        return
     if words["2"] != stored["metadata"]["name"]:
         fail(f'Error from server (NotFound): inferenceservices.millrace.dev "{words["2"]}" not found')
     if words["0"] == "patch":

@@ -30,6 +30,9 @@ def _progress(inputs: StatusInputs) -> Truth:
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
         text = f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}"
         return Truth("Progressing", True, Reason.SCALING, text)
+    if inputs.choice.rejected:
+        text = f"revision {inputs.revision} serves, as {inputs.choice.asked} was given up"
+        return Truth("Progressing", False, Reason.ROLLED_BACK, text)
     return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
 
 

@@ -1,0 +1,175 @@
+"""One screen about a service: what is wanted, what is there, what is in the way, and what to do. Pure."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.kubectl import Obj
+from millrace_kubectl.moments import describe_moment
+from millrace_kubectl.remedies import find_remedies
+from millrace_kubectl.words import NOTHING, UNSEEN, WAIT
+from millrace_operator.resources.conditions import Reason, parse_time
+
+WIDTH = 110
+"""Columns: longer lines go on below their own words."""
+GOOD = {"Ready": "True", "Progressing": "False", "Degraded": "False"}
+"""Of each condition the status that is as wanted; True for the others."""
+WAITS = frozenset({Reason.CANARY, Reason.AWAITING_PROMOTION})
+
+
+def render_screen(facts: Facts) -> list[str]:
+    """Return the lines."""
+    parts = [
+        (facts.name, describe_phase(facts)),
+        *(("WANTED", text) for text in _describe_wanted(facts)),
+        *(("THERE", text) for text in _describe_there(facts)),
+        *(("ROLLOUT", text) for text in _describe_rollout(facts)),
+        *(("IN THE WAY", text) for text in _find_obstacles(facts) or ["nothing"]),
+        ("DO", " | ".join(find_remedies(facts)) or _find_patience(facts)),
+    ]
+    width = max(len(label) for label, _ in parts) + 2
+    lines, former = [], ""
+    for label, text in parts:
+        beside = "" if label == former else label
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=f"{beside:<{width}}", subsequent_indent=" " * width,
+            break_on_hyphens=False, break_long_words=False,
+        )  # fmt: skip
+        former = label
+    return [*lines, "", *_list_conditions(facts)] if facts.status else lines
+
+
+def describe_phase(facts: Facts) -> str:
+    """Return the gravest truth in a word, as Argo CD is told it, and how many replicas answer."""
+    if not facts.status:
+        return "NOT SEEN by an operator yet"
+    counts = f"{_show(facts.ready)} of {_show(facts.desired)} replicas answer"
+    return f"{_name_phase(facts)}: {counts}"
+
+
+def _name_phase(facts: Facts) -> str:
+    progress, ready = facts.condition("Progressing"), facts.condition("Ready")
+    if facts.is_true("Degraded"):
+        return "DEGRADED"
+    if progress.get("reason") in WAITS:
+        return "WAITING for its owner" if progress["reason"] == Reason.AWAITING_PROMOTION else "IN CANARY"
+    if ready.get("reason") == Reason.SCALED_TO_ZERO:
+        return "AT ZERO"
+    if progress.get("reason") == Reason.ROLLING_OUT and facts.status.get("currentRevision"):
+        return "ROLLING OUT"
+    if not facts.is_true("Ready"):
+        return "STARTING"
+    return "SCALING" if progress.get("status") == "True" else "READY"
+
+
+def _find_patience(facts: Facts) -> str:
+    """Return what to do where nothing is wrong."""
+    if not facts.is_seen:
+        return UNSEEN
+    return WAIT if facts.is_true("Progressing") else NOTHING
+
+
+def _show(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+def _describe_wanted(facts: Facts) -> Iterator[str]:
+    if not facts.status:
+        return
+    unit = "replica" if facts.desired == 1 else "replicas"
+    yield f"{_show(facts.desired)} {unit}, {_describe_decider(facts)}"
+    model = facts.status.get("model") or {}
+    revision = facts.status.get("updateRevision")
+    if revision:
+        yield f"revision {revision} of model {model.get('uri', '?')}"
+
+
+def _describe_decider(facts: Facts) -> str:
+    if facts.pin is not None:
+        until = describe_moment(facts.pin.until, facts.now)
+        return f"pinned at {facts.pin.replicas} until {until}"
+    if facts.mode == "External":
+        return "as spec.replicas says"
+    bounds = f"between {facts.spec.get('minReplicas', 1)} and {facts.most}"
+    if facts.mode == "DryRun":
+        return f"as spec.replicas says: mode DryRun only shows what the autoscaler would choose {bounds}"
+    return f"chosen by the autoscaler {bounds} ({facts.reason or 'no decision yet'})"
+
+
+def _describe_there(facts: Facts) -> Iterator[str]:
+    if not facts.status:
+        return
+    exist = facts.status.get("replicas", 0)
+    current = facts.status.get("currentRevision")
+    served = "no revision has served yet" if current is None else f"revision {current} served completely last"
+    yield f"{_show(facts.ready)} that answer, of {exist} that exist; {served}"
+    url = facts.status.get("url")
+    if url:
+        yield f"{url}, model {(facts.status.get('model') or {}).get('servedName', facts.name)}"
+
+
+def _describe_rollout(facts: Facts) -> Iterator[str]:
+    rollout, rejected = facts.status.get("rollout"), facts.status.get("rejectedRevision")
+    if rejected:
+        why = rejected.get("reason", "DeadlineExceeded")
+        yield f"revision {rejected['revision']} was given up {_ago(facts, rejected['at'])}: {why}"
+    if rollout:
+        began, last = (_ago(facts, rollout.get(name)) for name in ("startedAt", "progressedAt"))
+        yield f"revision {rollout['revision']} began {began}, by {rollout['method']}; last progress {last}"
+        yield from _describe_canary(facts, rollout.get("canary"))
+
+
+def _describe_canary(facts: Facts, canary: Obj | None) -> Iterator[str]:
+    if not canary:
+        return
+    unit = "replica" if canary["replicas"] == 1 else "replicas"
+    if canary.get("promotedAt"):
+        yield f"its canary of {canary['replicas']} {unit} was promoted {_ago(facts, canary['promotedAt'])}"
+    elif canary.get("readyAt"):
+        yield f"its canary of {canary['replicas']} {unit} began to serve {_ago(facts, canary['readyAt'])}"
+    else:
+        yield f"its canary of {canary['replicas']} {unit} does not serve yet"
+
+
+def _ago(facts: Facts, text: str | None) -> str:
+    age = facts.age(text)
+    return "an unknown time" if age is None else f"{age} ago"
+
+
+def _find_obstacles(facts: Facts) -> list[str]:
+    """Return what is not as wanted, in the operator's words, the gravest first and each once."""
+    if not facts.status:
+        return ["no operator has written a status"]
+    found: dict[str, str] = {}
+    for one in sorted(facts.status.get("conditions", []), key=lambda one: str(one["type"]) != "Degraded"):
+        is_good = one["status"] == GOOD.get(one["type"], "True")
+        if not is_good and not _is_early(facts, one):
+            found.setdefault(one.get("message", ""), f"{one['reason']} for {_age(facts, one)}")
+    unseen = [] if facts.is_seen else ["the operator has not seen the last edit"]
+    return unseen + [f"{said}: {_leave_out(message, found)}" for message, said in found.items()]
+
+
+def _leave_out(message: str, others: Iterable[str]) -> str:
+    """Return the message without another one that it repeats at its end."""
+    for other in others:
+        message = message.removesuffix(f"; {other}")
+    return message
+
+
+def _is_early(facts: Facts, condition: Obj) -> bool:
+    """Whether a condition is Unknown as nothing was measured yet, so that it is in nobody's way."""
+    is_idle = condition["reason"] == Reason.SCALED_TO_ZERO and facts.desired == 0
+    return bool(condition["status"] == "Unknown") and (is_idle or facts.is_true("Ready"))
+
+
+def _age(facts: Facts, condition: Obj) -> str:
+    return facts.age(condition.get("lastTransitionTime")) or "?"
+
+
+def _list_conditions(facts: Facts) -> Iterator[str]:
+    conditions = facts.status.get("conditions", [])
+    yield f"{'CONDITION':<15}{'STATUS':<9}{'REASON':<20}SINCE"
+    for one in conditions:
+        at = parse_time(one.get("lastTransitionTime"))
+        since = "?" if at is None else f"{describe_moment(at, facts.now)}, {_age(facts, one)} ago"
+        yield f"{one['type']:<15}{one['status']:<9}{one['reason']:<20}{since}"
