@@ -8,6 +8,11 @@ Object = dict[str, Any]
 """A Kubernetes object as JSON gives it."""
 
 
+def collection_path(root: str, plural: str, namespace: str | None = None) -> str:
+    """Return the path of a collection: in all namespaces, or in one. `root` is such as /api/v1."""
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
 @dataclass(frozen=True)
 class Source:
     """What to follow."""

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import aiohttp
@@ -25,7 +25,7 @@ from millrace_operator.cluster.errors import (
     NotLeaderError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind, ServiceKey
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Scope, ServiceKey, find_scopes
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
@@ -56,12 +56,15 @@ class OperatorSettings:
     render: RenderSettings
     scaling: ScalingSettings
     namespace: str
+    """Where the Lease is."""
     identity: str
     bind_address: str
     """Of /metrics and /healthz; empty: all addresses, IPv6 and IPv4."""
     port: int
     workers: int
     writes_per_second: float = WRITES_PER_SECOND
+    namespaces: Sequence[str] = ()
+    """Those whose services are looked after; none means all."""
 
 
 class Application:
@@ -75,7 +78,7 @@ class Application:
         self._metrics = metrics
         self.cache = Cache()
         self.queue = WorkQueue()
-        self.ingest = Ingest(self.cache, self.queue)
+        self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
         self.election = Election(cluster, view)
         self._is_listing = asyncio.Lock()
         metrics.follow(
@@ -125,7 +128,9 @@ class Application:
         """Wait until the API server knows InferenceServices: the CRD may come after the operator."""
         while True:
             try:
-                await self._cluster.fetch_all(INFERENCE_SERVICE)
+                for scope in self.ingest.scopes:
+                    if scope.kind is INFERENCE_SERVICE:
+                        await self._cluster.fetch_all(scope)
             except ClusterError as error:
                 LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
                 await asyncio.sleep(RESOURCE_RETRY_SECONDS)
@@ -162,9 +167,9 @@ class Application:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _relist(self, kinds: Iterable[Kind] = WATCHED) -> None:
+    async def _relist(self, scopes: Iterable[Scope]) -> None:
         async with self._is_listing:
-            ghosts = await relist(self._cluster, self.cache, self.queue, kinds)
+            ghosts = await relist(self._cluster, self.cache, self.queue, scopes)
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(ghosts)
 
@@ -172,7 +177,7 @@ class Application:
         while True:
             await wait_period()
             try:
-                await self._relist()
+                await self._relist(self.ingest.scopes)
             except ClusterError as error:
                 LOG.warning("relist failed, the next one makes up for it: %s", error)
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
+from millrace_kubernetes.namespaces import parse_namespaces
 from millrace_operator.application import OperatorSettings, run_operator
 from millrace_operator.autoscale_loop.settings import (
     TENANT_HEADER,
@@ -142,6 +144,7 @@ def _parse_gateway_port(text: str) -> int:
 def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
+    add("--namespaces", type=parse_namespaces, default="", metavar="NAMES", help=NAMESPACES_HELP)
     name = os.environ.get("POD_NAME", socket.gethostname())
     # A container that begins anew in the same pod is another holder, and waits until the old one's time ends.
     add("--identity", default=f"{name}_{uuid.uuid4().hex[:8]}", help="name in the Lease")
@@ -204,6 +207,7 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
             arguments.scale_down_window_seconds,
         ),
         namespace=arguments.namespace,
+        namespaces=arguments.namespaces,
         identity=arguments.identity,
         bind_address=read_bind_address(os.environ),
         port=arguments.port,

@@ -39,7 +39,8 @@ class Catalogue:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._is_listed = False
+        self._listed: set[str | None] = set()
+        """The namespaces whose replicas have been listed; None: all."""
         self._services: dict[ServiceKey, Service] = {}
         self._replicas: dict[str, Replica] = {}
         self._ready: dict[ServiceKey, tuple[Replica, ...]] = {}
@@ -47,9 +48,10 @@ class Catalogue:
 
     # Events in.
 
-    def replace_services(self, items: Iterable[Object]) -> None:
-        """Replace all services with this complete list."""
-        self._services = {service.key: service for service in map(read_service, items)}
+    def replace_services(self, items: Iterable[Object], namespace: str | None = None) -> None:
+        """Replace all services of a namespace, None: of all, with this complete list."""
+        others = {} if namespace is None else _leave_out(self._services, namespace)
+        self._services = others | {service.key: service for service in map(read_service, items)}
         self._short = _grant_short_names(self._services.values())
 
     def apply_service(self, item: Object) -> None:
@@ -63,13 +65,15 @@ class Catalogue:
         self._services.pop(read_key(item), None)
         self._short = _grant_short_names(self._services.values())
 
-    def replace_replicas(self, items: Iterable[Object]) -> None:
-        """Replace all replicas with this complete list of Pods."""
+    def replace_replicas(self, items: Iterable[Object], namespace: str | None = None) -> None:
+        """Replace all replicas of a namespace, None: of all, with this complete list of Pods."""
         found = [self._note_ready(replica) for replica in map(read_replica, items) if replica]
-        self._is_listed = True
-        self._replicas = {replica.uid: replica for replica in found}
-        self._ready = {}
-        for key in {replica.key for replica in found}:
+        self._listed.add(namespace)
+        former = [one for one in self._replicas.values() if namespace in (None, one.key.namespace)]
+        for replica in former:
+            del self._replicas[replica.uid]
+        self._replicas |= {replica.uid: replica for replica in found}
+        for key in {replica.key for replica in (*former, *found)}:
             self._index(key)
 
     def apply_replica(self, item: Object) -> None:
@@ -141,7 +145,8 @@ class Catalogue:
         former = self._replicas.get(replica.uid)
         if former and former.is_ready:
             return replace(replica, ready_at=former.ready_at)
-        return replace(replica, ready_at=self._clock()) if self._is_listed else replica
+        is_new = not self._listed.isdisjoint((None, replica.key.namespace))
+        return replace(replica, ready_at=self._clock()) if is_new else replica
 
     def _index(self, key: ServiceKey) -> None:
         ready = tuple(r for r in self._replicas.values() if r.key == key and r.is_ready)
@@ -155,6 +160,10 @@ class Catalogue:
         indexed = {replica.uid for replicas in self._ready.values() for replica in replicas}
         assert indexed == {uid for uid, replica in self._replicas.items() if replica.is_ready}
         assert set(self._short) == {s.served_name for s in self._services.values()}
+
+
+def _leave_out(services: dict[ServiceKey, Service], namespace: str) -> dict[ServiceKey, Service]:
+    return {key: service for key, service in services.items() if key.namespace != namespace}
 
 
 def _grant_short_names(services: Iterable[Service]) -> dict[str, Route]:

@@ -15,6 +15,8 @@ from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
+from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
+from millrace_kubernetes.namespaces import parse_namespaces
 from millrace_runtime.contract import ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
 from millrace_runtime.listener import describe_failure, parse_port, read_bind_address
 
@@ -58,8 +60,11 @@ def read_settings(argv: list[str]) -> Settings:
         default=Settings.cluster_domain,
         help="the cluster's DNS domain, which may follow .svc in a Host (default: %(default)s)",
     )
+    parser.add_argument(
+        "--namespaces", type=parse_namespaces, default="", metavar="NAMES", help=NAMESPACES_HELP
+    )
     flags = parser.parse_args(argv)
-    return Settings(flags.host, flags.port, flags.cluster_domain)
+    return Settings(flags.host, flags.port, flags.cluster_domain, namespaces=flags.namespaces)
 
 
 async def run_gateway(settings: Settings, access: ClusterAccess) -> int:

@@ -1,7 +1,7 @@
 """The phase of the gateway: starting, serving or draining."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
@@ -17,9 +17,8 @@ class Phase(Enum):
 class Lifecycle:
     """Owner of the phase and of the number of requests in flight."""
 
-    def __init__(self, awaited: Iterable[str] = ()) -> None:
-        """Begin; `awaited` names what must be listed once before the gateway is ready."""
-        self._unsynced = set(awaited)
+    def __init__(self) -> None:
+        self._unsynced: set[str] = set()
         self._is_draining = False
         self.num_in_flight = 0
         """Requests whose answer has not ended."""
@@ -38,6 +37,10 @@ class Lifecycle:
             self.num_in_flight -= 1
             if not self.num_in_flight:
                 self.idle.set()
+
+    def await_sync(self, name: str) -> None:
+        """Know that the gateway is not ready before the collection of this name has been listed."""
+        self._unsynced.add(name)
 
     def note_sync(self, name: str) -> None:
         """Note that the awaited collection of this name has been listed."""

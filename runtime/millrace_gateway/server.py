@@ -16,7 +16,7 @@ from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.metrics import Metrics
 from millrace_gateway.proxy import Proxy
 from millrace_gateway.settings import Settings
-from millrace_gateway.sinks import REPLICAS, SERVICES, ReplicaSink, ServiceSink
+from millrace_gateway.sinks import ReplicaSink, ServiceSink
 from millrace_gateway.upstream import open_session
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
@@ -33,10 +33,15 @@ class Gateway:
         self.settings = settings
         self.catalogue = Catalogue(time.monotonic)
         self.metrics = Metrics()
-        self.lifecycle = Lifecycle(awaited=(SERVICES.path, REPLICAS.path))
+        self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
-        self.service_sink = ServiceSink(self.catalogue, self.metrics, self.lifecycle)
-        self.replica_sink = ReplicaSink(self.catalogue, self.lifecycle)
+        namespaces = settings.namespaces or (None,)
+        self.service_sinks = [
+            ServiceSink(namespace, self.catalogue, self.metrics, self.lifecycle) for namespace in namespaces
+        ]
+        self.replica_sinks = [
+            ReplicaSink(namespace, self.catalogue, self.lifecycle) for namespace in namespaces
+        ]
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[web.BaseSite]:
@@ -65,8 +70,10 @@ class Gateway:
         headers = {"User-Agent": "millrace-gateway"}
         async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
             connection = Connection(session, access)
-            group.create_task(Watch(connection, SERVICES, self.service_sink).run())
-            group.create_task(Watch(connection, REPLICAS, self.replica_sink).run())
+            for services in self.service_sinks:
+                group.create_task(Watch(connection, services.source, services).run())
+            for replicas in self.replica_sinks:
+                group.create_task(Watch(connection, replicas.source, replicas).run())
 
     async def drain(self, site: web.BaseSite) -> None:
         """Turn unready, take what is still routed here for a while, then finish what is in flight."""

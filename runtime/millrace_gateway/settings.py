@@ -17,6 +17,8 @@ class Settings:
     """The cluster's DNS domain: what may follow `.svc` in a Host."""
     max_body_bytes: int = 8 * MEBIBYTE
     """A longer request body is refused with 413, because bodies are held until a replica has answered."""
+    namespaces: tuple[str, ...] = ()
+    """Those whose services it serves; none means all."""
     own_namespace: str | None = None
     """Where the gateway runs in a cluster: a Host there may be its own Service, whatever that is called."""
     connect_seconds: float = 3.0

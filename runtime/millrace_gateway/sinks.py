@@ -6,26 +6,31 @@ from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.metrics import Metrics
 from millrace_gateway.objects import Object
-from millrace_kubernetes.collection import Source
+from millrace_kubernetes.collection import Source, collection_path
 from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
-
-SERVICES = Source(f"/apis/{GROUP}/{VERSION}/{PLURAL}")
-REPLICAS = Source("/api/v1/pods", f"{LABEL_COMPONENT}=replica")
 
 
 class ServiceSink:
-    """Keeps the services. Metrics follow them: a deleted one's series end, a new one's begin at zero."""
+    """Keeps the services of a namespace, None: of all.
 
-    def __init__(self, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle) -> None:
+    Metrics follow them: a deleted one's series end, a new one's begin at zero.
+    """
+
+    def __init__(
+        self, namespace: str | None, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
+    ) -> None:
+        self.source = _services_in(namespace)
+        lifecycle.await_sync(self.source.path)
+        self._namespace = namespace
         self._catalogue = catalogue
         self._metrics = metrics
         self._lifecycle = lifecycle
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all services with this complete list."""
-        self._catalogue.replace_services(items)
+        self._catalogue.replace_services(items, self._namespace)
         self._metrics.track(self._catalogue.keys)
-        self._lifecycle.note_sync(SERVICES.path)
+        self._lifecycle.note_sync(self.source.path)
 
     def apply(self, item: Object) -> None:
         """Add a service, or replace it with this newer version."""
@@ -39,16 +44,19 @@ class ServiceSink:
 
 
 class ReplicaSink:
-    """Keeps the catalogue's replicas."""
+    """Keeps the replicas of a namespace, None: of all."""
 
-    def __init__(self, catalogue: Catalogue, lifecycle: Lifecycle) -> None:
+    def __init__(self, namespace: str | None, catalogue: Catalogue, lifecycle: Lifecycle) -> None:
+        self.source = _replicas_in(namespace)
+        lifecycle.await_sync(self.source.path)
+        self._namespace = namespace
         self._catalogue = catalogue
         self._lifecycle = lifecycle
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all replicas with this complete list."""
-        self._catalogue.replace_replicas(items)
-        self._lifecycle.note_sync(REPLICAS.path)
+        self._catalogue.replace_replicas(items, self._namespace)
+        self._lifecycle.note_sync(self.source.path)
 
     def apply(self, item: Object) -> None:
         """Add a replica, or replace it with this newer version."""
@@ -57,3 +65,11 @@ class ReplicaSink:
     def delete(self, item: Object) -> None:
         """Remove a replica."""
         self._catalogue.delete_replica(item)
+
+
+def _services_in(namespace: str | None) -> Source:
+    return Source(collection_path(f"/apis/{GROUP}/{VERSION}", PLURAL, namespace))
+
+
+def _replicas_in(namespace: str | None) -> Source:
+    return Source(collection_path("/api/v1", "pods", namespace), f"{LABEL_COMPONENT}=replica")

@@ -14,7 +14,6 @@ from e2e.cluster.nodes.network.addresses import claim_block
 from e2e.polling import wait_until_async
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from millrace_gateway.sinks import REPLICAS, SERVICES
 from millrace_runtime.contract import PORT_HTTP
 
 NUMBERS = itertools.count(1)
@@ -76,7 +75,7 @@ class Bench:
         self.url = f"http://127.0.0.1:{self.site._server.sockets[0].getsockname()[1]}"
 
     def add_service(self, namespace: str, name: str, **fields: Any) -> None:
-        self.gateway.service_sink.apply(make_service(namespace, name, **fields))
+        self.gateway.service_sinks[0].apply(make_service(namespace, name, **fields))
 
     def add_pod(self, namespace: str, service: str, uid: str, address: str) -> None:
         self.gateway.catalogue.apply_replica(make_pod(namespace, service, uid, address=address))
@@ -108,6 +107,10 @@ class Bench:
         await wait_until_async("the gateway as awaited", condition)
 
 
+SERVICES = "/apis/millrace.dev/v1alpha1/inferenceservices"
+PODS = "/api/v1/pods"
+
+
 def next_address() -> str:
     """An address of its own for each upstream: a closed one's connections can't reach the next."""
     return BLOCK.allocate(f"upstream-{next(NUMBERS)}")
@@ -117,8 +120,8 @@ def next_address() -> str:
 async def bench() -> AsyncIterator[Bench]:
     settings = Settings("127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05)
     gateway = Gateway(settings)
-    gateway.lifecycle.note_sync(SERVICES.path)
-    gateway.lifecycle.note_sync(REPLICAS.path)
+    gateway.lifecycle.note_sync(SERVICES)
+    gateway.lifecycle.note_sync(PODS)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(aiohttp.ClientSession())
         found = Bench(gateway, client, stack)

@@ -74,7 +74,7 @@ async def test_a_new_service_has_its_series_at_zero_and_a_deleted_one_none(bench
     bench.add_service("team", "chat")
     labels = '{namespace="team",service="chat"}'
     assert f"millrace_gateway_requests_received_total{labels} 0.0" in (await get(bench, "/metrics"))[1]
-    bench.gateway.service_sink.replace([], "1")
+    bench.gateway.service_sinks[0].replace([], "1")
     assert 'service="chat"' not in (await get(bench, "/metrics"))[1]
 
 
@@ -95,7 +95,7 @@ async def begin_held_request(bench: Bench) -> tuple[asyncio.Task[aiohttp.ClientR
 
 async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) -> None:
     call, release = await begin_held_request(bench)
-    bench.gateway.service_sink.replace([], "1")
+    bench.gateway.service_sinks[0].replace([], "1")
     with bench.gateway.metrics.count_request(ServiceKey("team", "chat")):
         release.set()
         async with await call as response:
@@ -105,7 +105,7 @@ async def test_a_service_deleted_under_its_request_does_no_harm(bench: Bench) ->
 
 async def test_a_service_made_anew_begins_at_zero_whatever_still_runs(bench: Bench) -> None:
     call, release = await begin_held_request(bench)
-    bench.gateway.service_sink.replace([], "1")
+    bench.gateway.service_sinks[0].replace([], "1")
     bench.add_service("team", "chat")
     release.set()
     async with await call:

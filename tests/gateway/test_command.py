@@ -17,9 +17,8 @@ from aiohttp import web
 from millrace_gateway.command import main, read_settings
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from millrace_gateway.sinks import REPLICAS, SERVICES
 from tests.addresses import url_of
-from tests.gateway.conftest import make_pod, make_service, next_address
+from tests.gateway.conftest import PODS, SERVICES, make_pod, make_service, next_address
 from tests.kubernetes.api_server import FakeApiServer
 from tests.kubernetes.test_access import write_kubeconfig
 
@@ -106,8 +105,8 @@ async def test_a_term_signal_lets_the_stream_end_and_exits_0(tmp_path: Path) -> 
         return response
 
     api = FakeApiServer()
-    api.put(SERVICES.path, make_service("a", "chat"))
-    api.put(REPLICAS.path, make_pod("a", "chat", "p1", address=address))
+    api.put(SERVICES, make_service("a", "chat"))
+    api.put(PODS, make_pod("a", "chat", "p1", address=address))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     async with (

@@ -1,7 +1,8 @@
 """The gateway follows services and replicas in a cluster."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
@@ -9,46 +10,79 @@ from e2e.polling import wait_until_async
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from millrace_gateway.sinks import REPLICAS, SERVICES
 from millrace_kubernetes.access import ClusterAccess
-from tests.gateway.conftest import make_pod, make_service
+from tests.gateway.conftest import PODS, SERVICES, make_pod, make_service
 from tests.kubernetes.api_server import FakeApiServer
 
 
-async def test_services_and_replicas_are_listed_then_followed() -> None:
-    api, gateway = FakeApiServer(), Gateway(Settings("127.0.0.1", 0))
+@asynccontextmanager
+async def following(api: FakeApiServer, *namespaces: str) -> AsyncIterator[Gateway]:
+    gateway = Gateway(Settings("127.0.0.1", 0, namespaces=namespaces))
     app = web.Application()
     app.router.add_get("/{path:.*}", api.handle)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    api.put(SERVICES.path, make_service("a", "one"))
     access = ClusterAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", None)
     assert not gateway.lifecycle.is_synced
     task = asyncio.create_task(gateway.follow(access))
-    await check_changes(api, gateway)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-    await runner.cleanup()
+    try:
+        yield gateway
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await runner.cleanup()
+
+
+async def test_services_and_replicas_are_listed_then_followed() -> None:
+    api = FakeApiServer()
+    api.put(SERVICES, make_service("a", "one"))
+    async with following(api) as gateway:
+        await check_changes(api, gateway)
+
+
+def in_namespace(path: str, namespace: str) -> str:
+    root, _, plural = path.rpartition("/")
+    return f"{root}/namespaces/{namespace}/{plural}"
+
+
+async def test_of_some_namespaces_nothing_else_is_asked_and_each_is_kept_apart() -> None:
+    api = FakeApiServer()
+    for name in ("a", "b"):
+        api.put(in_namespace(SERVICES, name), make_service(name, "chat"))
+        api.put(in_namespace(PODS, name), make_pod(name, "chat", f"{name}-1"))
+    paths = {in_namespace(path, name) for path in (SERVICES, PODS) for name in ("a", "b")}
+    async with following(api, "a", "b") as gateway:
+        await wait_until_async("all streams", lambda: all(map(api.num_streams, paths)))
+        assert gateway.lifecycle.is_synced
+        assert gateway.catalogue.keys == {ServiceKey("a", "chat"), ServiceKey("b", "chat")}
+        api.objects[in_namespace(SERVICES, "a")].clear()
+        api.objects[in_namespace(PODS, "a")].clear()
+        for path in (SERVICES, PODS):
+            api.expire(in_namespace(path, "a"))  # each is listed anew
+        await wait_until_async("a's is gone", lambda: gateway.catalogue.keys == {ServiceKey("b", "chat")})
+        route = gateway.catalogue.find(ServiceKey("b", "chat"))
+        assert route
+        assert [replica.pod for replica in gateway.catalogue.ready_replicas(route)] == ["b-1"]
+        gateway.catalogue.check_integrity()
+    assert {request["path"] for request in api.requests} == paths
 
 
 async def check_changes(api: FakeApiServer, gateway: Gateway) -> None:
     catalogue, two = gateway.catalogue, ServiceKey("a", "two")
-    await wait_until_async(
-        "both streams", lambda: api.num_streams(SERVICES.path) and api.num_streams(REPLICAS.path)
-    )
+    await wait_until_async("both streams", lambda: api.num_streams(SERVICES) and api.num_streams(PODS))
     assert gateway.lifecycle.is_synced
     assert set(catalogue.keys) == {ServiceKey("a", "one")}
-    api.put(SERVICES.path, make_service("a", "two"))
-    api.put(REPLICAS.path, make_pod("a", "two", "p1"))
+    api.put(SERVICES, make_service("a", "two"))
+    api.put(PODS, make_pod("a", "two", "p1"))
     route = await wait_until_async("the second service", lambda: catalogue.find(two))
     assert route
     await wait_until_async("its replica", lambda: catalogue.ready_replicas(route))
-    api.remove(REPLICAS.path, make_pod("a", "two", "p1"))
-    api.remove(SERVICES.path, make_service("a", "one"))
+    api.remove(PODS, make_pod("a", "two", "p1"))
+    api.remove(SERVICES, make_service("a", "one"))
     await wait_until_async("the first service is gone", lambda: set(catalogue.keys) == {two})
     await wait_until_async("the replica is gone", lambda: not catalogue.ready_replicas(route))
     selectors = {request["path"]: request.get("labelSelector") for request in api.requests}
-    assert selectors == {SERVICES.path: None, REPLICAS.path: "millrace.dev/component=replica"}
+    assert selectors == {SERVICES: None, PODS: "millrace.dev/component=replica"}
     assert set(api.user_agents) == {"millrace-gateway"}

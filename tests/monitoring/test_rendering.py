@@ -30,6 +30,11 @@ def test_with_the_crds_there_is_one_monitor_of_all_namespaces_and_the_rules(prog
     assert {manifests[name]["metadata"]["namespace"] for name in (MONITOR, RULE)} == {"millrace"}
 
 
+def test_of_some_namespaces_alone_the_monitor_is_of_these_and_of_our_own(programs: Programs) -> None:
+    manifests = render(programs["helm"], *OPERATOR_API, "--set", "namespaces={shop,search}")
+    assert manifests[MONITOR]["spec"]["namespaceSelector"] == {"matchNames": ["shop", "search", "millrace"]}
+
+
 @pytest.mark.parametrize(
     ("part", "gone"), [("podMonitor", MONITOR), ("rules", RULE), ("dashboard", DASHBOARD)]
 )

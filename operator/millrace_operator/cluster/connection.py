@@ -21,7 +21,7 @@ from millrace_operator.cluster.errors import (
     RefusedError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, kind_of
+from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, Scope, kind_of
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
 
@@ -69,14 +69,15 @@ class ApiServer(Cluster):
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         return await self._send("GET", kind.path(namespace, name), may_be_absent=True)
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
         """List in chunks of LIST_CHUNK."""
+        kind = scope.kind
         found: list[Obj] = []
         query = {"limit": str(LIST_CHUNK)}
         if label_selector:
             query["labelSelector"] = label_selector
         while True:
-            page = await self._send("GET", kind.path(None), query=query) or {}
+            page = await self._send("GET", kind.path(scope.namespace), query=query) or {}
             found += [
                 {"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items", [])
             ]

@@ -13,7 +13,17 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, ObjectKey, kind_of
+from millrace_operator.cluster.kinds import (
+    EVENT,
+    LEASE,
+    POD,
+    Kind,
+    Listing,
+    Obj,
+    ObjectKey,
+    Scope,
+    kind_of,
+)
 from millrace_operator.cluster.protocol import Cluster
 
 _NAME = re.compile("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -54,13 +64,14 @@ class FakeCluster(Cluster):
         _raise_first(self.read_faults)
         return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
         """List; a selector names a label that must be there."""
         _raise_first(self.read_faults)
         found = [
             copy.deepcopy(obj)
             for obj in self.objects.values()
-            if obj["kind"] == kind.kind
+            if obj["kind"] == scope.kind.kind
+            and scope.namespace in (None, obj["metadata"].get("namespace"))
             and (label_selector is None or label_selector in obj["metadata"].get("labels", {}))
         ]
         return Listing(found, next(self._versions))

@@ -1,5 +1,6 @@
 """The kinds of objects that the operator reads and writes, and where the API server has them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +57,14 @@ class Kind:
         return "/".join(part for part in (f"{root}{scope}/{self.plural}", name, subresource) if part)
 
 
+class Scope(NamedTuple):
+    """A kind's objects, as far as they are looked after."""
+
+    kind: Kind
+    namespace: str | None = None
+    """None: in all namespaces."""
+
+
 SERVICE = Kind("", "v1", "Service", "services")
 POD = Kind("", "v1", "Pod", "pods")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
@@ -69,7 +78,13 @@ INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contra
 
 CHILDREN = (SERVICE_ACCOUNT, SERVICE, CONTROLLER_REVISION, POD_DISRUPTION_BUDGET, DEPLOYMENT)
 WATCHED = (INFERENCE_SERVICE, *CHILDREN, POD)
+EVERYWHERE = tuple(Scope(kind) for kind in WATCHED)
 BY_NAME = {kind.kind: kind for kind in (*WATCHED, LEASE, EVENT, CONFIG_MAP)}
+
+
+def find_scopes(namespaces: Sequence[str]) -> tuple[Scope, ...]:
+    """Return what is watched and listed to look after these namespaces; none means all."""
+    return tuple(Scope(kind, namespace) for namespace in namespaces for kind in WATCHED) or EVERYWHERE
 
 
 def kind_of(obj: Obj) -> Kind:

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from millrace_operator.cluster.kinds import Kind, Listing, Obj
+from millrace_operator.cluster.kinds import Kind, Listing, Obj, Scope
 
 
 class Cluster(Protocol):
@@ -11,8 +11,8 @@ class Cluster(Protocol):
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """Return the object as it is now, or None."""
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
-        """Return all objects of a kind in all namespaces, with apiVersion and kind in each."""
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        """Return all objects of a scope, with apiVersion and kind in each."""
 
     async def apply_new(self, obj: Obj) -> Obj:
         """Create by server-side apply. Raises ConflictError when an object of that name exists."""

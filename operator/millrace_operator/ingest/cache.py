@@ -12,6 +12,7 @@ from millrace_operator.cluster.kinds import (
     Listing,
     Obj,
     ObjectKey,
+    Scope,
     ServiceKey,
 )
 from millrace_operator.ingest.compact import compact
@@ -107,8 +108,8 @@ class Cache:
         finally:
             self._graves = None
 
-    def sweep(self, kind: Kind, listing: Listing) -> list[Obj]:
-        """Bring a kind up to date with a complete list. Return what is gone.
+    def sweep(self, scope: Scope, listing: Listing) -> list[Obj]:
+        """Bring a scope up to date with a complete list of it. Return what is gone.
 
         What came while the list was under way is newer than it, and what went meanwhile does not come back.
         """
@@ -116,10 +117,13 @@ class Cache:
         ghosts = [
             obj
             for key, obj in self._objects.items()
-            if key.kind == kind.kind and key not in alive and _version(obj) <= listing.version
+            if key.kind == scope.kind.kind
+            and scope.namespace in (None, key.namespace)
+            and key not in alive
+            and _version(obj) <= listing.version
         ]
         for ghost in ghosts:
-            self.drop(kind, ghost["metadata"]["namespace"], ghost["metadata"]["name"])
+            self.drop(scope.kind, ghost["metadata"]["namespace"], ghost["metadata"]["name"])
         for obj in listing.objects:
             if _uid(obj) not in (self._graves or ()):
                 self.put(obj)

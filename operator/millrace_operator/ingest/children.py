@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from millrace_operator.cluster.kinds import CHILDREN, POD, Kind, Listing
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Listing, Scope
 from millrace_operator.ingest.handlers import Ingest
 from millrace_runtime import contract
 
@@ -21,14 +21,15 @@ MAX_BACKOFF_SECONDS = 10.0
 class ChildSink:
     """Passes on what the watch of a kind reports."""
 
-    def __init__(self, kind: Kind, ingest: Ingest) -> None:
-        self._kind = kind
+    def __init__(self, scope: Scope, ingest: Ingest) -> None:
+        self._scope = scope
+        self._kind = scope.kind
         self._ingest = ingest
 
     def replace(self, items: Sequence[Object], version: str) -> None:
-        """Replace all objects of the kind with this complete list."""
+        """Replace all objects of the scope with this complete list."""
         objects = [{**item, "apiVersion": self._kind.api_version, "kind": self._kind.kind} for item in items]
-        self._ingest.record_list(self._kind, Listing(objects, int(version)))
+        self._ingest.record_list(self._scope, Listing(objects, int(version)))
 
     def apply(self, item: Object) -> None:
         """Add an object, or replace it with this newer version."""
@@ -42,9 +43,12 @@ class ChildSink:
 async def follow_children(ingest: Ingest, connection: Connection) -> None:
     """Follow each kind until cancelled."""
     async with asyncio.TaskGroup() as group:
-        for kind in (*CHILDREN, POD):
-            ingest.expect_list(kind)
-            source = Source(kind.path(None), contract.LABEL_SERVICE)
-            sink = ChildSink(kind, ingest)
-            watch = Watch(connection, source, sink, max_backoff_seconds=MAX_BACKOFF_SECONDS)
+        for scope in ingest.scopes:
+            if scope.kind is INFERENCE_SERVICE:
+                continue
+            ingest.expect_list(scope)
+            source = Source(scope.kind.path(scope.namespace), contract.LABEL_SERVICE)
+            watch = Watch(
+                connection, source, ChildSink(scope, ingest), max_backoff_seconds=MAX_BACKOFF_SECONDS
+            )
             group.create_task(watch.run())

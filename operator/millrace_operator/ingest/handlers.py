@@ -11,12 +11,12 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import kopf
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind, Listing, Obj
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Kind, Listing, Obj, Scope
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
 
@@ -27,14 +27,23 @@ RecordEvent = Callable[[Kind, str | None, Obj], None]
 class Ingest:
     """Puts watched objects into the cache and their owners' keys into the queue."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        queue: WorkQueue,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        scopes: Sequence[Scope] = EVERYWHERE,
+    ) -> None:
+        self.scopes = scopes
+        """What is looked after."""
         self._cache = cache
         self._queue = queue
         self._clock = clock
         self._expected_since: dict[str, float] = {}
         """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
-        self._listed: set[str] = set()
-        self._awaited: set[str] = set()
+        self._listed: set[Scope] = set()
+        self._awaited: set[Scope] = set()
         self._is_listed = asyncio.Event()
         self._is_listed.set()
         self.last_event_at = clock()
@@ -48,9 +57,9 @@ class Ingest:
         """Return how long the event after a write of ours has not come; 0 when none is due."""
         return self._clock() - min(self._expected_since.values()) if self._expected_since else 0.0
 
-    def expect_list(self, kind: Kind) -> None:
-        """Know that a watch of this kind begins, and that a complete list of it is on its way."""
-        self._awaited.add(kind.kind)
+    def expect_list(self, scope: Scope) -> None:
+        """Know that a watch of this scope begins, and that a complete list of it is on its way."""
+        self._awaited.add(scope)
         self._is_listed.clear()
 
     async def wait_for_lists(self, seconds: float) -> None:
@@ -59,19 +68,19 @@ class Ingest:
             async with asyncio.timeout(seconds):
                 await self._is_listed.wait()
 
-    def find_unlisted(self) -> list[Kind]:
-        """Return the kinds of which no watch has brought a complete list, and each change since then."""
-        return [kind for kind in WATCHED if kind.kind not in self._listed]
+    def find_unlisted(self) -> list[Scope]:
+        """Return the scopes of which no watch has brought a complete list, and each change since then."""
+        return [scope for scope in self.scopes if scope not in self._listed]
 
-    def record_list(self, kind: Kind, listing: Listing) -> None:
-        """Record a watch's complete list of a kind: what the cache has beside it is gone."""
-        self._listed.add(kind.kind)
-        self._awaited.discard(kind.kind)
+    def record_list(self, scope: Scope, listing: Listing) -> None:
+        """Record a watch's complete list of a scope: what the cache has of it beside that is gone."""
+        self._listed.add(scope)
+        self._awaited.discard(scope)
         if not self._awaited:
             self._is_listed.set()
         self.last_event_at = self._clock()
-        self._expected_since.pop(kind.kind, None)
-        for obj in (*self._cache.sweep(kind, listing), *listing.objects):
+        self._expected_since.pop(scope.kind.kind, None)
+        for obj in (*self._cache.sweep(scope, listing), *listing.objects):
             owner = owner_of(obj)
             if owner is not None:
                 self._queue.add(owner, is_urgent=False)

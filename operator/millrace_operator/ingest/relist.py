@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Iterable
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, WATCHED, Kind
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Scope
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
@@ -16,13 +16,15 @@ from millrace_runtime import contract
 PERIOD_SECONDS = 600.0
 
 
-async def relist(cluster: Cluster, cache: Cache, queue: WorkQueue, kinds: Iterable[Kind] = WATCHED) -> int:
-    """Replace these kinds by a complete list, and queue every service. Returns the number of ghosts."""
+async def relist(
+    cluster: Cluster, cache: Cache, queue: WorkQueue, scopes: Iterable[Scope] = EVERYWHERE
+) -> int:
+    """Replace these scopes by complete lists, and queue every service. Returns the number of ghosts."""
     ghosts = []
-    for kind in kinds:
-        selector = None if kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
+    for scope in scopes:
+        selector = None if scope.kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
         with cache.listing():
-            ghosts += cache.sweep(kind, await cluster.fetch_all(kind, selector))
+            ghosts += cache.sweep(scope, await cluster.fetch_all(scope, selector))
     owners = {owner for ghost in ghosts if (owner := owner_of(ghost)) is not None}
     for key in [*owners, *cache.service_keys()]:
         queue.add(key, is_urgent=False)

@@ -36,8 +36,9 @@ async def supervise_watches(ingest: Ingest, wait_for_resource: Callable[[], Awai
 
 
 async def run_watches(ingest: Ingest) -> None:
-    """Run Kopf once, in all namespaces, without peering and without handlers that write."""
+    """Run Kopf once, without peering and without handlers that write."""
     loop = asyncio.get_running_loop()
+    namespaces = {scope.namespace for scope in ingest.scopes if scope.namespace is not None}
     stop = threading.Event()
 
     def record_event(kind: Kind, event_type: str | None, raw: Obj) -> None:
@@ -48,7 +49,8 @@ async def run_watches(ingest: Ingest) -> None:
             registry=build_registry(record_event),
             settings=build_settings(),
             standalone=True,
-            clusterwide=True,
+            clusterwide=not namespaces,
+            namespaces=sorted(namespaces),
             stop_flag=stop,
             # Unused when standalone, but without it Kopf asks for a user name, and a container has none.
             identity=Identity("millrace-operator"),

@@ -24,7 +24,15 @@ from millrace_operator.autoscale_loop.settings import PrometheusSettings, Scalin
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.errors import NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import CONFIG_MAP, INFERENCE_SERVICE, WATCHED, Listing, Obj, ServiceKey
+from millrace_operator.cluster.kinds import (
+    CONFIG_MAP,
+    INFERENCE_SERVICE,
+    WATCHED,
+    Listing,
+    Obj,
+    Scope,
+    ServiceKey,
+)
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import read_changes
 from millrace_runtime.contract import LABEL_SERVICE
@@ -115,7 +123,7 @@ class Stage:
         for kind in WATCHED:
             listed = [obj for key, obj in self.cluster.objects.items() if key.kind == kind.kind]
             copies = [dict(obj, metadata=dict(obj["metadata"])) for obj in listed]
-            self.cache.sweep(kind, Listing(copies, sys.maxsize))
+            self.cache.sweep(Scope(kind), Listing(copies, sys.maxsize))
         async with aiohttp.ClientSession() as session:
             await self.loop.tick(session)
         await self.priors.write_due()

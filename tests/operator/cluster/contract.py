@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from millrace_operator.cluster.errors import AbsentError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import DEPLOYMENT, LEASE, POD, SERVICE_ACCOUNT, Kind, Obj
+from millrace_operator.cluster.kinds import (
+    DEPLOYMENT,
+    LEASE,
+    POD,
+    SERVICE_ACCOUNT,
+    Kind,
+    Obj,
+    Scope,
+)
 from millrace_operator.cluster.protocol import Cluster
 
 Case = Callable[[Cluster, str], Awaitable[None]]
@@ -138,8 +146,8 @@ async def a_name_that_cannot_be_is_refused(cluster: Cluster, namespace: str) -> 
 @case
 async def a_list_is_by_label_and_says_when_it_was_made(cluster: Cluster, namespace: str) -> None:
     made = await cluster.apply_new(make_account(namespace))
-    labelled = await cluster.fetch_all(SERVICE_ACCOUNT, "app")
-    others = await cluster.fetch_all(SERVICE_ACCOUNT, "another")
+    labelled = await cluster.fetch_all(Scope(SERVICE_ACCOUNT), "app")
+    others = await cluster.fetch_all(Scope(SERVICE_ACCOUNT), "another")
     mine = [obj for obj in labelled.objects if obj["metadata"]["namespace"] == namespace]
     assert [obj["metadata"]["uid"] for obj in mine] == [made["metadata"]["uid"]]
     assert not [obj for obj in others.objects if obj["metadata"]["namespace"] == namespace]

@@ -21,7 +21,14 @@ from millrace_operator.cluster.errors import (
     RefusedError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, LEASE, POD, SERVICE
+from millrace_operator.cluster.kinds import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    LEASE,
+    POD,
+    SERVICE,
+    Scope,
+)
 from tests.addresses import needs_ipv6
 
 OBJ = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "shop", "name": "chat-1"}}
@@ -123,7 +130,7 @@ async def test_lists_are_read_in_chunks_and_carry_their_kind(api: ApiServer, rec
         web.json_response({"metadata": {"continue": "next"}, "items": [{"metadata": {"name": "a"}}]}),
         web.json_response({"metadata": {"resourceVersion": "70"}, "items": [{"metadata": {"name": "b"}}]}),
     ]
-    found = await api.fetch_all(POD, "millrace.dev/service")
+    found = await api.fetch_all(Scope(POD), "millrace.dev/service")
     assert [(obj["kind"], obj["metadata"]["name"]) for obj in found.objects] == [("Pod", "a"), ("Pod", "b")]
     assert found.version == 70
     assert recorder.requests[1][2]["continue"] == "next"

@@ -4,7 +4,10 @@ import pytest
 
 from millrace_operator.cluster.errors import TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import DEPLOYMENT
+from millrace_operator.cluster.kinds import (
+    DEPLOYMENT,
+    Scope,
+)
 
 OBJ = {"kind": "Deployment", "metadata": {"namespace": "a", "name": "b"}, "spec": {"replicas": 1}}
 
@@ -15,7 +18,7 @@ async def test_reads_and_events_can_fail() -> None:
     with pytest.raises(TransientError):
         await cluster.fetch(DEPLOYMENT, "a", "b")
     with pytest.raises(TransientError):
-        await cluster.fetch_all(DEPLOYMENT)
+        await cluster.fetch_all(Scope(DEPLOYMENT))
     cluster.faults.append(TransientError("away"))
     with pytest.raises(TransientError):
         await cluster.create_event({"metadata": {}})

@@ -4,7 +4,13 @@ import kopf
 import pytest
 
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, Kind, Listing, Obj
+from millrace_operator.cluster.kinds import (
+    INFERENCE_SERVICE,
+    POD,
+    Listing,
+    Obj,
+    Scope,
+)
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
@@ -120,9 +126,9 @@ class Busy(FakeCluster):
         super().__init__()
         self._happen = happen
 
-    async def fetch_all(self, kind: Kind, label_selector: str | None = None) -> Listing:
-        found = await super().fetch_all(kind, label_selector)
-        if kind is POD:
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        found = await super().fetch_all(scope, label_selector)
+        if scope.kind is POD:
             self._happen()
         return found
 

@@ -16,9 +16,11 @@ from millrace_kubernetes.connection import Connection
 from millrace_operator.cluster.kinds import (
     CHILDREN,
     DEPLOYMENT,
+    EVERYWHERE,
     INFERENCE_SERVICE,
     POD,
     Obj,
+    Scope,
     ServiceKey,
 )
 from millrace_operator.ingest.cache import Cache
@@ -120,12 +122,12 @@ async def test_what_is_deleted_is_forgotten_also_where_no_event_told_of_it(follo
 
 
 async def test_a_leader_waits_for_the_lists_that_are_on_their_way(followed: Followed) -> None:
-    assert followed.ingest.find_unlisted() == [INFERENCE_SERVICE, *CHILDREN, POD]
+    assert followed.ingest.find_unlisted() == list(EVERYWHERE)
     await followed.ingest.wait_for_lists(10)
-    assert followed.ingest.find_unlisted() == [INFERENCE_SERVICE]
-    followed.ingest.expect_list(INFERENCE_SERVICE)
+    assert followed.ingest.find_unlisted() == [Scope(INFERENCE_SERVICE)]
+    followed.ingest.expect_list(Scope(INFERENCE_SERVICE))
     await followed.ingest.wait_for_lists(0.01)  # no longer than that
-    assert followed.ingest.find_unlisted() == [INFERENCE_SERVICE]
+    assert followed.ingest.find_unlisted() == [Scope(INFERENCE_SERVICE)]
 
 
 async def test_a_write_of_ours_that_a_list_does_not_have_yet_stays(followed: Followed) -> None:

@@ -1,0 +1,126 @@
+"""Millrace for some namespaces alone: with Roles in these, and no right anywhere else."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import yaml
+
+from e2e.cluster.errors import PartFailedError
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.operator_process import OperatorProcess, find_free_port, render_account_kubeconfig
+from e2e.polling import wait_until
+
+ROOT = Path(__file__).resolve().parents[1]
+RELEASE = "scoped-release"
+OURS = ("team-a", "team-b")
+OTHER = "team-c"
+GATEWAY = "import sys; from millrace_gateway.command import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module")
+def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
+    """A control plane of this file's own: the session's has a release that looks after every namespace."""
+    local = LocalCluster(make_state_folder("namespaces"), nodes=())
+    try:
+        local.start()
+        local.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+        established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
+        wait_until("the definition", lambda: local.kubectl(*established), 60, outlives=(PartFailedError,))
+        for namespace in (RELEASE, *OURS, OTHER):
+            local.kubectl("create", "namespace", namespace)
+        local.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(render_chart(local)))
+        yield local
+    finally:
+        local.stop()
+
+
+def render_chart(cluster: LocalCluster) -> list[dict[str, Any]]:
+    """Return the RBAC of a release for our namespaces."""
+    helm = cluster.layout.programs / "helm"
+    chosen = f"namespaces={{{','.join(OURS)}}}"
+    words = [
+        str(helm),
+        "template",
+        "millrace",
+        str(ROOT / "charts" / "millrace"),
+        "-n",
+        RELEASE,
+        "--set",
+        chosen,
+    ]
+    text = subprocess.run(
+        [*words, "--show-only", "templates/rbac.yaml"], check=True, capture_output=True, text=True
+    ).stdout
+    return [obj for obj in yaml.safe_load_all(text) if obj]
+
+
+def apply(cluster: LocalCluster, namespace: str) -> None:
+    service = {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "chat", "namespace": namespace},
+        "spec": {"model": {"uri": "file:///models/stories"}},
+    }
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(service))
+
+
+def list_deployments(cluster: LocalCluster, namespace: str) -> str:
+    return cluster.kubectl("get", "deploy", "-n", namespace, "-l", "millrace.dev/service=chat", "-o", "name")
+
+
+def test_the_chart_asks_for_no_right_in_the_whole_cluster(cluster: LocalCluster) -> None:
+    kinds = {obj["kind"] for obj in render_chart(cluster)}
+    assert kinds == {"ServiceAccount", "Role", "RoleBinding"}
+
+
+def test_services_of_these_namespaces_are_looked_after_and_no_others(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    account = render_account_kubeconfig(cluster, RELEASE)
+    flags = ("--namespaces", ",".join(OURS))
+    with OperatorProcess(account, RELEASE, tmp_path / "operator.log", flags=flags) as operator:
+        operator.wait_leading()
+        for namespace in (*OURS, OTHER):
+            apply(cluster, namespace)
+        for namespace in OURS:
+            wait_until("its Deployment", partial(list_deployments, cluster, namespace))
+        cluster.kubectl("delete", "service", "chat", "-n", OURS[0])
+        get = ("get", "service", "chat", "-n", OURS[0])
+        wait_until("the child is back", lambda: cluster.kubectl(*get), outlives=(PartFailedError,))
+        assert not list_deployments(cluster, OTHER)
+        operator.stop()
+    for word in ("forbidden", "Traceback"):
+        assert word not in operator.text
+
+
+def test_the_gateway_knows_the_services_of_these_namespaces_and_no_others(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    for namespace in (*OURS, OTHER):
+        apply(cluster, namespace)
+    kubeconfig, port = tmp_path / "gateway.kubeconfig", find_free_port()
+    kubeconfig.write_text(render_account_kubeconfig(cluster, RELEASE, "millrace-gateway"))
+    flags = ["--host", "127.0.0.1", "--port", str(port), "--namespaces", ",".join(OURS)]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    with subprocess.Popen([sys.executable, "-c", GATEWAY, *flags], env=environment) as gateway:
+        try:
+            wait_until("it is ready", lambda: ask(port, "/readyz"), outlives=(URLError, OSError))
+            models = json.loads(ask(port, "/v1/models"))["data"]
+            assert sorted(model["id"] for model in models) == ["chat", f"{OURS[1]}/chat"]
+        finally:
+            gateway.terminate()
+
+
+def ask(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        text: str = answer.read().decode()
+        return text

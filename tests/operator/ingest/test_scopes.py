@@ -1,0 +1,78 @@
+"""Some namespaces alone: each is listed for itself, and a list of one says nothing of another."""
+
+from typing import Any
+
+import pytest
+
+from millrace_kubernetes.namespaces import parse_namespaces
+from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import (
+    DEPLOYMENT,
+    EVERYWHERE,
+    INFERENCE_SERVICE,
+    Listing,
+    Scope,
+    ServiceKey,
+    find_scopes,
+)
+from millrace_operator.command import build_parser
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.handlers import Ingest
+from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.relist import relist
+from tests.operator.world import make_service
+
+
+def service(namespace: str) -> dict[str, Any]:
+    obj = make_service()
+    return {**obj, "metadata": {**obj["metadata"], "namespace": namespace, "uid": namespace}}
+
+
+def keys(cache: Cache) -> set[str]:
+    return {key.namespace for key in cache.service_keys()}
+
+
+async def test_a_relist_knows_these_namespaces_alone() -> None:
+    cluster, cache = FakeCluster(), Cache()
+    for name in ("a", "b", "c"):
+        cluster.put(service(name))
+    await relist(cluster, cache, WorkQueue(), find_scopes(["a", "b"]))
+    assert keys(cache) == {"a", "b"}
+    cluster.remove(INFERENCE_SERVICE, "a", "chat")
+    assert await relist(cluster, cache, WorkQueue(), [Scope(INFERENCE_SERVICE, "b")]) == 0
+    assert keys(cache) == {"a", "b"}
+    assert await relist(cluster, cache, WorkQueue(), find_scopes(["a", "b"])) == 1
+    assert keys(cache) == {"b"}
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+    cache = Cache()
+    scopes = find_scopes(["a", "b"])
+    ingest = Ingest(cache, WorkQueue(), scopes=scopes)
+    for name in ("a", "b"):
+        cache.put(service(name))
+    ingest.record_list(Scope(INFERENCE_SERVICE, "a"), Listing([], 10**9))
+    assert cache.service_keys() == [ServiceKey("b", "chat")]
+    assert ingest.find_unlisted() == [scope for scope in scopes if scope != Scope(INFERENCE_SERVICE, "a")]
+
+
+async def test_a_leader_waits_for_the_list_of_each_namespace() -> None:
+    scopes = [Scope(DEPLOYMENT, name) for name in ("a", "b")]
+    ingest = Ingest(Cache(), WorkQueue(), scopes=scopes)
+    for scope in scopes:
+        ingest.expect_list(scope)
+    ingest.record_list(scopes[0], Listing([], 1))
+    await ingest.wait_for_lists(0.01)
+    assert ingest.find_unlisted() == [scopes[1]]
+
+
+def test_no_name_means_all() -> None:
+    assert find_scopes(parse_namespaces("")) == EVERYWHERE
+    assert parse_namespaces("shop, search,shop") == ("shop", "search")
+
+
+@pytest.mark.parametrize("text", ["Shop", "shop;search", "*", "a-", "a" * 64])
+def test_what_names_no_namespace_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["--namespaces", text])
+    assert "names no namespace; write for example shop,search" in capsys.readouterr().err
