@@ -261,8 +261,8 @@ def test_switching_modes_back_and_forth_never_wedges(cluster: LocalCluster, name
     assert "replicas" not in read(cluster, namespace, name)["spec"]
 
 
-def read(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
-    text = cluster.kubectl("get", "infsvc", name, "-n", namespace, "-o", "json")
+def read(cluster: LocalCluster, namespace: str, name: str, *flags: str) -> dict[str, Any]:
+    text = cluster.kubectl("get", "infsvc", name, "-n", namespace, "-o", "json", *flags)
     parsed: dict[str, Any] = json.loads(text)
     return parsed
 
@@ -450,6 +450,75 @@ def test_deletion_returns_without_an_operator_and_takes_every_child(
 def condition(cluster: LocalCluster, namespace: str, name: str, kind: str) -> dict[str, Any] | None:
     conditions = read(cluster, namespace, name).get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind), None)
+
+
+def render_autoscaler(kind: str, name: str, api_version: str) -> dict[str, Any]:
+    """Return one that needs no metrics: fewer than its least are raised to that."""
+    target = {"type": "Utilization", "averageUtilization": 80}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "raiser"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": api_version, "kind": kind, "name": name},
+            "minReplicas": 3,
+            "maxReplicas": 5,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+        },
+    }
+
+
+def find_writers(obj: dict[str, Any], field: str) -> set[str]:
+    """Return who has written a field of the spec."""
+    return {
+        entry["manager"]
+        for entry in obj["metadata"]["managedFields"]
+        if f"f:{field}" in entry["fieldsV1"].get("f:spec", {})
+    }
+
+
+def test_a_real_autoscaler_scales_a_service_in_mode_external(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: OperatorProcess,  # noqa: ARG001
+) -> None:
+    apply(cluster, namespace, manifest("raised", replicas=1, **scaling(mode="External", maxReplicas=5)))
+    autoscaler = render_autoscaler("InferenceService", "raised", "millrace.dev/v1alpha1")
+    apply(cluster, namespace, autoscaler)
+    wait_for("its Deployment has three", lambda: count_replicas(cluster, namespace, "raised") == 3, 120)
+    cluster.kubectl("scale", "infsvc/raised", "--replicas=1", "-n", namespace)
+    wait_for("it has one", lambda: count_replicas(cluster, namespace, "raised") == 1)
+    wait_for("it has three again", lambda: count_replicas(cluster, namespace, "raised") == 3)
+    found = read(cluster, namespace, "raised", "--show-managed-fields")
+    assert find_writers(found, "replicas") == {"kube-controller-manager"}
+    assert found["spec"]["replicas"] == 3
+    cluster.kubectl("delete", "hpa", "raiser", "-n", namespace)
+
+
+def count_replicas(cluster: LocalCluster, namespace: str, name: str) -> int:
+    deployment = has_deployment(cluster, namespace, name)
+    path = "jsonpath={.spec.replicas}"
+    return int(cluster.kubectl("get", deployment, "-n", namespace, "-o", path)) if deployment else 0
+
+
+def test_a_real_autoscaler_of_a_deployment_of_ours_is_named(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: OperatorProcess,  # noqa: ARG001
+) -> None:
+    apply(cluster, namespace, manifest("contested"))
+    name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "contested"))
+    apply(cluster, namespace, render_autoscaler("Deployment", name.partition("/")[2], "apps/v1"))
+    told = wait_for("it is told", lambda: find_contest(cluster, namespace, "contested"))
+    assert "HorizontalPodAutoscaler raiser scales Deployment contested-" in told
+    cluster.kubectl("delete", "hpa", "raiser", "-n", namespace)
+    wait_for("it is over", lambda: not find_contest(cluster, namespace, "contested"), 90)
+
+
+def find_contest(cluster: LocalCluster, namespace: str, name: str) -> str:
+    conditions = read(cluster, namespace, name).get("status", {}).get("conditions", [])
+    told = [one["message"] for one in conditions if one["reason"] == "Contested"]
+    return told[0] if told else ""
 
 
 def test_kubectl_completes_the_plugins_command_lines(

@@ -39,6 +39,7 @@ LIMITS = {"saturation": "saturated beyond", "kvCache": "KV-bound", "slots": "bou
 
 REMEDIES = {
     "Conflict": "rename the service, or delete the object that has its name",
+    "Contested": "delete that autoscaler, or let it scale the InferenceService in mode External",
     "ChildRefused": "do what the API server says",
     "PodsRefused": "raise the quota, or change the policy",
     "PodFailed": "do what the node says",

@@ -13,6 +13,7 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import render_screen
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.rollout_order import ANNOTATION
+from tests.operator.reconcile.test_rivals import make_autoscaler, scale
 from tests.operator.world import World, crash_status, make_pod
 
 EXPECTED = Path(__file__).with_name("golden") / "screens.txt"
@@ -200,6 +201,14 @@ async def name_is_taken() -> World:
     world = World(scaling=EXTERNAL, replicas=1)
     metadata = {"namespace": "shop", "name": "chat", "uid": "theirs"}
     world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+    await world.settle()
+    return world
+
+
+@life
+async def is_contested() -> World:
+    world = await serve(1)
+    world.cluster.put(make_autoscaler(scale(world, 3)))
     await world.settle()
     return world
 

@@ -74,6 +74,7 @@ POD_DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisrupti
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
+HORIZONTAL_POD_AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contract.PLURAL)
 
 CHILDREN = (SERVICE_ACCOUNT, SERVICE, CONTROLLER_REVISION, POD_DISRUPTION_BUDGET, DEPLOYMENT)

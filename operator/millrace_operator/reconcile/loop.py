@@ -9,9 +9,11 @@ from millrace_operator.cluster.errors import AbsentError, ClusterError, Conflict
 from millrace_operator.cluster.kinds import (
     BY_NAME,
     DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
     INFERENCE_SERVICE,
     POD,
     Obj,
+    Scope,
     ServiceKey,
     kind_of,
 )
@@ -22,7 +24,8 @@ from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.snapshot import Advice, ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.reconcile.rivals import find_rivals
+from millrace_operator.reconcile.snapshot import Advice, ObjectId, Rival, Snapshot, is_owned, object_id
 from millrace_operator.reconcile.status import describe_status
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.status_types import ReplicaStatus
@@ -57,6 +60,8 @@ class Reconciler:
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
+        self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
+        """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
         self._missed: dict[ServiceKey, frozenset[str]] = {}
         """Deployments that pods speak of, and that were looked for."""
 
@@ -69,6 +74,7 @@ class Reconciler:
         conflicts, refusals = self._conflicts.pop(key, frozenset()), self._refusals.pop(key, {})
         if service is None:
             self._missed.pop(key, None)
+            self._rivals.pop(key, None)
             return Outcome()
         await self._reveal(key, service)
         conflicts = await self._confirm(key, service, conflicts)
@@ -80,8 +86,11 @@ class Reconciler:
             conflicts,
             refusals,
             self._replicas(key),
+            await self._find_rivals(key),
         )
         chosen = plan(self._settings, snapshot, self._clock())
+        if chosen.is_moved:
+            self._rivals.setdefault(key, ())
         if conflicts:
             self._conflicts[key] = conflicts
         return await self._act(key, service, chosen, refusals)
@@ -98,6 +107,22 @@ class Reconciler:
             self._missed[key] = names
         else:
             self._missed.pop(key, None)
+
+    async def _find_rivals(self, key: ServiceKey) -> tuple[Rival, ...]:
+        """Return the autoscalers of our Deployments, looked up where somebody else has scaled one."""
+        if key not in self._rivals:
+            return ()
+        scope = Scope(HORIZONTAL_POD_AUTOSCALER, key.namespace)
+        try:
+            found = find_rivals((await self._cluster.fetch_all(scope)).objects, self._cache.children(key))
+        except ClusterError as error:
+            LOG.warning("%s: no look at HorizontalPodAutoscalers: %s", key, error)
+            return self._rivals[key]
+        if found:
+            self._rivals[key] = found
+        else:
+            del self._rivals[key]
+        return found
 
     async def _confirm(
         self, key: ServiceKey, service: Obj, conflicts: frozenset[ObjectId]

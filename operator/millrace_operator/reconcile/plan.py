@@ -29,6 +29,7 @@ from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
     find_expired,
 )
+from millrace_operator.reconcile.rivals import LOOK_SECONDS, is_moved
 from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
@@ -79,6 +80,8 @@ class Plan:
     applies: tuple[Apply, ...] = ()
     deletes: tuple[Delete, ...] = ()
     requeue_after: float | None = None
+    is_moved: bool = False
+    """Whether somebody else changed the count of a Deployment."""
 
 
 class Counts(NamedTuple):
@@ -139,6 +142,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
     waits = _waits(status, targets.progress, deadline)
     waits += [CONFLICT_RETRY_SECONDS] if foreign else []
+    waits += [LOOK_SECONDS] if snapshot.rivals else []
     waits += observed.changes_after()
     waits += [] if pin is None else [pin.until - now + 1]
     waits += [] if scaling.look_again is None else [scaling.look_again]
@@ -150,6 +154,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         applies=tuple(_diff(wanted, snapshot, foreign)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
         requeue_after=min(waits, default=None),
+        is_moved=is_moved(wanted, snapshot.owned()),
     )
 
 

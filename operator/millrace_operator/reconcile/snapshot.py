@@ -15,6 +15,13 @@ class ObjectId(NamedTuple):
     name: str
 
 
+class Rival(NamedTuple):
+    """An autoscaler of somebody's, and the Deployment of ours that it scales."""
+
+    autoscaler: str
+    deployment: str
+
+
 def object_id(obj: Obj) -> ObjectId:
     """Return kind and name of a raw object."""
     return ObjectId(obj["kind"], obj["metadata"]["name"])
@@ -52,6 +59,7 @@ class Snapshot:
     conflicts: frozenset[ObjectId] = frozenset()
     refusals: Mapping[ObjectId, str] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
+    rivals: tuple[Rival, ...] = ()
     """What pods say that they compute with, by name, where known."""
 
     @property

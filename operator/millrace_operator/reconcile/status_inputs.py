@@ -7,6 +7,7 @@ from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Cause, Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.rivals import explain_rival
 from millrace_operator.reconcile.rollout import Method, Step
 from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
@@ -71,7 +72,8 @@ class StatusInputs:
         """Return the causes without those of pods that may wait for room still."""
         moment = self.observed.moment
         pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
-        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause)]
+        rivals = map(explain_rival, self.snapshot.rivals)
+        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause), *rivals]
 
     def _own_causes(self) -> list[Cause]:
         names = sorted(self.foreign)

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     MODEL_INVALID = "ModelInvalid"
     SETTINGS_INVALID = "SettingsInvalid"
     CONFLICT = "Conflict"
+    CONTESTED = "Contested"
     SCALED_TO_ZERO = "ScaledToZero"
     STARTING = "Starting"
     ROLLING_OUT = "RollingOut"
