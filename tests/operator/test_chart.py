@@ -54,10 +54,10 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
     assert rules[1] == "get, list, watch"
 
 
-def test_status_is_only_patched_and_events_only_created() -> None:
+def test_status_is_only_patched_and_events_are_never_deleted() -> None:
     rules = dict(re.findall(r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"]))
     assert rules["configmaps"] == "get, create, patch"
-    assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create")
+    assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create, patch")
 
 
 def read_probes(template: str) -> dict[str, Any]:

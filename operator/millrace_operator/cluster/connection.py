@@ -28,6 +28,7 @@ from millrace_operator.cluster.token_bucket import TokenBucket
 FIELD_MANAGER = "millrace-operator"
 APPLY_QUERY = {"fieldManager": FIELD_MANAGER, "force": "true"}
 APPLY_TYPE = "application/apply-patch+yaml"
+MERGE_TYPE = "application/merge-patch+json"
 LIST_CHUNK = 500
 WRITES_PER_SECOND = 50.0
 BURST = 100
@@ -105,7 +106,7 @@ class ApiServer(Cluster):
             "PATCH",
             POD.path(namespace, name, "status"),
             body,
-            "application/merge-patch+json",
+            MERGE_TYPE,
             {"fieldManager": FIELD_MANAGER},
         )
 
@@ -115,8 +116,11 @@ class ApiServer(Cluster):
         body["propagationPolicy"] = "Background"
         await self._write("DELETE", kind.path(namespace, name), body, may_be_absent=True)
 
-    async def create_event(self, event: Obj) -> None:
-        await self._write("POST", EVENT.path(event["metadata"]["namespace"]), event)
+    async def create_event(self, event: Obj) -> Obj:
+        return await self._write("POST", EVENT.path(event["metadata"]["namespace"]), event)
+
+    async def change_event(self, namespace: str, name: str, fields: Obj) -> None:
+        await self._write("PATCH", EVENT.path(namespace, name), fields, MERGE_TYPE)
 
     async def create_lease(self, lease: Obj) -> Obj:
         path = LEASE.path(lease["metadata"]["namespace"])

@@ -117,9 +117,21 @@ class FakeCluster(Cluster):
             self._require(obj, uid)
             self.remove(kind, namespace, name)
 
-    async def create_event(self, event: Obj) -> None:
+    async def create_event(self, event: Obj) -> Obj:
         _raise_first(self.faults)
-        self.events.append(copy.deepcopy({**event, "kind": EVENT.kind}))
+        name = f"{event['metadata']['generateName']}{next(self._versions)}"
+        metadata = {**event["metadata"], "name": name}
+        self.events.append(copy.deepcopy({**event, "kind": EVENT.kind, "metadata": metadata}))
+        return copy.deepcopy(self.events[-1])
+
+    async def change_event(self, namespace: str, name: str, fields: Obj) -> None:
+        _raise_first(self.faults)
+        wanted = (namespace, name)
+        for event in self.events:
+            if (event["metadata"]["namespace"], event["metadata"]["name"]) == wanted:
+                event.update(fields)
+                return
+        raise AbsentError(f"events {name!r} not found")
 
     async def create_lease(self, lease: Obj) -> Obj:
         return await self.apply_new({**lease, "kind": LEASE.kind})

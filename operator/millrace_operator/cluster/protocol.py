@@ -37,8 +37,11 @@ class Cluster(Protocol):
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Delete the object of that uid. That it is gone already is no error."""
 
-    async def create_event(self, event: Obj) -> None:
-        """Record an Event."""
+    async def create_event(self, event: Obj) -> Obj:
+        """Record an Event, and return it with its name."""
+
+    async def change_event(self, namespace: str, name: str, fields: Obj) -> None:
+        """Change fields of an Event. Raises AbsentError when it is gone: it lasts for an hour."""
 
     async def create_lease(self, lease: Obj) -> Obj:
         """Create a Lease. Raises ConflictError when it exists."""

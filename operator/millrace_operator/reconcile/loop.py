@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
@@ -20,14 +21,14 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.drain import Mark
+from millrace_operator.reconcile.journal import Journal, Note, Told, Topic, render_again, render_event
 from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
-from millrace_operator.reconcile.plan import Apply, Delete, Note, Plan, plan
+from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rivals import find_rivals
 from millrace_operator.reconcile.snapshot import Advice, ObjectId, Rival, Snapshot, is_owned, object_id
 from millrace_operator.reconcile.status import describe_status
-from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Reconciler:
         self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
+        self._journal = Journal()
         self._missed: dict[ServiceKey, frozenset[str]] = {}
         """Deployments that pods speak of, and that were looked for."""
 
@@ -212,31 +214,24 @@ class Reconciler:
         LOG.info("%s: delete %s %s: %s", key, *object_id(delete.obj), delete.why)
 
     async def _record(self, service: Obj, note: Note) -> None:
+        """Tell a note by a new Event, or by the one that tells it already."""
+        now = self._clock()
+        topic = self._journal.choose(service, note, now)
+        told = self._journal.find(topic)
         try:
-            await self._cluster.create_event(render_event(service, note, self._clock()))
+            if told is None or not await self._tell_again(service, note, topic, replace(told, last=now)):
+                event = await self._cluster.create_event(render_event(service, note, topic, now))
+                self._journal.keep(topic, Told(event["metadata"]["name"], 1, now))
         except ClusterError as error:  # an Event is a courtesy: the conditions say the same
             LOG.warning("event not recorded: %s", error)
 
-
-def render_event(service: Obj, note: Note, now: float) -> Obj:
-    """Return an Event on the service."""
-    metadata, stamp = service["metadata"], render_time(now)
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": service["apiVersion"],
-            "kind": service["kind"],
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-        },
-        "type": "Warning" if note.is_warning else "Normal",
-        "reason": note.reason,
-        "message": note.message[:1024],
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-        "source": {"component": "millrace-operator"},
-    }
+    async def _tell_again(self, service: Obj, note: Note, topic: Topic, told: Told) -> bool:
+        """Raise the count of an Event. Return whether it is still there."""
+        told = replace(told, count=told.count + 1)
+        try:
+            fields = render_again(note, topic, told)
+            await self._cluster.change_event(service["metadata"]["namespace"], told.name, fields)
+        except AbsentError:
+            return False
+        self._journal.keep(topic, told)
+        return True

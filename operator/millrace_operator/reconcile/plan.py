@@ -12,6 +12,7 @@ from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
+from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.network import (
@@ -59,15 +60,6 @@ class Delete:
 
     obj: Obj
     why: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """An Event to record on the service."""
-
-    reason: str
-    message: str
-    is_warning: bool
 
 
 @dataclass(frozen=True)

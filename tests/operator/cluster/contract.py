@@ -16,6 +16,7 @@ from millrace_operator.cluster.kinds import (
     Scope,
 )
 from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.reconcile.journal import Note, Told, Topic, render_again, render_event
 
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: list[Case] = []
@@ -122,6 +123,23 @@ async def an_annotation_is_of_one_pod(cluster: Cluster, namespace: str) -> None:
         await cluster.annotate_pod(namespace, "one", "another-uid", {"cost": "-1"})
     with pytest.raises(AbsentError):
         await cluster.annotate_pod(namespace, "another", uid, {"cost": "-1"})
+
+
+@case
+async def an_event_can_be_told_again_until_it_is_gone(cluster: Cluster, namespace: str) -> None:
+    service = {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"namespace": namespace, "name": "one", "uid": "an-uid"},
+    }
+    note = Note("Crashing", "it ended", is_warning=True)
+    topic = Topic("an-uid", note)
+    event = await cluster.create_event(render_event(service, note, topic, 1767225600.0))
+    name = event["metadata"]["name"]
+    again = render_again(note, topic, Told(name, 2, 1767225660.0))
+    await cluster.change_event(namespace, name, again)
+    with pytest.raises(AbsentError):
+        await cluster.change_event(namespace, "one.gone", again)
 
 
 @case
