@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RELEASE = "scoped-release"
 OURS = ("team-a", "team-b")
 OTHER = "team-c"
+LATE = "team-d"
 GATEWAY = "import sys; from millrace_gateway.command import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -35,7 +36,7 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
         local.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
         wait_until("the definition", lambda: local.kubectl(*established), 60, outlives=(PartFailedError,))
-        for namespace in (RELEASE, *OURS, OTHER):
+        for namespace in (RELEASE, *OURS, OTHER, LATE):
             local.kubectl("create", "namespace", namespace)
         local.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(render_chart(local)))
         yield local
@@ -43,10 +44,10 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
         local.stop()
 
 
-def render_chart(cluster: LocalCluster) -> list[dict[str, Any]]:
-    """Return the RBAC of a release for our namespaces."""
+def render_chart(cluster: LocalCluster, *namespaces: str) -> list[dict[str, Any]]:
+    """Return the RBAC of a release for some namespaces."""
     helm = cluster.layout.programs / "helm"
-    chosen = f"namespaces={{{','.join(OURS)}}}"
+    chosen = f"namespaces={{{','.join(namespaces or OURS)}}}"
     words = [
         str(helm),
         "template",
@@ -102,6 +103,25 @@ def test_services_of_these_namespaces_are_looked_after_and_no_others(
         assert word not in operator.text
 
 
+def test_a_namespace_without_a_role_keeps_no_other_waiting(cluster: LocalCluster, tmp_path: Path) -> None:
+    """As where one is deleted, or its Role comes later."""
+    flags = ("--namespaces", f"{OURS[0]},{LATE},absent")
+    account = render_account_kubeconfig(cluster, RELEASE)
+    apply(cluster, LATE)
+    with OperatorProcess(account, RELEASE, tmp_path / "late.log", identity="late", flags=flags) as operator:
+        operator.wait_leading()
+        apply(cluster, OURS[0])
+        wait_until("its Deployment", partial(list_deployments, cluster, OURS[0]))
+        cluster.kubectl("delete", "deploy", "--all", "-n", OURS[0])
+        wait_until("it is back", partial(list_deployments, cluster, OURS[0]))
+        assert not list_deployments(cluster, LATE)
+        roles = [obj for obj in render_chart(cluster, OURS[0], LATE) if obj["metadata"]["namespace"] == LATE]
+        cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(roles))
+        wait_until("the other one's", partial(list_deployments, cluster, LATE), 60)
+        operator.stop()
+    assert "Traceback" not in operator.text
+
+
 def test_the_gateway_knows_the_services_of_these_namespaces_and_no_others(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -109,7 +129,7 @@ def test_the_gateway_knows_the_services_of_these_namespaces_and_no_others(
         apply(cluster, namespace)
     kubeconfig, port = tmp_path / "gateway.kubeconfig", find_free_port()
     kubeconfig.write_text(render_account_kubeconfig(cluster, RELEASE, "millrace-gateway"))
-    flags = ["--host", "127.0.0.1", "--port", str(port), "--namespaces", ",".join(OURS)]
+    flags = ["--host", "127.0.0.1", "--port", str(port), "--namespaces", ",".join((*OURS, "absent"))]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     with subprocess.Popen([sys.executable, "-c", GATEWAY, *flags], env=environment) as gateway:
         try:

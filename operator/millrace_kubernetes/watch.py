@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import aiohttp
 from millrace_kubernetes.collection import Object, Sink, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import (
+    ApiError,
     ExpiredError,
     KubernetesError,
     MalformedError,
@@ -34,6 +35,8 @@ GRACE_SECONDS = 10  # a silent dead connection is noticed after the stream's len
 BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure; a longer one ends a row of failures
 MAX_BACKOFF_SECONDS = 20.0
 
+REFUSED_STATUSES = frozenset({401, 403, 404})
+"""Of an API server that answers, and does not let us read."""
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -93,7 +96,10 @@ class Watch:
         sink: Sink,
         *,
         max_backoff_seconds: float = MAX_BACKOFF_SECONDS,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
+        """Begin with nothing. `on_refused` is called whenever the API server does not let us read."""
+        self._on_refused = on_refused
         self._connection = connection
         self._source = source
         self._sink = sink
@@ -117,6 +123,8 @@ class Watch:
                     self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
+                if isinstance(error, ApiError) and error.status in REFUSED_STATUSES:
+                    self._on_refused()
                 await self._pause(error)
 
     async def _pause(self, error: Exception) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -45,6 +46,8 @@ from millrace_operator.service_metrics import ServiceCollector
 RESOURCE_RETRY_SECONDS = 2.0
 LISTS_SECONDS = 60.0
 """A leader waits so long for the lists that its watches begin with, and then lists what is missing itself."""
+UNKNOWN_SECONDS = 2.0
+"""Between two looks whether a namespace that could not be read has been listed."""
 LEASE = "millrace-operator"
 LOG = logging.getLogger(__name__)
 
@@ -111,7 +114,10 @@ class Application:
             serve(self._views(), self._settings.bind_address, self._settings.port),
             asyncio.TaskGroup() as group,
         ):
-            group.create_task(supervise_watches(self.ingest, self._wait_for_resource))
+            for scope in self.ingest.scopes:
+                if scope.kind is INFERENCE_SERVICE:
+                    ready = partial(self._wait_for_resource, scope)
+                    group.create_task(supervise_watches(self.ingest, scope.namespace, ready))
             group.create_task(follow_children(self.ingest, connection))
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
@@ -124,15 +130,16 @@ class Application:
         considered = self.scaling.considered.get(key)
         return considered.memory if considered else None
 
-    async def _wait_for_resource(self) -> None:
-        """Wait until the API server knows InferenceServices: the CRD may come after the operator."""
+    async def _wait_for_resource(self, scope: Scope) -> None:
+        """Wait until the API server lists InferenceServices: the CRD, or a Role, may come after us."""
+        told = ""
         while True:
             try:
-                for scope in self.ingest.scopes:
-                    if scope.kind is INFERENCE_SERVICE:
-                        await self._cluster.fetch_all(scope)
+                await self._cluster.fetch_all(scope)
             except ClusterError as error:
-                LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
+                if str(error) != told:
+                    LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
+                told = str(error)
                 await asyncio.sleep(RESOURCE_RETRY_SECONDS)
             else:
                 return
@@ -169,9 +176,10 @@ class Application:
 
     async def _relist(self, scopes: Iterable[Scope]) -> None:
         async with self._is_listing:
-            ghosts = await relist(self._cluster, self.cache, self.queue, scopes)
+            found = await relist(self._cluster, self.cache, self.queue, scopes)
+        self.ingest.note_missing(found.missing)
         self._metrics.relists.inc()
-        self._metrics.ghosts.inc(ghosts)
+        self._metrics.ghosts.inc(found.num_ghosts)
 
     async def _relist_regularly(self) -> None:
         while True:
@@ -191,6 +199,9 @@ class Application:
 
     async def _reconcile(self, key: ServiceKey) -> str:
         """Reconcile one service and return the result in controller-runtime's words."""
+        if not self.ingest.is_known(key.namespace):
+            self.queue.add_after(key, UNKNOWN_SECONDS)
+            return "requeue_after"
         try:
             outcome = await self._reconciler.reconcile(key)
         except NotLeaderError:  # for a moment, or until another leader lists everything

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -19,6 +20,7 @@ from millrace_gateway.settings import Settings
 from millrace_gateway.sinks import ReplicaSink, ServiceSink
 from millrace_gateway.upstream import open_session
 from millrace_kubernetes.access import ClusterAccess
+from millrace_kubernetes.collection import Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
 from millrace_runtime.listener import BACKLOG, open_listener, show_address
@@ -71,9 +73,20 @@ class Gateway:
         async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
             connection = Connection(session, access)
             for services in self.service_sinks:
-                group.create_task(Watch(connection, services.source, services).run())
+                refused = self._find_exit(services.source)
+                group.create_task(Watch(connection, services.source, services, on_refused=refused).run())
             for replicas in self.replica_sinks:
-                group.create_task(Watch(connection, replicas.source, replicas).run())
+                refused = self._find_exit(replicas.source)
+                group.create_task(Watch(connection, replicas.source, replicas, on_refused=refused).run())
+
+    def _find_exit(self, source: Source) -> Callable[[], None]:
+        """Return what to do where a collection may not be read.
+
+        One namespace of several may be gone with its Role: the others are served all the same.
+        """
+        if not self.settings.namespaces:
+            return lambda: None
+        return partial(self.lifecycle.note_sync, source.path)
 
     async def drain(self, site: web.BaseSite) -> None:
         """Turn unready, take what is still routed here for a while, then finish what is in flight."""

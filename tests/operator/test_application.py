@@ -14,7 +14,7 @@ from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Scope
 from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.election import Election
@@ -143,7 +143,7 @@ async def test_a_resource_that_is_not_known_yet_is_waited_for(
 ) -> None:
     monkeypatch.setattr(module, "RESOURCE_RETRY_SECONDS", 0.01)
     cluster.read_faults.extend([RefusedError("not found"), TransientError("away")])
-    await Application(SETTINGS, cluster, make_view(), Metrics())._wait_for_resource()
+    await Application(SETTINGS, cluster, make_view(), Metrics())._wait_for_resource(Scope(INFERENCE_SERVICE))
     assert not cluster.read_faults
     assert caplog.text.count("is the CRD installed?") == 2
 

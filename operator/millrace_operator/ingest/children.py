@@ -6,6 +6,7 @@ event: 43 % of the operator's CPU time while 1,000 services got their 6,000 chil
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
@@ -49,6 +50,10 @@ async def follow_children(ingest: Ingest, connection: Connection) -> None:
             ingest.expect_list(scope)
             source = Source(scope.kind.path(scope.namespace), contract.LABEL_SERVICE)
             watch = Watch(
-                connection, source, ChildSink(scope, ingest), max_backoff_seconds=MAX_BACKOFF_SECONDS
+                connection,
+                source,
+                ChildSink(scope, ingest),
+                max_backoff_seconds=MAX_BACKOFF_SECONDS,
+                on_refused=partial(ingest.give_up_list, scope),
             )
             group.create_task(watch.run())

@@ -11,7 +11,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import kopf
@@ -44,6 +44,7 @@ class Ingest:
         """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
         self._listed: set[Scope] = set()
         self._awaited: set[Scope] = set()
+        self._missing: set[Scope] = set()
         self._is_listed = asyncio.Event()
         self._is_listed.set()
         self.last_event_at = clock()
@@ -68,6 +69,23 @@ class Ingest:
             async with asyncio.timeout(seconds):
                 await self._is_listed.wait()
 
+    def give_up_list(self, scope: Scope) -> None:
+        """Know that a list does not come: its namespace is gone, or there is no Role in it."""
+        self._awaited.discard(scope)
+        if not self._awaited:
+            self._is_listed.set()
+
+    def is_known(self, namespace: str) -> bool:
+        """Whether all kinds of a namespace have been listed, so that no plan is made of half of them."""
+        return not self._missing or not any(
+            scope.namespace in (None, namespace) and scope.kind is not INFERENCE_SERVICE
+            for scope in self._missing
+        )
+
+    def note_missing(self, scopes: Iterable[Scope]) -> None:
+        """Know that nothing is known of these scopes until a watch lists them."""
+        self._missing = set(scopes) - self._listed
+
     def find_unlisted(self) -> list[Scope]:
         """Return the scopes of which no watch has brought a complete list, and each change since then."""
         return [scope for scope in self.scopes if scope not in self._listed]
@@ -75,6 +93,7 @@ class Ingest:
     def record_list(self, scope: Scope, listing: Listing) -> None:
         """Record a watch's complete list of a scope: what the cache has of it beside that is gone."""
         self._listed.add(scope)
+        self._missing.discard(scope)
         self._awaited.discard(scope)
         if not self._awaited:
             self._is_listed.set()

@@ -4,31 +4,57 @@ A ghost is a cached object that is gone: a watch that was cut for long brings no
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Scope
+from millrace_operator.cluster.errors import RefusedError
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Obj, Scope
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_runtime import contract
 
 PERIOD_SECONDS = 600.0
+LOG = logging.getLogger(__name__)
+
+
+class Relisted(NamedTuple):
+    """What came of listing."""
+
+    num_ghosts: int
+    missing: tuple[Scope, ...]
+    """Those of namespaces that may not be read: they are gone, or have no Role."""
 
 
 async def relist(
     cluster: Cluster, cache: Cache, queue: WorkQueue, scopes: Iterable[Scope] = EVERYWHERE
-) -> int:
-    """Replace these scopes by complete lists, and queue every service. Returns the number of ghosts."""
-    ghosts = []
-    for scope in scopes:
+) -> Relisted:
+    """Replace these scopes by complete lists, and queue every service.
+
+    Raises ClusterError where that fails, but for a namespace whose services may not be read: one that is
+    gone must not keep the others from being looked after.
+    """
+    ghosts: list[Obj] = []
+    missing: list[Scope] = []
+    for scope in sorted(scopes, key=lambda scope: scope.kind is not INFERENCE_SERVICE):
+        if scope.namespace in {one.namespace for one in missing}:
+            missing.append(scope)
+            continue
         selector = None if scope.kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
-        with cache.listing():
-            ghosts += cache.sweep(scope, await cluster.fetch_all(scope, selector))
+        try:
+            with cache.listing():
+                ghosts += cache.sweep(scope, await cluster.fetch_all(scope, selector))
+        except RefusedError as error:
+            if scope.namespace is None or scope.kind is not INFERENCE_SERVICE:
+                raise
+            LOG.warning("namespace %s is left out: %s", scope.namespace, error)
+            missing.append(scope)
     owners = {owner for ghost in ghosts if (owner := owner_of(ghost)) is not None}
     for key in [*owners, *cache.service_keys()]:
         queue.add(key, is_urgent=False)
-    return len(ghosts)
+    return Relisted(len(ghosts), tuple(missing))
 
 
 async def wait_period() -> None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import kopf
 from kopf._core.engines.peering import Identity
@@ -19,15 +20,19 @@ LOG = logging.getLogger(__name__)
 RESTART_SECONDS = 2.0
 
 
-async def supervise_watches(ingest: Ingest, wait_for_resource: Callable[[], Awaitable[None]]) -> None:
-    """Run Kopf until cancelled, and start it again whenever it ends.
+async def supervise_watches(
+    ingest: Ingest, namespace: str | None, wait_for_resource: Callable[[], Awaitable[None]]
+) -> None:
+    """Run Kopf for a namespace, None: for all, until cancelled, and start it again whenever it ends.
+
+    Each namespace has a Kopf of its own: it ends where one may not be read, and would end for all.
 
     Kopf looks for the resources only when it starts. So `wait_for_resource` is awaited before each start.
     """
     while True:
         await wait_for_resource()
         try:
-            await run_watches(ingest)
+            await run_watches(ingest, namespace)
             LOG.warning("the watch layer ended; it is started again")
         except Exception:
             # Whatever ended it: without watches the operator is blind, so it always begins again.
@@ -35,10 +40,9 @@ async def supervise_watches(ingest: Ingest, wait_for_resource: Callable[[], Awai
         await asyncio.sleep(RESTART_SECONDS)
 
 
-async def run_watches(ingest: Ingest) -> None:
+async def run_watches(ingest: Ingest, namespace: str | None) -> None:
     """Run Kopf once, without peering and without handlers that write."""
     loop = asyncio.get_running_loop()
-    namespaces = {scope.namespace for scope in ingest.scopes if scope.namespace is not None}
     stop = threading.Event()
 
     def record_event(kind: Kind, event_type: str | None, raw: Obj) -> None:
@@ -49,15 +53,18 @@ async def run_watches(ingest: Ingest) -> None:
             registry=build_registry(record_event),
             settings=build_settings(),
             standalone=True,
-            clusterwide=not namespaces,
-            namespaces=sorted(namespaces),
+            clusterwide=namespace is None,
+            namespaces=[] if namespace is None else [namespace],
             stop_flag=stop,
             # Unused when standalone, but without it Kopf asks for a user name, and a container has none.
             identity=Identity("millrace-operator"),
         )
         asyncio.run(operator)
 
+    # A thread of its own: the loop's own few are also those that look names up.
+    thread = ThreadPoolExecutor(1, "kopf")
     try:
-        await asyncio.to_thread(run)
+        await loop.run_in_executor(thread, run)
     finally:
         stop.set()
+        thread.shutdown(wait=False)

@@ -51,7 +51,7 @@ async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> 
     cache.put(versioned(make_pod("ghost"), 1))
     cluster.put(make_service())
     with queue.opened():
-        assert await relist(cluster, cache, queue) == 1
+        assert (await relist(cluster, cache, queue)).num_ghosts == 1
         assert cache.pods(KEY) == ()
         assert cache.service_keys() == [KEY]
         assert await queue.get() == KEY
@@ -136,7 +136,7 @@ class Busy(FakeCluster):
 async def test_what_comes_while_a_list_is_under_way_is_no_ghost() -> None:
     cache = Cache()
     cluster = Busy(lambda: cache.put(cluster.put(make_pod("new"))) and None)
-    assert await relist(cluster, cache, WorkQueue()) == 0
+    assert (await relist(cluster, cache, WorkQueue())).num_ghosts == 0
     assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["new"]
 
 

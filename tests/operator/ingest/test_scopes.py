@@ -1,10 +1,12 @@
 """Some namespaces alone: each is listed for itself, and a list of one says nothing of another."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from millrace_kubernetes.namespaces import parse_namespaces
+from millrace_operator.cluster.errors import RefusedError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
@@ -39,9 +41,9 @@ async def test_a_relist_knows_these_namespaces_alone() -> None:
     await relist(cluster, cache, WorkQueue(), find_scopes(["a", "b"]))
     assert keys(cache) == {"a", "b"}
     cluster.remove(INFERENCE_SERVICE, "a", "chat")
-    assert await relist(cluster, cache, WorkQueue(), [Scope(INFERENCE_SERVICE, "b")]) == 0
+    assert (await relist(cluster, cache, WorkQueue(), [Scope(INFERENCE_SERVICE, "b")])).num_ghosts == 0
     assert keys(cache) == {"a", "b"}
-    assert await relist(cluster, cache, WorkQueue(), find_scopes(["a", "b"])) == 1
+    assert (await relist(cluster, cache, WorkQueue(), find_scopes(["a", "b"]))).num_ghosts == 1
     assert keys(cache) == {"b"}
 
 
@@ -64,6 +66,50 @@ async def test_a_leader_waits_for_the_list_of_each_namespace() -> None:
     ingest.record_list(scopes[0], Listing([], 1))
     await ingest.wait_for_lists(0.01)
     assert ingest.find_unlisted() == [scopes[1]]
+
+
+class Strict(FakeCluster):
+    """It lets nobody read a namespace."""
+
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        if scope.namespace == "b":
+            raise RefusedError("inferenceservices is forbidden")
+        return await super().fetch_all(scope, label_selector)
+
+
+async def test_a_namespace_that_may_not_be_read_is_left_out_until_each_kind_of_it_was_listed() -> None:
+    cluster, cache = Strict(), Cache()
+    scopes = find_scopes(["a", "b"])
+    ingest = Ingest(cache, WorkQueue(), scopes=scopes)
+    for name in ("a", "b"):
+        cluster.put(service(name))
+    found = await relist(cluster, cache, WorkQueue(), scopes)
+    ingest.note_missing(found.missing)
+    assert keys(cache) == {"a"}
+    assert (ingest.is_known("a"), ingest.is_known("b")) == (True, False)
+    ingest.record_event(INFERENCE_SERVICE, None, service("b"))  # its Role has come
+    children = [scope for scope in scopes if scope.namespace == "b" and scope.kind is not INFERENCE_SERVICE]
+    for scope in children:
+        assert not ingest.is_known("b")
+        ingest.record_list(scope, Listing([], 1))
+    assert ingest.is_known("b")
+
+
+async def test_a_cluster_that_may_not_be_read_is_an_error() -> None:
+    cluster = FakeCluster()
+    cluster.read_faults.append(RefusedError("inferenceservices is forbidden"))
+    with pytest.raises(RefusedError):
+        await relist(cluster, Cache(), WorkQueue())
+
+
+async def test_nobody_waits_for_the_list_of_a_namespace_that_may_not_be_read() -> None:
+    scopes = [Scope(DEPLOYMENT, name) for name in ("a", "b")]
+    ingest = Ingest(Cache(), WorkQueue(), scopes=scopes)
+    for scope in scopes:
+        ingest.expect_list(scope)
+    ingest.record_list(scopes[0], Listing([], 1))
+    ingest.give_up_list(scopes[1])
+    await asyncio.wait_for(ingest.wait_for_lists(60), 5)
 
 
 def test_no_name_means_all() -> None:
