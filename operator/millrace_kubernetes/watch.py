@@ -35,8 +35,8 @@ GRACE_SECONDS = 10  # a silent dead connection is noticed after the stream's len
 BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure; a longer one ends a row of failures
 MAX_BACKOFF_SECONDS = 20.0
 
-REFUSED_STATUSES = frozenset({401, 403, 404})
-"""Of an API server that answers, and does not let us read."""
+REFUSED_STATUS = 403
+"""We may not read here. A 401 passes with the next token, a 404 with the definition."""
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -123,7 +123,7 @@ class Watch:
                     self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
-                if isinstance(error, ApiError) and error.status in REFUSED_STATUSES:
+                if isinstance(error, ApiError) and error.status == REFUSED_STATUS:
                     self._on_refused()
                 await self._pause(error)
 

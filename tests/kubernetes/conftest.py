@@ -57,6 +57,8 @@ class Followed:
         self.sink = Recorded()
         self.token_file = token_file
         self.runner = make_runner(api)
+        self.num_refusals = 0
+        """How often the watch said that it may not read."""
         self.port = 0
         self.task: asyncio.Task[None]
         self._session = session
@@ -69,8 +71,17 @@ class Followed:
 
     def follow(self) -> None:
         access = ClusterAccess(f"http://127.0.0.1:{self.port}", None, token_file=self.token_file)
-        follower = Watch(Connection(self._session, access), PODS, self.sink, max_backoff_seconds=0.05)
+        follower = Watch(
+            Connection(self._session, access),
+            PODS,
+            self.sink,
+            max_backoff_seconds=0.05,
+            on_refused=self._count_refusal,
+        )
         self.task = asyncio.create_task(follower.run())
+
+    def _count_refusal(self) -> None:
+        self.num_refusals += 1
 
     def put(self, name: str) -> None:
         self.api.put(PODS.path, make_item(name))

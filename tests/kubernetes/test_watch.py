@@ -124,6 +124,14 @@ async def test_refusals_and_nonsense_are_said_and_outlived(
     assert followed.sink.names == {"one"}
 
 
+async def test_only_a_403_says_that_it_may_not_read(followed: Followed) -> None:
+    """A 401 passes with the next token, a 404 with the definition: neither means that a Role lacks."""
+    followed.api.failures = [401, 404, 500, 403]
+    followed.follow()
+    await followed.until_streaming()
+    assert followed.num_refusals == 1
+
+
 async def test_an_event_that_the_sink_fails_at_is_told_with_its_trace_and_listed_again(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:

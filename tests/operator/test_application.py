@@ -218,6 +218,8 @@ async def test_stopping_lets_the_lease_go(cluster: FakeCluster) -> None:
 class Probe:
     """Stands in for the Application, and writes without the Lease and with it."""
 
+    num_runs = 0
+
     def __init__(self, _settings: OperatorSettings, cluster: Cluster, view: LeaseView, _: Metrics) -> None:
         self._cluster = cluster
         self._view = view
@@ -232,6 +234,7 @@ class Probe:
         self._view.renewed_at -= DEADLINE_SECONDS
         with pytest.raises(NotLeaderError):
             await self._cluster.apply_new(pod)
+        Probe.num_runs += 1
 
 
 async def test_the_running_operator_writes_only_while_it_holds_the_lease(
@@ -242,4 +245,6 @@ async def test_the_running_operator_writes_only_while_it_holds_the_lease(
 
     monkeypatch.setattr(module, "load_access", load_access)
     monkeypatch.setattr(module, "Application", Probe)
+    monkeypatch.setattr(Probe, "num_runs", 0)
     await module.run_operator(SETTINGS)
+    assert Probe.num_runs == 1
