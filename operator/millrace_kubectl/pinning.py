@@ -7,7 +7,7 @@ from typing import Any
 from millrace_kubectl.errors import PluginError, UsageError
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
-from millrace_operator.resources.durations import parse_duration
+from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources.pin import Pin, parse_moment
 
 DEFAULT_LAPSE = "1h"

@@ -9,8 +9,8 @@ from typing import Any
 
 from millrace_kubectl.errors import UsageError
 from millrace_kubectl.words import METRICS
+from millrace_kubernetes.durations import parse_duration
 from millrace_operator.autoscale.policy import Objective, PolicyError
-from millrace_operator.resources.durations import parse_duration
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.prices import PriceError, Prices, add_prices, is_accelerator, list_items
 

@@ -7,7 +7,7 @@ from millrace_kubectl.details import list_changes, list_details
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.summary import Summary, summarise
-from millrace_operator.resources.durations import parse_duration
+from millrace_kubernetes.durations import parse_duration
 
 SUMMARY = "why a service has its count, and what to do"
 DESCRIPTION = """Say how a service does, why it has its count, and what to do. It takes the right to get

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from millrace_kubectl.kubectl import Services
-from millrace_operator.resources.durations import parse_duration
+from millrace_kubernetes.durations import parse_duration
 
 SUMMARY = "replay traffic against the autoscaler and others' rules"
 DESCRIPTION = """Replay a service's traffic in virtual time: who keeps the objectives, and with how many

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_operator.resources.durations import parse_duration
+from millrace_kubernetes.durations import parse_duration
 
 
 @pytest.mark.parametrize(
