@@ -17,6 +17,8 @@ BINDINGS = {
     "feedback": "requests are late or queue up, so more are tried",
     "tooFew": "fewer were too few for such a load in the last hour",
     "idle": "nothing arrives",
+    "scaleToZeroAfter": "no request has come for long enough",
+    "activation": "a request came, and there was no replica",
     "learning": "",
     "current": "nothing asks for a change",
     "maxReplicas": "{wanted} wanted, and maxReplicas is {most}",

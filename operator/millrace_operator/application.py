@@ -3,9 +3,11 @@
 import asyncio
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import aiohttp
@@ -29,6 +31,7 @@ from millrace_operator.cluster.errors import (
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Scope, ServiceKey, find_scopes
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.gateways.follow import Gateways
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.children import follow_children
 from millrace_operator.ingest.election import Election
@@ -42,13 +45,13 @@ from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.server import Health, Views, serve
 from millrace_operator.service_metrics import ServiceCollector
+from millrace_runtime.contract import LEASE_OPERATOR
 
 RESOURCE_RETRY_SECONDS = 2.0
 LISTS_SECONDS = 60.0
 """A leader waits so long for the lists that its watches begin with, and then lists what is missing itself."""
 UNKNOWN_SECONDS = 2.0
 """Between two looks whether a namespace that could not be read has been listed."""
-LEASE = "millrace-operator"
 LOG = logging.getLogger(__name__)
 
 
@@ -74,8 +77,15 @@ class Application:
     """One replica of the operator. All replicas watch; only the Lease's holder writes."""
 
     def __init__(
-        self, settings: OperatorSettings, cluster: Cluster, view: LeaseView, metrics: Metrics
+        self,
+        settings: OperatorSettings,
+        cluster: Cluster,
+        view: LeaseView,
+        metrics: Metrics,
+        *,
+        token: str = "",
     ) -> None:
+        """Begin with nothing known. `token` is the one that the Lease of `view` has the hash of."""
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
@@ -85,7 +95,10 @@ class Application:
         self.election = Election(cluster, view)
         self._is_listing = asyncio.Lock()
         metrics.follow(
-            self.queue, lambda: time.monotonic() - self.ingest.last_event_at, LEASE, self.election.is_leader
+            self.queue,
+            lambda: time.monotonic() - self.ingest.last_event_at,
+            LEASE_OPERATOR,
+            self.election.is_leader,
         )
         self.priors = Priors(cluster, self.cache, self.election.is_leader, self._read_memory)
         self.scaling = ScalingLoop(
@@ -98,6 +111,7 @@ class Application:
         self.inventory = Inventory(
             self.cache, settings.scaling.prometheus, self.queue.add, self.election.is_leader
         )
+        self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
         self._reconciler = Reconciler(
             cluster,
@@ -106,6 +120,8 @@ class Application:
             settings.render,
             self.scaling.advice,
             replicas=self.inventory.read,
+            loads=self.gateways.read,
+            demand=self.gateways.read_demand,
         )
 
     async def run(self, connection: Connection) -> None:
@@ -119,12 +135,19 @@ class Application:
                     ready = partial(self._wait_for_resource, scope)
                     group.create_task(supervise_watches(self.ingest, scope.namespace, ready))
             group.create_task(follow_children(self.ingest, connection))
+            group.create_task(self.gateways.run(connection))
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
             group.create_task(self._relist_regularly())
             group.create_task(self.scaling.run())
             group.create_task(self.inventory.run())
             group.create_task(self.priors.run())
+
+    def _wake(self, key: ServiceKey) -> None:
+        """Look at a service that has got a request while it has no replica."""
+        service = self.cache.service(key) or {}
+        if service.get("status", {}).get("scaling", {}).get("desiredReplicas") == 0:
+            self.queue.add(key)
 
     def _read_memory(self, key: ServiceKey) -> Memory | None:
         considered = self.scaling.considered.get(key)
@@ -271,7 +294,13 @@ class Application:
 async def run_operator(settings: OperatorSettings) -> None:
     """Connect and run until cancelled. Raises BadStartError when there is no API server to talk to."""
     metrics = Metrics()
-    view = LeaseView(settings.identity, settings.namespace, LEASE)
+    token = secrets.token_urlsafe()
+    view = LeaseView(
+        settings.identity,
+        settings.namespace,
+        LEASE_OPERATOR,
+        token_hash=sha256(token.encode()).hexdigest(),
+    )
     access = await load_access()
     async with (
         ApiServer(
@@ -282,4 +311,5 @@ async def run_operator(settings: OperatorSettings) -> None:
         ) as cluster,
         aiohttp.ClientSession() as session,
     ):
-        await Application(settings, cluster, view, metrics).run(Connection(session, access))
+        application = Application(settings, cluster, view, metrics, token=token)
+        await application.run(Connection(session, access))

@@ -143,7 +143,11 @@ def _parse_gateway_port(text: str) -> int:
 
 def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--namespace", default=os.environ.get("POD_NAMESPACE", "millrace-system"), help="where the Lease is")
+    add(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE", contract.DEFAULT_NAMESPACE),
+        help="where the Lease is",
+    )
     add("--namespaces", type=parse_namespaces, default="", metavar="NAMES", help=NAMESPACES_HELP)
     name = os.environ.get("POD_NAME", socket.gethostname())
     # A container that begins anew in the same pod is another holder, and waits until the old one's time ends.

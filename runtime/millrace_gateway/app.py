@@ -12,9 +12,10 @@ from millrace_gateway.errors import ModelNotFoundError, RequestRefusedError
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import CONTENT_TYPE, Metrics
 from millrace_gateway.proxy import Proxy
+from millrace_gateway.reporting import Reporting
 from millrace_gateway.routing import describe_unknown
 from millrace_gateway.settings import Settings
-from millrace_runtime.contract import PATH_LIVE, PATH_METRICS, PATH_READY
+from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
 
 
 class Surface:
@@ -69,12 +70,13 @@ class Surface:
         return {route.served_name: route} if route else self._catalogue.list_models()
 
 
-def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Application:
+def create_app(surface: Surface, proxy: Proxy, reporting: Reporting, settings: Settings) -> web.Application:
     """Return the application. Run it so that a handler is cancelled when its client leaves."""
     app = web.Application(client_max_size=settings.max_body_bytes)
     app.router.add_get(PATH_LIVE, surface.report_live)
     app.router.add_get(PATH_READY, surface.report_ready)
     app.router.add_get(PATH_METRICS, surface.report_metrics)
+    app.router.add_get(PATH_LOADS, reporting.handle)
     app.router.add_get("/v1/models", surface.list_models)
     app.router.add_get("/v1/models/{model:.+}", surface.retrieve_model)
     app.router.add_route("*", "/v1/{path:.*}", proxy.handle)

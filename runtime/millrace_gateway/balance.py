@@ -62,6 +62,10 @@ class Balancer:
         """Return how many of this gateway's requests the replica has."""
         return self._in_flight[replica.uid]
 
+    def count_all(self) -> dict[str, int]:
+        """Return how many of this gateway's requests each replica has, by uid; those with none left out."""
+        return dict(self._in_flight)
+
     def _least_loaded(self, replicas: list[Replica], now: float) -> list[Replica]:
         trusted = [r for r in replicas if self._suspect_until.get(r.uid, 0.0) <= now] or replicas
         loads = [self._find_load(replica, now) for replica in trusted]

@@ -17,7 +17,7 @@ from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
 from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
 from millrace_kubernetes.namespaces import parse_namespaces
-from millrace_runtime.contract import ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
+from millrace_runtime.contract import DEFAULT_NAMESPACE, ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
 from millrace_runtime.listener import describe_failure, parse_port, read_bind_address
 
 logger = logging.getLogger(__name__)
@@ -63,8 +63,20 @@ def read_settings(argv: list[str]) -> Settings:
     parser.add_argument(
         "--namespaces", type=parse_namespaces, default="", metavar="NAMES", help=NAMESPACES_HELP
     )
+    parser.add_argument(
+        "--operator-namespace",
+        default=os.environ.get("POD_NAMESPACE", DEFAULT_NAMESPACE),
+        help="where the operator's Lease is, whose holder may read the loads of replicas "
+        f"(default: $POD_NAMESPACE, else {DEFAULT_NAMESPACE})",
+    )
     flags = parser.parse_args(argv)
-    return Settings(flags.host, flags.port, flags.cluster_domain, namespaces=flags.namespaces)
+    return Settings(
+        flags.host,
+        flags.port,
+        flags.cluster_domain,
+        namespaces=flags.namespaces,
+        operator_namespace=flags.operator_namespace,
+    )
 
 
 async def run_gateway(settings: Settings, access: ClusterAccess) -> int:

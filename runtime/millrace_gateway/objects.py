@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from millrace_runtime.contract import LABEL_SERVICE
+from millrace_kubernetes.durations import parse_duration
+from millrace_runtime.contract import ANNOTATION_LEAVING, LABEL_SERVICE
 
 Object = Mapping[str, Any]
 """A Kubernetes object as JSON gives it."""
@@ -33,6 +34,8 @@ class Service:
     """The model name that its replicas answer to."""
     state: str
     """Why it is not ready, from its Ready condition; empty when ready or unknown."""
+    hold_seconds: float = 0.0
+    """How long a request waits where there is no replica; 0: it is refused at once."""
 
     @property
     def age_rank(self) -> tuple[str, str]:
@@ -50,6 +53,8 @@ class Replica:
     address: str
     is_ready: bool
     """Ready, with an address, and not being deleted."""
+    is_leaving: bool = False
+    """Marked to go: it gets new requests only where its service has no other replica."""
     ready_at: float = -math.inf
     """When it was seen to become Ready, by the gateway's steady clock; -inf if it was there before."""
 
@@ -64,6 +69,7 @@ def read_service(item: Object) -> Service:
         created=metadata.get("creationTimestamp") or "",
         served_name=model.get("servedName") or metadata["name"],
         state=_describe(_find_condition(item, "Ready")),
+        hold_seconds=_read_hold(item),
     )
 
 
@@ -81,6 +87,7 @@ def read_replica(item: Object) -> Replica | None:
         pod=metadata["name"],
         address=address,
         is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
+        is_leaving=ANNOTATION_LEAVING in (metadata.get("annotations") or {}),
     )
 
 
@@ -88,6 +95,17 @@ def read_key(item: Object) -> ServiceKey:
     """Read an object's namespace and name."""
     metadata = item["metadata"]
     return ServiceKey(metadata["namespace"], metadata["name"])
+
+
+def _read_hold(item: Object) -> float:
+    """Return how long requests of a service that may have no replica wait for one."""
+    scaling = (item.get("spec") or {}).get("scaling") or {}
+    if scaling.get("mode", "Automatic") != "Automatic" or scaling.get("minReplicas", 1) != 0:
+        return 0.0
+    try:
+        return parse_duration((scaling.get("activation") or {}).get("maxWait", "5m"))
+    except (ValueError, TypeError):  # of a newer version
+        return 300.0
 
 
 def _find_condition(item: Object, kind: str) -> Object:

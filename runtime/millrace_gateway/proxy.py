@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import aiohttp
 from aiohttp import hdrs, web
 
+from millrace_gateway.activity import Activity
 from millrace_gateway.balance import Balancer
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import (
@@ -28,9 +29,10 @@ from millrace_gateway.errors import (
     UpstreamFailedError,
 )
 from millrace_gateway.headers import request_headers
+from millrace_gateway.holding import Holder
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import Metrics, Outcome
-from millrace_gateway.objects import Replica
+from millrace_gateway.objects import Replica, Service
 from millrace_gateway.relay import begin_answer, relay
 from millrace_gateway.routing import Addressed, route_host, route_model
 from millrace_gateway.settings import Settings
@@ -57,6 +59,8 @@ class Proxy:
         balancer: Balancer,
         metrics: Metrics,
         lifecycle: Lifecycle,
+        activity: Activity,
+        holder: Holder,
         settings: Settings,
     ) -> None:
         self._session = session
@@ -64,6 +68,8 @@ class Proxy:
         self._balancer = balancer
         self._metrics = metrics
         self._lifecycle = lifecycle
+        self._activity = activity
+        self._holder = holder
         self._settings = settings
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -119,8 +125,8 @@ class Proxy:
 
     async def _serve_and_count(self, request: web.Request, addressed: Addressed) -> web.StreamResponse:
         replica = self._pick(addressed.route, set())
-        key = replica.key if replica else addressed.route.services[0].key
-        with self._metrics.count_request(key) as ending:
+        key = replica.key if replica else find_sleeper(addressed.route).key
+        with self._activity.count_request(key), self._metrics.count_request(key) as ending:
             try:
                 upstream_request = _readdress(request, addressed.body)
                 served = await self._exchange(request, upstream_request, addressed.route, replica)
@@ -138,6 +144,8 @@ class Proxy:
     ) -> Served:
         tried: set[str] = set()
         can_repeat, replica = True, first
+        if replica is None:
+            replica = await self._await_replica(route, len(upstream_request.body))
         while replica:
             try:
                 return await self._ask_one(request, upstream_request, replica)
@@ -149,6 +157,13 @@ class Proxy:
                 can_repeat = False
             replica = self._pick(route, tried)
         raise NoReplicaError(describe_absence(route, len(tried)), self._settings.retry_after_seconds)
+
+    async def _await_replica(self, route: Route, num_bytes: int) -> Replica | None:
+        """Hold a request until a replica can take it; None where it can't be held, or none comes."""
+        seconds = find_sleeper(route).hold_seconds
+        if seconds and self._holder.has_room(num_bytes):
+            await self._holder.wait(route, num_bytes, seconds)
+        return self._pick(route, set())
 
     async def _ask_one(
         self, request: web.Request, upstream_request: UpstreamRequest, replica: Replica
@@ -192,6 +207,11 @@ def judge(status: int, *, is_whole: bool) -> Outcome:
     if status >= 500 or not is_whole:
         return Outcome.UPSTREAM_ERROR
     return Outcome.REFUSED if status == HTTPStatus.TOO_MANY_REQUESTS else Outcome.COMPLETED
+
+
+def find_sleeper(route: Route) -> Service:
+    """Return the service that a request of a route without replicas wakes."""
+    return max(route.services, key=lambda service: service.hold_seconds > 0)
 
 
 def describe_absence(route: Route, num_refused: int) -> str:

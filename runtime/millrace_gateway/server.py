@@ -10,12 +10,16 @@ from functools import partial
 import aiohttp
 from aiohttp import web
 
+from millrace_gateway.activity import Activity
 from millrace_gateway.app import Surface, create_app
 from millrace_gateway.balance import Balancer
 from millrace_gateway.catalogue import Catalogue
+from millrace_gateway.holding import Holder, HoldLimits
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.metrics import Metrics
 from millrace_gateway.proxy import Proxy
+from millrace_gateway.report import Report
+from millrace_gateway.reporting import LeaderCheck, Reporting
 from millrace_gateway.settings import Settings
 from millrace_gateway.sinks import ReplicaSink, ServiceSink
 from millrace_gateway.upstream import open_session
@@ -37,12 +41,20 @@ class Gateway:
         self.metrics = Metrics()
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
+        self.activity = Activity(time.monotonic)
+        self.reporting = Reporting(
+            LeaderCheck(settings.operator_namespace),
+            lambda: Report(self.catalogue, self.balancer, self.activity),
+        )
+        self.holder = Holder(self.catalogue, HoldLimits(), self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
         self.service_sinks = [
-            ServiceSink(namespace, self.catalogue, self.metrics, self.lifecycle) for namespace in namespaces
+            ServiceSink(namespace, self.catalogue, (self.metrics.track, self.activity.keep), self.lifecycle)
+            for namespace in namespaces
         ]
         self.replica_sinks = [
-            ReplicaSink(namespace, self.catalogue, self.lifecycle) for namespace in namespaces
+            ReplicaSink(namespace, self.catalogue, self.lifecycle, self.holder.release)
+            for namespace in namespaces
         ]
 
     @asynccontextmanager
@@ -71,7 +83,7 @@ class Gateway:
         """Follow the cluster's services and replicas until cancelled."""
         headers = {"User-Agent": "millrace-gateway"}
         async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
-            connection = Connection(session, access)
+            connection = self.reporting.check.connection = Connection(session, access)
             for services in self.service_sinks:
                 refused = self._find_exit(services.source)
                 group.create_task(Watch(connection, services.source, services, on_refused=refused).run())
@@ -103,6 +115,9 @@ class Gateway:
             balancer=self.balancer,
             metrics=self.metrics,
             lifecycle=self.lifecycle,
+            activity=self.activity,
+            holder=self.holder,
             settings=self.settings,
         )
-        return create_app(Surface(self.catalogue, proxy, self.metrics, self.lifecycle), proxy, self.settings)
+        surface = Surface(self.catalogue, proxy, self.metrics, self.lifecycle)
+        return create_app(surface, proxy, self.reporting, self.settings)

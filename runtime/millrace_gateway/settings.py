@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from millrace_runtime.contract import DEFAULT_NAMESPACE
+
 MEBIBYTE = 1024 * 1024
 
 
@@ -21,6 +23,8 @@ class Settings:
     """Those whose services it serves; none means all."""
     own_namespace: str | None = None
     """Where the gateway runs in a cluster: a Host there may be its own Service, whatever that is called."""
+    operator_namespace: str = DEFAULT_NAMESPACE
+    """Where the operator's Lease is: its holder alone may read what is in flight."""
     connect_seconds: float = 3.0
     """How long a connection to a replica may take before another replica is asked."""
     keepalive_seconds: float = 4.0

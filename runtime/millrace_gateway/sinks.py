@@ -1,11 +1,10 @@
 """What the gateway follows in the cluster, and how each change reaches its catalogue and its metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.lifecycle import Lifecycle
-from millrace_gateway.metrics import Metrics
-from millrace_gateway.objects import Object
+from millrace_gateway.objects import Object, ServiceKey
 from millrace_kubernetes.collection import Source, collection_path
 from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
 
@@ -13,54 +12,72 @@ from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
 class ServiceSink:
     """Keeps the services of a namespace, None: of all.
 
-    Metrics follow them: a deleted one's series end, a new one's begin at zero.
+    `followers` are told which services there are: a deleted one's metrics end, a new one's begin at zero.
     """
 
     def __init__(
-        self, namespace: str | None, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
+        self,
+        namespace: str | None,
+        catalogue: Catalogue,
+        followers: Sequence[Callable[[frozenset[ServiceKey]], None]],
+        lifecycle: Lifecycle,
     ) -> None:
         self.source = _services_in(namespace)
         lifecycle.await_sync(self.source.path)
         self._namespace = namespace
         self._catalogue = catalogue
-        self._metrics = metrics
+        self._followers = followers
         self._lifecycle = lifecycle
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all services with this complete list."""
         self._catalogue.replace_services(items, self._namespace)
-        self._metrics.track(self._catalogue.keys)
+        self._tell()
         self._lifecycle.note_sync(self.source.path)
 
     def apply(self, item: Object) -> None:
         """Add a service, or replace it with this newer version."""
         self._catalogue.apply_service(item)
-        self._metrics.track(self._catalogue.keys)
+        self._tell()
 
     def delete(self, item: Object) -> None:
         """Remove a service."""
         self._catalogue.delete_service(item)
-        self._metrics.track(self._catalogue.keys)
+        self._tell()
+
+    def _tell(self) -> None:
+        keys = self._catalogue.keys
+        for follow in self._followers:
+            follow(keys)
 
 
 class ReplicaSink:
-    """Keeps the replicas of a namespace, None: of all."""
+    """Keeps the replicas of a namespace, None: of all. `on_news` is called after each change."""
 
-    def __init__(self, namespace: str | None, catalogue: Catalogue, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        namespace: str | None,
+        catalogue: Catalogue,
+        lifecycle: Lifecycle,
+        on_news: Callable[[], None],
+    ) -> None:
         self.source = _replicas_in(namespace)
         lifecycle.await_sync(self.source.path)
         self._namespace = namespace
         self._catalogue = catalogue
         self._lifecycle = lifecycle
+        self._on_news = on_news
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all replicas with this complete list."""
         self._catalogue.replace_replicas(items, self._namespace)
         self._lifecycle.note_sync(self.source.path)
+        self._on_news()
 
     def apply(self, item: Object) -> None:
         """Add a replica, or replace it with this newer version."""
         self._catalogue.apply_replica(item)
+        self._on_news()
 
     def delete(self, item: Object) -> None:
         """Remove a replica."""

@@ -16,6 +16,17 @@ LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
 LABEL_COMPONENT: Final = "millrace.dev/component"  # "replica" on the pods that serve
 
+# On a replica's pod that is to go: since when (RFC 3339), and that gateways send it nothing new.
+ANNOTATION_LEAVING: Final = "millrace.dev/leaving-since"
+
+# The leader's Lease has the SHA-256, in hex, of the token that the leader shows to gateways. PATH_LOADS
+# answers whoever shows it with one line of JSON after the other: see `millrace_gateway/report.py`.
+LEASE_OPERATOR: Final = "millrace-operator"
+ANNOTATION_PROOF: Final = "millrace.dev/token-sha256"
+DEFAULT_NAMESPACE: Final = "millrace-system"
+PATH_LOADS: Final = "/loads"
+LOADS_SECONDS: Final = 0.5  # between two lines
+
 # Every command binds MILLRACE_BIND_ADDRESS; listener.py says what the default means.
 ENV_BIND_ADDRESS: Final = "MILLRACE_BIND_ADDRESS"
 DEFAULT_BIND_ADDRESS: Final = ""  # all addresses, IPv6 and IPv4

@@ -220,7 +220,10 @@ class Probe:
 
     num_runs = 0
 
-    def __init__(self, _settings: OperatorSettings, cluster: Cluster, view: LeaseView, _: Metrics) -> None:
+    def __init__(
+        self, _settings: OperatorSettings, cluster: Cluster, view: LeaseView, _: Metrics, *, token: str
+    ) -> None:
+        assert token
         self._cluster = cluster
         self._view = view
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.pods import DELETION_COST
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, PodLoad
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime import contract
@@ -99,6 +100,9 @@ class World:
         self.now = BEGAN
         self.advice: Advice | None = None
         self.replicas: dict[str, ReplicaStatus] = {}
+        self.demand = UNKNOWN_DEMAND
+        self.loads: dict[str, PodLoad] | None = {}
+        """What gateways have at pods, by uid: nothing where it is not said; None where they tell nothing."""
         self.broken: dict[str, dict[str, Any]] = {}
         self.capacity: int | None = None
         self.quota: int | None = None
@@ -118,8 +122,16 @@ class World:
             self.settings,
             lambda _: self._advise(),
             replicas=lambda _: self.replicas,
+            loads=self._read_loads,
+            demand=lambda _: self.demand,
             clock=lambda: self.now,
         )
+
+    def _read_loads(self, pods: Iterable[str]) -> dict[str, PodLoad]:
+        """Every gateway has seen every mark, and has what the test says."""
+        if self.loads is None:
+            return {}
+        return {uid: self.loads.get(uid, PodLoad(0, has_left=True)) for uid in pods}
 
     def _advise(self) -> Advice | None:
         """Return the advice, made from the count in status unless the test says otherwise."""

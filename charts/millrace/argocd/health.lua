@@ -15,7 +15,7 @@ end
 if found.Degraded ~= nil and found.Degraded.status == "True" then
   return {status = "Degraded", message = found.Degraded.message}
 end
-if found.Ready ~= nil and found.Ready.reason == "ScaledToZero" then
+if found.Ready ~= nil and found.Ready.reason == "ScaledToZero" and found.Ready.status ~= "True" then
   return {status = "Suspended", message = found.Ready.message}
 end
 if found.Ready ~= nil and found.Ready.status == "True" then

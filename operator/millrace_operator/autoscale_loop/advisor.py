@@ -15,7 +15,7 @@ from millrace_operator.resources.types import Spec
 def read_policy(spec: Spec, settings: ScalingSettings, windows: Windows = DEFAULT_WINDOWS) -> Policy:
     """Return the autoscaler's policy for a service. Raises ValueError for a target that is no duration."""
     return Policy(
-        min_replicas=spec.scaling.min_replicas,
+        min_replicas=spec.scaling.least,
         max_replicas=spec.scaling.max_replicas,
         objectives=tuple(
             Objective(objective.metric.value, objective.percentile, objective.target_seconds)

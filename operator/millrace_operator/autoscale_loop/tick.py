@@ -115,6 +115,9 @@ class ScalingLoop:
         self._forget_all_but(policies.keys())
         await self._begin_all(policies.keys() - self._memories.keys())
         policies = {key: policy for key, policy in policies.items() if key in self._memories}
+        for key in [key for key in policies if _is_at_rest(self._cache.service(key))]:
+            del policies[key]  # it rests: there is no replica to learn of, and a request wakes it
+            self.considered.pop(key, None)
         prometheus, groups = Prometheus(session, self._access), _group_by_windows(policies)
         await asyncio.gather(*(self._consider_group(group, prometheus) for group in groups))
 
@@ -218,7 +221,7 @@ def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
 
     `now` is in seconds since 1970.
     """
-    staying = [pod for pod in map(read_pod, pods) if pod.is_staying]
+    staying = [pod for pod in map(read_pod, pods) if pod.is_staying and pod.leaving_since is None]
     return Fleet(
         revisions={pod.name: pod.revision for pod in staying},
         ready=frozenset(pod.name for pod in staying if pod.is_ready),
@@ -242,6 +245,10 @@ def _find_cold_start(pod: Pod) -> float | None:
 def _read_desired(service: Obj | None) -> int | None:
     desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
     return None if desired is None else int(desired)
+
+
+def _is_at_rest(service: Obj | None) -> bool:
+    return bool((service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas") == 0)
 
 
 def _has_changed(before: Advice, after: Advice) -> bool:

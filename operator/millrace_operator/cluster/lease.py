@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from millrace_operator.cluster.kinds import LEASE, Obj
+from millrace_runtime import contract
 
 DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10
@@ -32,6 +33,8 @@ class LeaseView:
     renewed_at: float | None = None
     runs_out_at: float = math.inf
     """When another's Lease may be taken, unless it is renewed."""
+    token_hash: str = ""
+    """Of what we show to gateways: who holds the Lease is believed."""
 
     def is_held(self, now: float) -> bool:
         """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
@@ -78,5 +81,10 @@ class LeaseView:
             "acquireTime": stamp if is_change else before.get("acquireTime", stamp),
             "leaseTransitions": int(before.get("leaseTransitions") or 0) + int(is_change and bool(before)),
         }
-        metadata = (old or {}).get("metadata", {"namespace": self.namespace, "name": self.name})
+        metadata = dict((old or {}).get("metadata", {"namespace": self.namespace, "name": self.name}))
+        if holder and self.token_hash:
+            metadata["annotations"] = {
+                **(metadata.get("annotations") or {}),
+                contract.ANNOTATION_PROOF: self.token_hash,
+            }
         return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}

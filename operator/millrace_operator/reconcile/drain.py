@@ -1,31 +1,41 @@
-"""Which replicas go when there are too many: the idlest ones. They are marked with pod-deletion-cost.
+"""Which replicas go when there are too many, and when. Pure.
 
-The Deployment shrinks only once we have seen the marks, because the ReplicaSet controller reads them from a
-cache of its own.
+The idlest go. They are marked first: gateways send a marked pod nothing new. The Deployment shrinks when
+every gateway has seen the mark and has no request at the pod any more, or after the pod's grace. Until then
+a marked pod is as good as any other, and is kept if it is needed again.
+
+Of several marked pods some may be done before the others. These get a lower cost, because the ReplicaSet
+controller takes the lowest first; it reads the costs from a cache of its own, so the count waits for them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millrace_operator.reconcile.pods import DELETION_COST, Pod
+from millrace_operator.reconcile.snapshot import PodLoad
+from millrace_operator.resources.conditions import render_time
+from millrace_runtime.contract import ANNOTATION_LEAVING
 
-LOWEST_COST = "-100"
+LEAVING_COST = "-100"
+DONE_COST = "-200"
+UNTOLD_SECONDS = 10.0
+"""How long a marked pod waits for gateways that tell nothing. It finishes by itself what it has then."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A deletion cost to set on a pod, or to remove."""
+    """Annotations to set on a pod, or to remove."""
 
     pod: str
     uid: str
-    cost: str | None
-    """None removes the annotation."""
+    annotations: Mapping[str, str | None]
+    """As a merge patch has them: None removes one."""
     why: str
 
     @property
-    def annotations(self) -> dict[str, str | None]:
-        """The annotation as a merge patch has it."""
-        return {DELETION_COST: self.cost}
+    def cost(self) -> str | None:
+        """The deletion cost; None where the mark is taken back."""
+        return self.annotations[DELETION_COST]
 
 
 @dataclass(frozen=True)
@@ -34,10 +44,46 @@ class Shrink:
 
     count: int
     marks: tuple[Mark, ...] = ()
+    is_waiting: bool = False
+    """Whether a marked pod has requests that are waited for."""
 
 
-def plan_shrink(count: int, current: int, pods: Sequence[Pod], running: Mapping[str, float]) -> Shrink:
-    """Return the count to write, at most `current` until enough of `pods` are marked.
+@dataclass(frozen=True)
+class Traffic:
+    """What is known of the requests at pods, and how long they are waited for."""
+
+    now: float
+    """Seconds since 1970."""
+    patience: float
+    """Seconds from a mark on."""
+    running: Mapping[str, float] = field(default_factory=dict)
+    """Requests in progress by pod name, as they were scraped last."""
+    loads: Mapping[str, PodLoad] = field(default_factory=dict)
+    """By uid."""
+
+    def may_go(self, pod: Pod) -> bool:
+        """Whether a marked pod has nothing that is waited for."""
+        if pod.leaving_since is None:  # an older operator marked it
+            return True
+        load = self.loads.get(pod.uid)
+        patience = min(self.patience, UNTOLD_SECONDS) if load is None else self.patience
+        is_done = load is not None and load.has_left and not load.in_flight
+        return is_done or self.now >= pod.leaving_since + patience
+
+    def rank(self, pod: Pod) -> tuple[float, float]:
+        """Sorts pods from the idlest on. What was scraped has requests that pass by the gateways too."""
+        load = self.loads.get(pod.uid)
+        return (0.0 if load is None else load.in_flight, self.running.get(pod.name, 0.0))
+
+    def describe_load(self, pod: Pod) -> str:
+        """Return how many requests a pod has."""
+        load = self.loads.get(pod.uid)
+        known = self.running.get(pod.name) if load is None else load.in_flight
+        return "its load is not known" if known is None else f"{known:g} requests in flight"
+
+
+def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic) -> Shrink:
+    """Return the count to write: `current`, as long as pods that must go are not marked or not done.
 
     `pods` are one revision's that are not terminating. Pods that are not Ready go first anyway, so only
     Ready ones need a mark.
@@ -45,23 +91,42 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], running: Mapping[
     marked = [pod for pod in pods if pod.is_marked]
     if count >= current:
         is_settled = len(pods) <= count
-        return Shrink(count, tuple(_unmark(pod) for pod in marked) if is_settled else ())
-    ready = [pod for pod in pods if pod.is_ready]
-    num_to_mark = max(0, len(ready) - count)
-    missing = num_to_mark - sum(pod.is_ready for pod in marked)
-    if count == 0 or missing <= 0:
-        return Shrink(count)
-    candidates = [pod for pod in ready if not pod.is_marked]
+        return Shrink(count, tuple(map(_unmark, marked)) if is_settled else ())
+    if count == 0:
+        return Shrink(0)
     # Two stable sorts: the idlest first, and the youngest of equally idle ones.
-    candidates.sort(key=lambda pod: (pod.created, pod.name), reverse=True)
-    candidates.sort(key=lambda pod: running.get(pod.name, 0.0))
-    return Shrink(current, tuple(_mark(pod, running) for pod in candidates[:missing]))
+    ready = sorted((p for p in pods if p.is_ready), key=lambda pod: (pod.created, pod.name), reverse=True)
+    ready.sort(key=traffic.rank)
+    leaving = sorted((pod for pod in ready if pod.is_marked), key=lambda pod: pod.deletion_cost != DONE_COST)
+    num_to_mark = max(0, len(ready) - count) - len(leaving)
+    if num_to_mark > 0:
+        candidates = [pod for pod in ready if not pod.is_marked]
+        return Shrink(current, tuple(_mark(pod, traffic) for pod in candidates[:num_to_mark]))
+    if num_to_mark < 0:  # they are needed again
+        return Shrink(current, tuple(map(_unmark, leaving[num_to_mark:])))
+    return _let_go(count, current, leaving, traffic)
 
 
-def _mark(pod: Pod, running: Mapping[str, float]) -> Mark:
-    load = f"{running[pod.name]:g} requests in flight" if pod.name in running else "its load is not known"
-    return Mark(pod.name, pod.uid, LOWEST_COST, f"it goes first ({load})")
+def _let_go(count: int, current: int, leaving: Sequence[Pod], traffic: Traffic) -> Shrink:
+    """Return the count without those of the marked pods that are done."""
+    done = [pod for pod in leaving if traffic.may_go(pod)]
+    if len(done) == len(leaving):
+        return Shrink(count)
+    unsaid = [pod for pod in done if pod.deletion_cost != DONE_COST]
+    if unsaid:
+        return Shrink(current, tuple(map(_mark_done, unsaid)), is_waiting=True)
+    return Shrink(min(current, count + len(leaving) - len(done)), is_waiting=True)
+
+
+def _mark(pod: Pod, traffic: Traffic) -> Mark:
+    annotations = {DELETION_COST: LEAVING_COST, ANNOTATION_LEAVING: render_time(traffic.now)}
+    return Mark(pod.name, pod.uid, annotations, f"it goes first ({traffic.describe_load(pod)})")
+
+
+def _mark_done(pod: Pod) -> Mark:
+    return Mark(pod.name, pod.uid, {DELETION_COST: DONE_COST}, "it has no requests that are waited for")
 
 
 def _unmark(pod: Pod) -> Mark:
-    return Mark(pod.name, pod.uid, None, "no replica has to go any more")
+    annotations = {DELETION_COST: None, ANNOTATION_LEAVING: None}
+    return Mark(pod.name, pod.uid, annotations, "no replica has to go any more")

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,17 @@ from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rivals import find_rivals
-from millrace_operator.reconcile.snapshot import Advice, ObjectId, Rival, Snapshot, is_owned, object_id
+from millrace_operator.reconcile.snapshot import (
+    UNKNOWN_DEMAND,
+    Advice,
+    Demand,
+    ObjectId,
+    PodLoad,
+    Rival,
+    Snapshot,
+    is_owned,
+    object_id,
+)
 from millrace_operator.reconcile.status import describe_status
 from millrace_operator.resources.status_types import ReplicaStatus
 
@@ -38,7 +48,8 @@ class Reconciler:
     """Reconciles one service at a time.
 
     `put_written` puts into the cache what a write returned; `advice` is the autoscaler's last word, and
-    `replicas` says what pods compute with, by name.
+    `replicas` says what pods compute with, by name. `loads` says what gateways have at pods, by uid,
+    and `demand` what they know of a service's requests.
     """
 
     def __init__(
@@ -50,6 +61,8 @@ class Reconciler:
         advice: Callable[[ServiceKey], Advice | None],
         *,
         replicas: Callable[[ServiceKey], Mapping[str, ReplicaStatus]],
+        loads: Callable[[Iterable[str]], Mapping[str, PodLoad]] = lambda _: {},
+        demand: Callable[[ServiceKey], Demand] = lambda _: UNKNOWN_DEMAND,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
@@ -58,6 +71,8 @@ class Reconciler:
         self._settings = settings
         self._advice = advice
         self._replicas = replicas
+        self._loads = loads
+        self._demand = demand
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
@@ -80,15 +95,18 @@ class Reconciler:
             return Outcome()
         await self._reveal(key, service)
         conflicts = await self._confirm(key, service, conflicts)
+        pods = self._cache.pods(key)
         snapshot = Snapshot(
             service,
             self._cache.children(key),
-            self._cache.pods(key),
+            pods,
             self._advice(key),
             conflicts,
             refusals,
             self._replicas(key),
             await self._find_rivals(key),
+            self._loads(pod["metadata"]["uid"] for pod in pods),
+            self._demand(key),
         )
         chosen = plan(self._settings, snapshot, self._clock())
         if chosen.is_moved:
@@ -169,7 +187,7 @@ class Reconciler:
 
     async def _mark(self, key: ServiceKey, mark: Mark) -> None:
         try:
-            pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, mark.annotations)
+            pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, dict(mark.annotations))
         except AbsentError:  # its DELETED event is late
             self._cache.drop(POD, key.namespace, mark.pod)
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Obj
 from millrace_operator.reconcile.choice import Progress
 from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
-from millrace_operator.reconcile.drain import Mark, plan_shrink
+from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
 from millrace_operator.reconcile.journal import Note
@@ -26,6 +26,7 @@ from millrace_operator.reconcile.render.workload import (
     render_deployment,
     render_disruption_budget,
 )
+from millrace_operator.reconcile.rest import Rest, find_rest
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
     find_expired,
@@ -42,6 +43,8 @@ from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
 
 CONFLICT_RETRY_SECONDS = 10.0
+DRAIN_LOOK_SECONDS = 1.0
+"""Between two looks at the requests that a marked pod still has."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class Counts(NamedTuple):
     by_revision: dict[str, int]
     marks: tuple[Mark, ...]
     """Pods to mark before a count may fall further."""
+    is_waiting: bool
+    """Whether a marked pod has requests that are waited for."""
 
 
 def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
@@ -98,11 +103,12 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         return Plan(status=status if status != old else None)
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
+    rest = find_rest(snapshot, observed)
     count = choose_count(
-        spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now
+        spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
     )
     targets = choose_targets(settings, snapshot, spec, observed, count)
-    counts = _plan_counts(snapshot, observed, targets.step)
+    counts = _plan_counts(snapshot, observed, targets.step, spec.pod.grace_seconds)
     wanted = [
         seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
     ]
@@ -135,7 +141,9 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     waits = _waits(status, targets.progress, deadline)
     waits += [CONFLICT_RETRY_SECONDS] if foreign else []
     waits += [LOOK_SECONDS] if snapshot.rivals else []
+    waits += [DRAIN_LOOK_SECONDS] if counts.is_waiting else []
     waits += observed.changes_after()
+    waits += _wait_for_rest(spec, count, rest, now)
     waits += [] if pin is None else [pin.until - now + 1]
     waits += [] if scaling.look_again is None else [scaling.look_again]
     waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
@@ -150,15 +158,20 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     )
 
 
-def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step) -> Counts:
+def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, grace_seconds: float) -> Counts:
+    """Return the counts for now. A rollout waits for no request: replicas finish them while they end."""
     running = snapshot.advice.in_flight if snapshot.advice else {}
-    counts: dict[str, int] = {}
-    marks: list[Mark] = []
-    for digest, wanted in step.counts.items():
-        shrink = plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), running)
-        counts[digest] = shrink.count
-        marks += shrink.marks
-    return Counts(counts, tuple(marks))
+    patience = grace_seconds if len(step.counts) == 1 else 0.0
+    traffic = Traffic(observed.moment.now, patience, running, snapshot.loads)
+    shrinks = {
+        digest: plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), traffic)
+        for digest, wanted in step.counts.items()
+    }
+    return Counts(
+        {digest: shrink.count for digest, shrink in shrinks.items()},
+        tuple(mark for shrink in shrinks.values() for mark in shrink.marks),
+        is_waiting=any(shrink.is_waiting for shrink in shrinks.values()),
+    )
 
 
 def _render_children(
@@ -231,6 +244,14 @@ def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
         yield Note(
             "Scaled", f"from {before_count} to {after_count}: {new['scaling']['message']}", is_warning=False
         )
+
+
+def _wait_for_rest(spec: Spec, count: Count, rest: Rest, now: float) -> list[float]:
+    """Return after how many seconds to look whether a service may rest."""
+    if not spec.scaling.may_rest or count.desired == 0:
+        return []
+    after = spec.scaling.rest_seconds
+    return [after if rest.idle_since is None else max(1.0, rest.idle_since + after - now)]
 
 
 def _waits(status: dict[str, Any], progress: Progress, deadline: float) -> list[float]:

@@ -39,7 +39,10 @@ class Pod:
     """Whether its containers ended for good: evicted, say. It holds no room, and nobody waits for it."""
     ends_by: float | None
     """When its grace is over, in seconds since 1970; None where it is not being deleted."""
-    is_marked: bool
+    deletion_cost: str | None
+    """The mark that a ReplicaSet reads: of several pods the one with the lowest goes first."""
+    leaving_since: float | None
+    """When it was marked to go, in seconds since 1970."""
     start_seconds: float | None
     """From its creation until it was Ready; None where it is not, or its container began anew."""
     unplaced: str | None
@@ -51,6 +54,11 @@ class Pod:
     cause: Cause | None
     is_running: bool = False
     """Whether its container runs, and so loads the model or has loaded it."""
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it is marked to go."""
+        return self.deletion_cost is not None
 
     @property
     def is_staying(self) -> bool:
@@ -66,6 +74,7 @@ class Pod:
 def read_pod(obj: Obj) -> Pod:
     """Return the facts of a raw pod."""
     metadata, status = obj["metadata"], obj.get("status", {})
+    annotations = metadata.get("annotations", {})
     ready = _find_condition(status, "Ready")
     is_ready = ready.get("status") == "True"
     container = _find_container(status)
@@ -79,7 +88,8 @@ def read_pod(obj: Obj) -> Pod:
         is_terminating="deletionTimestamp" in metadata,
         has_ended=status.get("phase") in ("Succeeded", "Failed"),
         ends_by=parse_time(metadata.get("deletionTimestamp")),
-        is_marked=DELETION_COST in metadata.get("annotations", {}),
+        deletion_cost=annotations.get(DELETION_COST),
+        leaving_since=parse_time(annotations.get(contract.ANNOTATION_LEAVING)),
         unplaced=_read_refusal(status),
         unplaced_since=_read_refusal_time(metadata, status),
         placed_seconds=_measure(metadata.get("creationTimestamp"), _find_condition(status, "PodScheduled")),

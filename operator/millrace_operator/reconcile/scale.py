@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from millrace_operator.reconcile.rest import AWAKE, Rest
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.change_record import pick_load
 from millrace_operator.resources.conditions import MESSAGE_MAX_LENGTH, render_time
@@ -13,7 +14,9 @@ from millrace_operator.resources.pin import Pin
 from millrace_operator.resources.types import ScalingMode, Spec
 
 PINNED = "Pinned"
-FOREIGN_REASONS = frozenset({PINNED, "External", "Bounds"})
+IDLE = "Idle"
+ACTIVATED = "Activated"
+FOREIGN_REASONS = frozenset({PINNED, IDLE, ACTIVATED, "External", "Bounds"})
 """Reasons that are not the autoscaler's."""
 KEYS = ("desiredReplicas", "recommendedReplicas", "mode", "reason", "binding")
 """What must change before the text beside it is written again."""
@@ -51,7 +54,14 @@ class Count:
 
 
 def choose_count(
-    spec: Spec, old: dict[str, Any], advice: Advice | None, pin: Pin | None, *, running: int, now: float
+    spec: Spec,
+    old: dict[str, Any],
+    advice: Advice | None,
+    pin: Pin | None,
+    *,
+    running: int,
+    now: float,
+    rest: Rest = AWAKE,
 ) -> Count:
     """Return the count for this mode. `old` is `status.scaling` as it was, empty at first.
 
@@ -65,6 +75,7 @@ def choose_count(
         new = _obey_pin(spec, old, advice, pin)
     else:
         new = _obey_advice(spec, old, advice, old.get("desiredReplicas", running))
+        new = _rest(spec, old, new, rest, now) if spec.scaling.may_rest else new
     new["message"] = new["message"][:MESSAGE_MAX_LENGTH]
     change = _find_change(old, new)
     kept = {name: old[name] for name in TEXT if name in old} if change is Change.FIGURES else new
@@ -160,13 +171,26 @@ def _follow(advice: Advice, before: int) -> int:
     return advice.desired if advice.made_from == before else max(advice.desired, before)
 
 
+def _rest(spec: Spec, old: dict[str, Any], new: dict[str, Any], rest: Rest, now: float) -> dict[str, Any]:
+    """Return no replica while no request comes, else `new`."""
+    is_at_rest = old.get("desiredReplicas") == 0
+    if is_at_rest and rest.is_asked:
+        text = "a request has come, and there was no replica"
+        return {**new, "reason": ACTIVATED, "message": text, "binding": "activation"}
+    if not is_at_rest and not rest.is_due(spec.scaling.rest_seconds, now):
+        return new
+    text = f"no request has come for {spec.scaling.scale_to_zero_after}"
+    why = {"reason": IDLE, "message": text, "binding": "scaleToZeroAfter"}
+    return {"mode": spec.scaling.mode.value, "desiredReplicas": 0, **why}
+
+
 def _want(spec: Spec, advice: Advice) -> int:
     """What the present load asks for within the bounds."""
     return _bound(spec, advice.desired if advice.wanted is None else advice.wanted)
 
 
 def _bound(spec: Spec, count: int) -> int:
-    return max(spec.scaling.min_replicas, min(spec.scaling.max_replicas, count))
+    return max(spec.scaling.least, min(spec.scaling.max_replicas, count))
 
 
 def _explain(old: dict[str, Any], advice: Advice | None, *, is_clamped: bool) -> dict[str, str]:

@@ -48,6 +48,27 @@ class Advice:
     """`status.scaling.evidence` without the replicas' states; None where nobody gathered it."""
 
 
+class PodLoad(NamedTuple):
+    """What all gateways together have at a pod at this moment."""
+
+    in_flight: int
+    """Requests."""
+    has_left: bool
+    """Whether every gateway knows that the pod is to get nothing new."""
+
+
+class Demand(NamedTuple):
+    """What the gateways know of a service's requests at this moment."""
+
+    num_open: int
+    """Requests that have come and have not ended."""
+    idle_since: float | None
+    """When the last one ended, in seconds since 1970; None while a gateway does not tell, or one is open."""
+
+
+UNKNOWN_DEMAND = Demand(0, None)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One service as the cache has it, with the conflicts and refusals that earlier writes met."""
@@ -61,6 +82,9 @@ class Snapshot:
     replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
     rivals: tuple[Rival, ...] = ()
     """What pods say that they compute with, by name, where known."""
+    loads: Mapping[str, PodLoad] = field(default_factory=dict)
+    """By the pods' uids, where all gateways tell."""
+    demand: Demand = UNKNOWN_DEMAND
 
     @property
     def uid(self) -> str:

@@ -104,6 +104,10 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
         return Truth("Ready", False, Reason.CONFLICT, explain_conflict(*own_name))
     if num_ready:
         return Truth("Ready", True, Reason.SERVING, f"{num_ready} of {desired} desired replicas answer")
+    if desired == 0 and inputs.spec.scaling.may_rest:
+        idle = inputs.spec.scaling.scale_to_zero_after
+        text = f"no request has come for {idle}; the next one starts a replica, and is answered by it"
+        return Truth("Ready", True, Reason.SCALED_TO_ZERO, text)
     if desired == 0:
         return Truth("Ready", False, Reason.SCALED_TO_ZERO, "spec.replicas is 0; write 1 or more to serve")
     return _waiting("Ready", inputs, causes)
@@ -151,6 +155,8 @@ def _scaling_active(inputs: StatusInputs) -> Truth:
         return Truth(
             "ScalingActive", True, Reason.EXTERNAL, "the count is spec.replicas, written from outside"
         )
+    if inputs.count.desired == 0 and inputs.spec.scaling.may_rest:
+        return Truth("ScalingActive", True, Reason.SCALED_TO_ZERO, "the next request starts a replica")
     if advice is None:
         return _former_truth(inputs, "ScalingActive") or Truth(
             "ScalingActive", None, Reason.STARTING, "no decision has been made yet"

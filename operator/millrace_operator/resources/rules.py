@@ -6,8 +6,8 @@ would otherwise be an evaluation error with a message of its own.
 
 from typing import Any
 
+from millrace_kubernetes.durations import DURATION_PATTERN
 from millrace_operator.resources.accelerators import WHOLE_GPUS
-from millrace_operator.resources.durations import DURATION_PATTERN
 from millrace_operator.resources.prices import CURRENCY_PATTERN, PRICE_PATTERN
 
 CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
@@ -77,6 +77,17 @@ SPEC_RULES: list[dict[str, Any]] = [
         + ")",
         "message": "write each objective's target as a duration above zero, such as 500ms or 2s",
         "fieldPath": ".scaling.objectives",
+    },
+    {
+        "rule": _is_positive_duration("self.scaling.scaleToZeroAfter"),
+        "message": "write scaling.scaleToZeroAfter as a duration above zero, such as 10m or 1h",
+        "fieldPath": ".scaling.scaleToZeroAfter",
+    },
+    {
+        "rule": "!has(self.scaling.activation) || "
+        + _is_positive_duration("self.scaling.activation.maxWait"),
+        "message": "write scaling.activation.maxWait as a duration above zero, such as 5m or 90s",
+        "fieldPath": ".scaling.activation.maxWait",
     },
     {
         "rule": _is_positive_duration("self.rollout.schedulingTimeout"),

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator
 
+from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources import rules
 from millrace_operator.resources.cost_types import Cost
-from millrace_operator.resources.durations import parse_duration
 from millrace_operator.resources.part import Part
 from millrace_operator.resources.pod_types import PodOptions
 
@@ -142,6 +142,16 @@ class Objective(Part):
         return parse_duration(self.target)
 
 
+class Activation(Part):
+    """How a service without replicas wakes."""
+
+    max_wait: DurationText = Field(
+        default="5m",
+        description="How long the gateway holds a request for which there is no replica yet, such as 5m. "
+        "Then it answers 503.",
+    )
+
+
 class Scaling(Part):
     """Who decides the replica count, and within which bounds."""
 
@@ -152,10 +162,22 @@ class Scaling(Part):
         "and explains in status but leaves the count as it is.",
     )
     min_replicas: int = Field(
-        default=1, ge=1, le=1000, description="Fewest replicas in modes Automatic and DryRun."
+        default=1,
+        ge=0,
+        le=1000,
+        description="Fewest replicas in modes Automatic and DryRun. 0: in mode Automatic there is none while "
+        "no request comes; otherwise as 1.",
     )
     max_replicas: int = Field(
         default=1, ge=1, le=1000, description="Most replicas in modes Automatic and DryRun."
+    )
+    scale_to_zero_after: DurationText = Field(
+        default="10m",
+        description="With minReplicas 0: how long no request may have come until the last replica goes, such "
+        "as 10m.",
+    )
+    activation: Activation | None = Field(
+        default=None, description="With minReplicas 0: how the service wakes when a request comes."
     )
     objectives: list[Objective] = Field(
         default_factory=list,
@@ -167,6 +189,21 @@ class Scaling(Part):
         description="Latencies to keep; each pair of metric and percentile at most once. Without any, the "
         "operator keeps the replicas from being saturated.",
     )
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether there may be no replica while no request comes."""
+        return self.mode is ScalingMode.AUTOMATIC and self.min_replicas == 0
+
+    @property
+    def least(self) -> int:
+        """The fewest replicas of a service that does not rest."""
+        return max(1, self.min_replicas)
+
+    @property
+    def rest_seconds(self) -> float:
+        """How long no request may have come until the service rests. Raises ValueError for no duration."""
+        return parse_duration(self.scale_to_zero_after)
 
 
 class RolloutStrategy(StrEnum):
@@ -286,7 +323,12 @@ _ROLLOUT_DEFAULT: dict[str, Any] = {
     "progressDeadline": "30m",
     "rollback": "Automatic",
 }
-_SCALING_DEFAULT: dict[str, Any] = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 1}
+_SCALING_DEFAULT: dict[str, Any] = {
+    "mode": "Automatic",
+    "minReplicas": 1,
+    "maxReplicas": 1,
+    "scaleToZeroAfter": "10m",
+}
 
 
 def _add_spec_rules(schema: dict[str, Any]) -> None:

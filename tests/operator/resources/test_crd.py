@@ -124,7 +124,7 @@ def test_the_parser_ignores_what_it_does_not_know() -> None:
 
 def test_the_parser_refuses_what_the_schema_refuses() -> None:
     with pytest.raises(ValidationError):
-        Spec.model_validate({"model": {"uri": "file:///m"}, "scaling": {"minReplicas": 0}})
+        Spec.model_validate({"model": {"uri": "file:///m"}, "scaling": {"minReplicas": -1}})
 
 
 @pytest.mark.parametrize("metric", ["EndToEndLatency", "QueueTime"])

@@ -1,0 +1,125 @@
+"""Holds a stream to each gateway while this operator leads. Decides nothing."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import aiohttp
+
+from millrace_kubernetes.collection import Source
+from millrace_kubernetes.connection import UNTIMED, Connection
+from millrace_kubernetes.watch import Watch
+from millrace_operator.cluster.kinds import POD, ServiceKey
+from millrace_operator.gateways.loads import Loads, MalformedLineError
+from millrace_operator.gateways.objects import GatewaySink
+from millrace_operator.reconcile.snapshot import Demand, PodLoad
+from millrace_runtime.contract import LABEL_COMPONENT
+
+LOG = logging.getLogger(__name__)
+LOOK_SECONDS = 0.2
+"""Between two looks at which gateways there are, and whether we lead."""
+SILENT_SECONDS = 5.0
+"""A gateway that tells nothing for so long is not counted as one that tells."""
+RETRY_SECONDS = 1.0
+LONGEST_LINE = 2**22
+"""Bytes, doubled by aiohttp: 100,000 replicas' uids and counts."""
+OK = 200
+
+
+class RefusedStreamError(Exception):
+    """A gateway does not let us read."""
+
+
+class Gateways:
+    """Owner of the streams. `token` is what the Lease proves to be the leader's."""
+
+    def __init__(
+        self,
+        namespace: str,
+        token: str,
+        is_leader: Callable[[], bool],
+        on_request: Callable[[ServiceKey], None] = lambda _: None,
+    ) -> None:
+        """Begin with none. `on_request` is called with services that have got a request."""
+        self._source = Source(POD.path(namespace), f"{LABEL_COMPONENT}=gateway")
+        self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "millrace-operator"}
+        self._is_leader = is_leader
+        self._on_request = on_request
+        self._sink = GatewaySink()
+        self._loads = Loads()
+        self._told: dict[str, str] = {}
+        """What was logged last of each gateway that can't be read."""
+
+    def read(self, pods: Iterable[str]) -> Mapping[str, PodLoad]:
+        """Return what all gateways have at pods, by uid; none where one of them does not tell."""
+        return self._loads.read(pods)
+
+    def read_demand(self, key: ServiceKey) -> Demand:
+        """Return what the gateways know of a service's requests."""
+        return self._loads.read_demand(str(key))
+
+    async def run(self, connection: Connection) -> None:
+        """Follow the gateways until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Watch(connection, self._source, self._sink).run())
+            group.create_task(self._keep_streams())
+
+    async def _keep_streams(self) -> None:
+        streams: dict[str, asyncio.Task[None]] = {}
+        async with aiohttp.ClientSession(headers=self._headers, read_bufsize=LONGEST_LINE) as session:
+            try:
+                while True:
+                    urls = dict(self._sink.urls) if self._is_leader() else {}
+                    self._loads.expect(urls)
+                    await _end({uid: streams.pop(uid) for uid in streams.keys() - urls.keys()})
+                    for uid in urls.keys() - streams.keys():
+                        streams[uid] = asyncio.create_task(self._follow(session, uid, urls[uid]))
+                    self._told = {uid: text for uid, text in self._told.items() if uid in urls}
+                    await asyncio.sleep(LOOK_SECONDS)
+            finally:
+                await _end(streams)
+
+    async def _follow(self, session: aiohttp.ClientSession, uid: str, url: str) -> None:
+        """Read one gateway's lines, again and again."""
+        while True:
+            try:
+                await self._read(session, uid, url)
+                self._tell(uid, url, "it ended the stream")
+            except (aiohttp.ClientError, OSError, ValueError, RefusedStreamError) as error:
+                self._tell(uid, url, str(error) or repr(error))
+            finally:
+                self._loads.lose(uid)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self, session: aiohttp.ClientSession, uid: str, url: str) -> None:
+        """Take in each line until the stream ends. Raises TimeoutError when it falls silent."""
+        async with asyncio.timeout(SILENT_SECONDS) as silence, session.get(url, timeout=UNTIMED) as response:
+            if response.status != OK:
+                raise RefusedStreamError(f"it answers {response.status}")
+            while line := await response.content.readline():
+                self._take(uid, line)
+                self._told.pop(uid, None)
+                silence.reschedule(asyncio.get_running_loop().time() + SILENT_SECONDS)
+
+    def _take(self, uid: str, line: bytes) -> None:
+        """Take in a line. Raises MalformedLineError."""
+        try:
+            parsed = json.loads(line)
+        except ValueError as error:
+            raise MalformedLineError(f"no line of a gateway: {error}") from error
+        for key in self._loads.note(uid, parsed, time.time()):
+            self._on_request(ServiceKey(*key.split("/", 1)))
+
+    def _tell(self, uid: str, url: str, text: str) -> None:
+        """Log what goes wrong with a gateway, once."""
+        if self._told.get(uid) != text:
+            LOG.warning("the gateway at %s tells no loads: %s; trying again", url, text)
+        self._told[uid] = text
+
+
+async def _end(streams: Mapping[str, asyncio.Task[None]]) -> None:
+    for task in streams.values():
+        task.cancel()
+    await asyncio.gather(*streams.values(), return_exceptions=True)

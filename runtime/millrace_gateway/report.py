@@ -1,0 +1,57 @@
+"""What this gateway tells the leading operator of its requests, line by line. Pure.
+
+A line is a JSON object with what has changed since the line before; the first one has everything, as a reader
+starts with nothing.
+
+- `in_flight`: requests that replicas have of this gateway, by their pods' uids.
+- `leaving`: the uids of all replicas that get nothing new.
+- `open`: requests of each service that have not ended, with those that are held, by `<namespace>/<name>`.
+- `ended`: how many seconds ago each service's last request ended.
+- `known`: since how many seconds this gateway knows of requests; in the first line alone.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from millrace_gateway.activity import Activity
+from millrace_gateway.balance import Balancer
+from millrace_gateway.catalogue import Catalogue
+
+_TOLD_EMPTY = frozenset({"leaving", "known"})
+"""What says something by being empty, or zero."""
+
+
+class Report:
+    """The lines for one reader."""
+
+    def __init__(self, catalogue: Catalogue, balancer: Balancer, activity: Activity) -> None:
+        self._catalogue = catalogue
+        self._balancer = balancer
+        self._activity = activity
+        self._leaving: frozenset[str] | None = None
+        self._in_flight: dict[str, int] = {}
+        self._open: dict[str, int] = {}
+        self._ends: dict[str, float] = {}
+
+    def next_line(self, now: float) -> bytes:
+        """Return what has changed since the line before. `now` is by the activity's clock."""
+        line: dict[str, Any] = {}
+        leaving, in_flight = self._catalogue.list_leaving(), self._balancer.count_all()
+        is_open, ends = self._activity.count_open(), self._activity.list_ends()
+        if self._leaving is None:
+            line["known"] = round(now - self._activity.began, 3)
+        if leaving != self._leaving:
+            line["leaving"] = sorted(leaving)
+        line["in_flight"] = _find_changed(self._in_flight, in_flight)
+        line["open"] = _find_changed(self._open, is_open)
+        line["ended"] = {key: round(now - end, 3) for key, end in ends.items() if self._ends.get(key) != end}
+        self._leaving, self._in_flight, self._open, self._ends = leaving, in_flight, is_open, ends
+        told = {name: value for name, value in line.items() if value or name in _TOLD_EMPTY}
+        return json.dumps(told).encode() + b"\n"
+
+
+def _find_changed(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts that are others now, 0 for what is not there any more."""
+    names = before.keys() | after.keys()
+    return {name: after.get(name, 0) for name in names if before.get(name) != after.get(name)}

@@ -1,0 +1,100 @@
+"""Streams reports to the leading operator, and to nobody else: they tell of every tenant's load."""
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+
+import aiohttp
+from aiohttp import hdrs, web
+
+from millrace_gateway.report import Report
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.errors import KubernetesError
+from millrace_runtime.contract import ANNOTATION_PROOF, LEASE_OPERATOR, LOADS_SECONDS
+
+logger = logging.getLogger(__name__)
+
+READ_SECONDS = 5.0
+READ_PERIOD_SECONDS = 1.0
+"""Between two looks at the Lease, so that strangers who ask can't make us ask the API server all the time."""
+SEND_SECONDS = 10.0
+"""A reader that takes no line for so long is gone."""
+NOT_LEADER = (
+    "only the operator that leads may read this; kubectl get lease millrace-operator tells which does"
+)
+
+
+class LeaderCheck:
+    """Knows whether a token is the leader's: its Lease, which only operators write, has the token's hash."""
+
+    def __init__(self, namespace: str) -> None:
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_OPERATOR}"
+        self._expected = ""
+        self._looked_at = -READ_PERIOD_SECONDS
+        self._lock = asyncio.Lock()
+        self.connection: Connection | None = None
+        """To the API server, once there is one."""
+
+    async def is_leader(self, token: str) -> bool:
+        """Whether this is the leader's token. False too where the Lease can't be read."""
+        found = sha256(token.encode(errors="replace")).hexdigest()
+        if not self._matches(found):
+            async with self._lock:
+                await self._look()
+        return self._matches(found)
+
+    def _matches(self, found: str) -> bool:
+        return bool(self._expected) and hmac.compare_digest(found.encode(), self._expected.encode())
+
+    async def _look(self) -> None:
+        """Read the Lease, unless that was done just now."""
+        if self.connection is None or time.monotonic() < self._looked_at + READ_PERIOD_SECONDS:
+            return
+        try:
+            async with self.connection.request("GET", self._path, READ_SECONDS) as response:
+                lease = json.loads(await response.read())
+            annotations = lease["metadata"].get("annotations") or {}
+            self._expected = str(annotations.get(ANNOTATION_PROOF, ""))
+        except (KubernetesError, aiohttp.ClientError, OSError, ValueError, LookupError) as error:
+            logger.warning("the operator's Lease can't be read: %r", error)
+        self._looked_at = time.monotonic()
+
+
+class Reporting:
+    """The handler of PATH_LOADS."""
+
+    def __init__(self, check: LeaderCheck, begin: Callable[[], Report]) -> None:
+        self.check = check
+        self._begin = begin
+        self._news = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Send the next lines at once: a request waits for a replica."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer with line after line until the reader leaves, or with 401."""
+        kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        if kind != "Bearer" or not await self.check.is_leader(token):
+            return web.json_response({"error": NOT_LEADER}, status=401)
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await answer.prepare(request)
+        report = self._begin()
+        try:
+            while True:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await answer.write(report.next_line(time.monotonic()))
+                await self._pause()
+        except (ConnectionError, TimeoutError):
+            return answer
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOADS_SECONDS):
+                await self._news.wait()

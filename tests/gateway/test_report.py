@@ -1,0 +1,82 @@
+"""What a gateway tells the leading operator, and that it tells nobody else."""
+
+import json
+
+import pytest
+
+from millrace_gateway.activity import Activity
+from millrace_gateway.balance import Balancer
+from millrace_gateway.catalogue import Catalogue
+from millrace_gateway.objects import ServiceKey
+from millrace_gateway.report import Report
+from millrace_runtime.contract import ANNOTATION_LEAVING
+from tests.gateway.conftest import Bench, make_pod, make_service
+
+KEY = ServiceKey("shop", "chat")
+
+
+def make_leaver(uid: str) -> dict[str, object]:
+    pod = make_pod("shop", "chat", uid)
+    pod["metadata"]["annotations"] = {ANNOTATION_LEAVING: "2026-01-01T00:00:00Z"}
+    return pod
+
+
+def make_catalogue() -> Catalogue:
+    catalogue = Catalogue(lambda: 0.0)
+    catalogue.replace_services([make_service("shop", "chat")])
+    catalogue.replace_replicas([make_pod("shop", "chat", "a"), make_pod("shop", "chat", "b")])
+    return catalogue
+
+
+def test_each_line_says_what_has_changed() -> None:
+    catalogue, balancer = make_catalogue(), Balancer(2.0)
+    report = Report(catalogue, balancer, Activity(lambda: 0.0))
+    replica = catalogue._replicas["a"]
+    with balancer.count_request(replica):
+        assert json.loads(report.next_line(0.0)) == {"known": 0, "in_flight": {"a": 1}, "leaving": []}
+        catalogue.apply_replica(make_leaver("b"))
+        assert json.loads(report.next_line(0.0)) == {"leaving": ["b"]}
+    assert report.next_line(0.0) == b'{"in_flight": {"a": 0}}\n'
+    assert json.loads(report.next_line(0.0)) == {}
+    another = Report(catalogue, balancer, Activity(lambda: -3.0))
+    assert json.loads(another.next_line(4.0)) == {"known": 7.0, "leaving": ["b"]}
+
+
+def list_ready(catalogue: Catalogue) -> list[str]:
+    route = catalogue.find(KEY)
+    assert route
+    catalogue.check_integrity()
+    return [replica.uid for replica in catalogue.ready_replicas(route)]
+
+
+def test_a_leaving_replica_gets_nothing_new_while_there_is_another() -> None:
+    catalogue = make_catalogue()
+    catalogue.apply_replica(make_leaver("b"))
+    assert list_ready(catalogue) == ["a"]
+    catalogue.apply_replica(make_leaver("a"))  # the last ones serve until they are gone
+    assert sorted(list_ready(catalogue)) == ["a", "b"]
+    catalogue.apply_replica(make_pod("shop", "chat", "b"))  # it is needed again
+    assert list_ready(catalogue) == ["b"]
+    assert catalogue.list_leaving() == {"a"}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": "Basic \xe9"}])
+async def test_strangers_are_told_nothing(bench: Bench, headers: dict[str, str]) -> None:
+    async with bench.client.get(f"{bench.url}/loads", headers=headers) as answer:
+        assert answer.status == 401
+        assert "leads" in (await answer.json())["error"]
+
+
+def test_services_with_requests_and_their_last_ends_are_told() -> None:
+    now = 100.0
+    activity = Activity(lambda: now)
+    report = Report(make_catalogue(), Balancer(2.0), activity)
+    now = 110.0
+    with activity.count_request(KEY), activity.count_request(KEY):
+        assert json.loads(report.next_line(now)) == {"known": 10.0, "leaving": [], "open": {"shop/chat": 2}}
+        assert json.loads(report.next_line(now)) == {}
+        now = 120.0
+    assert json.loads(report.next_line(now + 1.5)) == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 1.5}}
+    assert json.loads(report.next_line(now + 9.0)) == {}
+    activity.keep([])
+    assert activity.list_ends() == {}

@@ -1,0 +1,114 @@
+"""A scale-down from its first mark to the deletion, with what gateways tell."""
+
+import pytest
+
+from millrace_operator.reconcile.drain import UNTOLD_SECONDS
+from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.snapshot import PodLoad
+from tests.operator.world import World
+
+BUSY = PodLoad(1, has_left=True)
+
+
+async def settled(replicas: int) -> World:
+    world = World(scaling={"mode": "External"}, replicas=replicas)
+    await world.settle()
+    return world
+
+
+async def scale(world: World, replicas: int) -> None:
+    world.edit(replicas=replicas)
+    await world.settle()
+
+
+def uids(world: World) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in world.pods()}
+
+
+def marked(world: World) -> list[str]:
+    return [pod.uid for pod in map(read_pod, world.pods()) if pod.is_marked]
+
+
+async def test_the_last_request_is_waited_for_and_then_the_replica_goes() -> None:
+    world = await settled(2)
+    before = uids(world)
+    world.loads = dict.fromkeys(before, BUSY)
+    await scale(world, 1)
+    (leaver,) = marked(world)
+    assert uids(world) == before
+    outcome = await world.reconcile()
+    assert outcome.look_again is not None
+    assert outcome.look_again <= 1.0
+    world.loads[leaver] = PodLoad(0, has_left=True)
+    await world.settle()
+    assert uids(world) == before - {leaver}
+
+
+async def test_a_wait_writes_nothing() -> None:
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 1)
+    world.cluster.writes.clear()
+    for _ in range(100):
+        world.now += 1.0
+        await world.reconcile()
+    assert world.cluster.writes == []
+
+
+async def test_a_request_without_end_holds_no_replica_for_longer_than_the_grace() -> None:
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 1)
+    world.now += 629.0
+    await world.settle()
+    assert len(uids(world)) == 2
+    world.now += 2.0
+    await world.settle()
+    assert len(uids(world)) == 1
+
+
+async def test_gateways_that_tell_nothing_hold_no_replica_for_long() -> None:
+    world = await settled(2)
+    world.loads = None
+    await scale(world, 1)
+    assert len(uids(world)) == 2
+    world.now += UNTOLD_SECONDS + 1.0
+    await world.settle()
+    assert len(uids(world)) == 1
+
+
+@pytest.mark.parametrize("is_new_leader", [False, True])
+async def test_a_replica_that_is_needed_again_never_stops(*, is_new_leader: bool) -> None:
+    world = await settled(3)
+    before = uids(world)
+    world.loads = dict.fromkeys(before, BUSY)
+    await scale(world, 1)
+    assert len(marked(world)) == 2
+    if is_new_leader:
+        world.restart_operator()
+    await scale(world, 2)
+    assert len(marked(world)) == 1
+    await scale(world, 3)
+    assert marked(world) == []
+    assert uids(world) == before
+
+
+async def test_an_idle_replica_does_not_wait_for_a_busy_one() -> None:
+    world = await settled(3)
+    before = uids(world)
+    world.loads = dict.fromkeys(before, BUSY)
+    await scale(world, 1)
+    idle, busy = marked(world)
+    world.loads[idle] = PodLoad(0, has_left=True)
+    await world.settle()
+    assert uids(world) == before - {idle}
+    assert marked(world) == [busy]
+
+
+async def test_a_rollout_waits_for_no_request() -> None:
+    world = await settled(2)
+    before = uids(world)
+    world.loads = dict.fromkeys(before, BUSY)
+    world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    assert not before & uids(world)

@@ -1,0 +1,157 @@
+"""Scale to zero and back, as whole sequences."""
+
+from typing import Any
+
+import pytest
+
+from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand
+from tests.operator.world import World
+
+SCALING = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 4, "scaleToZeroAfter": "10m"}
+IDLE_SECONDS = 600.0
+ASKED = Demand(1, None)
+
+
+async def started(**scaling: Any) -> World:
+    world = World(scaling={**SCALING, **scaling})
+    await world.settle()
+    return world
+
+
+def counts(world: World) -> tuple[int, int]:
+    """The count in status, and the pods there are."""
+    return world.status["scaling"]["desiredReplicas"], len(world.pods())
+
+
+def reason(world: World) -> str:
+    return str(world.status["scaling"]["reason"])
+
+
+async def rest(world: World) -> None:
+    world.demand = Demand(0, world.now)
+    world.now += IDLE_SECONDS
+    await world.settle()
+    assert counts(world) == (0, 0)
+
+
+async def test_a_new_service_begins_with_a_replica_and_rests_when_nobody_asks() -> None:
+    world = await started()
+    assert counts(world) == (1, 1)
+    world.demand = Demand(0, world.now - 5000.0)  # the gateways are older than the service
+    await world.settle()
+    assert counts(world) == (1, 1)
+    wait = (await world.reconcile()).look_again
+    assert wait is not None
+    assert 1.0 <= wait <= IDLE_SECONDS
+    world.now += wait + 5.0
+    await world.settle()
+    assert counts(world) == (0, 0)
+    assert reason(world) == "Idle"
+    assert world.status["scaling"]["message"] == "no request has come for 10m"
+    ready = world.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "ScaledToZero")
+    assert world.condition("Progressing")["status"] == "False"
+    assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_a_request_wakes_it_once_and_it_stays_while_requests_come() -> None:
+    world = await started()
+    await rest(world)
+    world.cluster.writes.clear()
+    world.demand = ASKED
+    await world.settle()
+    assert counts(world) == (1, 1)
+    applies = [kind for verb, kind, _ in world.cluster.writes if kind == "Deployment"]
+    assert applies == ["Deployment"]
+    world.now += 5 * IDLE_SECONDS
+    await world.settle()
+    assert counts(world) == (1, 1)
+    await rest(world)
+
+
+async def test_the_time_without_requests_counts_from_when_a_replica_could_answer() -> None:
+    world = await started()
+    await rest(world)
+    world.demand = ASKED
+    await world.reconcile()
+    asked_at = world.now
+    world.now += 2 * IDLE_SECONDS  # it loads for long, and the client has left meanwhile
+    world.demand = Demand(0, asked_at + 1.0)
+    await world.settle()
+    assert counts(world) == (1, 1)
+    world.now += IDLE_SECONDS - 1.0
+    await world.settle()
+    assert counts(world) == (1, 1)
+    world.now += 2.0
+    await world.settle()
+    assert counts(world) == (0, 0)
+
+
+@pytest.mark.parametrize("is_new_leader", [False, True])
+async def test_what_is_not_known_changes_nothing(*, is_new_leader: bool) -> None:
+    world = await started()
+    world.demand = UNKNOWN_DEMAND
+    world.now += 100 * IDLE_SECONDS
+    if is_new_leader:
+        world.restart_operator()
+    await world.settle()
+    assert counts(world) == (1, 1)
+    await rest(world)
+    world.demand = UNKNOWN_DEMAND
+    if is_new_leader:
+        world.restart_operator()
+    await world.settle()
+    assert counts(world) == (0, 0)
+
+
+async def test_at_rest_nothing_is_written() -> None:
+    world = await started()
+    await rest(world)
+    world.cluster.writes.clear()
+    for _ in range(100):
+        world.now += 60.0
+        await world.reconcile()
+    assert world.cluster.writes == []
+
+
+async def test_advice_neither_wakes_it_nor_keeps_it_awake() -> None:
+    world = await started()
+    world.advice = Advice(3, "ScalingUp", "load", "forecast", is_held=False)
+    await world.settle()
+    assert counts(world) == (3, 3)
+    await rest(world)
+    world.advice = Advice(1, "Steady", "load", "forecast", is_held=False, made_from=3)
+    await world.settle()
+    assert counts(world) == (0, 0)
+
+
+async def test_a_service_that_may_not_rest_any_more_wakes() -> None:
+    world = await started()
+    await rest(world)
+    world.edit(scaling={**SCALING, "minReplicas": 1})
+    await world.settle()
+    assert counts(world) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["DryRun", "External"])
+async def test_in_the_other_modes_nobody_rests(mode: str) -> None:
+    count = {"replicas": 1} if mode == "External" else {}
+    world = World(scaling={**SCALING, "mode": mode}, **count)
+    await world.settle()
+    world.demand = Demand(0, world.now)
+    world.now += 100 * IDLE_SECONDS
+    await world.settle()
+    assert counts(world) == (1, 1)
+
+
+async def test_a_changed_service_wakes_with_its_new_revision() -> None:
+    world = await started()
+    await rest(world)
+    before = world.status["currentRevision"]
+    world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    assert counts(world) == (0, 0)
+    world.demand = ASKED
+    await world.settle()
+    assert counts(world) == (1, 1)
+    assert world.status["currentRevision"] != before
