@@ -108,11 +108,16 @@ class Facts:
     def is_old(self) -> bool:
         """Whether nobody has written figures for longer than an operator would wait.
 
-        It waits for ever where there are none: where it can't read the spec, and in mode External.
+        It waits for ever where there are none: where it can't read the spec, in mode External, and at rest.
         """
         at = parse_time(self.evidence.get("observedAt"))
-        writes = not self.is_refused and self.mode != "External"
+        writes = not self.is_refused and self.mode != "External" and not self.is_at_rest
         return writes and at is not None and self.now - at > OLD_SECONDS
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether there is no replica because no request comes."""
+        return self.binding == "scaleToZeroAfter" and self.desired == 0
 
     @property
     def is_refused(self) -> bool:

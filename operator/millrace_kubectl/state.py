@@ -16,6 +16,8 @@ def describe_state(facts: Facts) -> str:
     """Return how the service is: the worst of its objectives first."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
+    if facts.ready == 0 and facts.is_at_rest:
+        return "AT ZERO: the next request starts a replica"
     if facts.ready == 0 and facts.desired == 0:
         return "AT ZERO: nobody answers, as spec.replicas is 0"
     if facts.ready == 0:
