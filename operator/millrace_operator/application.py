@@ -43,6 +43,7 @@ from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.types import ScalingMode
 from millrace_operator.server import Health, Views, serve
 from millrace_operator.service_metrics import ServiceCollector
 from millrace_runtime.contract import LEASE_OPERATOR
@@ -144,9 +145,9 @@ class Application:
             group.create_task(self.priors.run())
 
     def _wake(self, key: ServiceKey) -> None:
-        """Look at a service that has got a request while it has no replica."""
-        service = self.cache.service(key) or {}
-        if service.get("status", {}).get("scaling", {}).get("desiredReplicas") == 0:
+        """Look at a service that has got a request while it rests."""
+        scaling = (self.cache.service(key) or {}).get("status", {}).get("scaling", {})
+        if scaling.get("desiredReplicas") == 0 and scaling.get("mode") == ScalingMode.AUTOMATIC:
             self.queue.add(key)
 
     def _read_memory(self, key: ServiceKey) -> Memory | None:
@@ -201,6 +202,7 @@ class Application:
         async with self._is_listing:
             found = await relist(self._cluster, self.cache, self.queue, scopes)
         self.ingest.note_missing(found.missing)
+        self.gateways.keep(self.cache.service_keys())
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(found.num_ghosts)
 

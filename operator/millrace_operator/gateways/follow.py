@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import aiohttp
 
@@ -53,12 +53,26 @@ class Gateways:
         """What was logged last of each gateway that can't be read."""
 
     def read(self, pods: Iterable[str]) -> Mapping[str, PodLoad]:
-        """Return what all gateways have at pods, by uid; none where one of them does not tell."""
+        """Return what gateways have at pods, by uid."""
         return self._loads.read(pods)
 
     def read_demand(self, key: ServiceKey) -> Demand:
         """Return what the gateways know of a service's requests."""
         return self._loads.read_demand(str(key))
+
+    def keep(self, keys: Collection[ServiceKey]) -> None:
+        """Forget what is known of all services but these."""
+        self._loads.keep(frozenset(map(str, keys)))
+
+    @property
+    def num_expected(self) -> int:
+        """How many gateways there are, as far as this leader knows."""
+        return self._loads.num_expected
+
+    @property
+    def num_silent(self) -> int:
+        """How many of them tell nothing."""
+        return self._loads.num_silent
 
     async def run(self, connection: Connection) -> None:
         """Follow the gateways until cancelled."""
@@ -71,8 +85,7 @@ class Gateways:
         async with aiohttp.ClientSession(headers=self._headers, read_bufsize=LONGEST_LINE) as session:
             try:
                 while True:
-                    urls = dict(self._sink.urls) if self._is_leader() else {}
-                    self._loads.expect(urls)
+                    urls = self._list_urls(time.time())
                     await _end({uid: streams.pop(uid) for uid in streams.keys() - urls.keys()})
                     for uid in urls.keys() - streams.keys():
                         streams[uid] = asyncio.create_task(self._follow(session, uid, urls[uid]))
@@ -81,21 +94,33 @@ class Gateways:
             finally:
                 await _end(streams)
 
+    def _list_urls(self, now: float) -> dict[str, str]:
+        """Return the streams to hold: none while somebody else leads."""
+        if not self._is_leader():
+            self._loads.begin(now)
+            return {}
+        urls = self._sink.list_urls(now)
+        self._loads.expect(urls, now)
+        return urls
+
     async def _follow(self, session: aiohttp.ClientSession, uid: str, url: str) -> None:
         """Read one gateway's lines, again and again."""
         while True:
             try:
                 await self._read(session, uid, url)
                 self._tell(uid, url, "it ended the stream")
-            except (aiohttp.ClientError, OSError, ValueError, RefusedStreamError) as error:
+            except Exception as error:  # noqa: BLE001  whatever it says, it is asked again
                 self._tell(uid, url, str(error) or repr(error))
             finally:
-                self._loads.lose(uid)
+                self._loads.lose(uid, time.time())
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, session: aiohttp.ClientSession, uid: str, url: str) -> None:
         """Take in each line until the stream ends. Raises TimeoutError when it falls silent."""
-        async with asyncio.timeout(SILENT_SECONDS) as silence, session.get(url, timeout=UNTIMED) as response:
+        async with (
+            asyncio.timeout(SILENT_SECONDS) as silence,
+            session.get(url, timeout=UNTIMED, allow_redirects=False) as response,
+        ):
             if response.status != OK:
                 raise RefusedStreamError(f"it answers {response.status}")
             while line := await response.content.readline():
@@ -110,7 +135,8 @@ class Gateways:
         except ValueError as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
         for key in self._loads.note(uid, parsed, time.time()):
-            self._on_request(ServiceKey(*key.split("/", 1)))
+            namespace, _, name = key.partition("/")
+            self._on_request(ServiceKey(namespace, name))
 
     def _tell(self, uid: str, url: str, text: str) -> None:
         """Log what goes wrong with a gateway, once."""

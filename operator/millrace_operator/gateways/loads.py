@@ -1,7 +1,7 @@
 """What the gateways have at pods, put together from what each of them tells. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,73 +21,101 @@ class _Told:
     leaving: frozenset[str] = frozenset()
     num_open: dict[str, int] = field(default_factory=dict)
     """Requests of services, by `<namespace>/<name>`."""
-    ended: dict[str, float] = field(default_factory=dict)
-    """When each service's last request ended, in seconds since 1970."""
     known: float = math.inf
-    """Since when it knows of requests."""
+    """Since when it knows of requests, in seconds since 1970."""
 
 
 class Loads:
-    """Owner of what each gateway tells. Gateways and pods go by their uids."""
+    """Owner of what each gateway tells. Gateways and pods go by their uids. Times are seconds since 1970."""
 
     def __init__(self) -> None:
         self._expected: frozenset[str] = frozenset()
         self._told: dict[str, _Told] = {}
+        self._ended: dict[str, float] = {}
+        """When each service's last request ended, also at a gateway that is gone."""
+        self._untold_since: float | None = -math.inf
 
-    def expect(self, gateways: Iterable[str]) -> None:
-        """Know which gateways there are: while one of them does not tell, no pod's load is known."""
+    def begin(self, now: float) -> None:
+        """Know nothing: somebody else leads, or did until now."""
+        self._expected, self._told = frozenset(), {}
+        self._untold_since = now
+
+    def expect(self, gateways: Iterable[str], now: float) -> None:
+        """Know which gateways there are: while one of them does not tell, not all of a pod's load is known."""
         self._expected = frozenset(gateways)
         for gone in self._told.keys() - self._expected:
             del self._told[gone]
+        self._note_silence(now)
 
     def note(self, gateway: str, line: Any, now: float) -> list[str]:
         """Take in a gateway's next line, parsed, and return the services that have had a request since.
 
-        Raises MalformedLineError, and then takes in nothing. `now` is seconds since 1970.
+        Raises MalformedLineError, and then takes in nothing.
         """
         told = self._told.get(gateway, _Told())
         try:
             num_open = _read_counts(line.get("open", {}))
             ended = {str(key): now - float(age) for key, age in line.get("ended", {}).items()}
-            self._told[gateway] = _Told(
+            new = _Told(
                 _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
                 frozenset(map(str, line["leaving"])) if "leaving" in line else told.leaving,
                 _merge(told.num_open, num_open),
-                told.ended | ended,
                 now - float(line["known"]) if "known" in line else told.known,
             )
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
-        return [key for key, count in num_open.items() if count]
+        self._told[gateway] = new
+        self._ended |= {key: max(end, self._ended.get(key, end)) for key, end in ended.items()}
+        self._note_silence(now)
+        return [key for key in {**num_open, **ended} if num_open.get(key) or key in ended]
 
-    def lose(self, gateway: str) -> None:
+    def lose(self, gateway: str, now: float) -> None:
         """Know that the gateway tells nothing any more. Its next line is a first one."""
         self._told.pop(gateway, None)
+        self._note_silence(now)
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Forget the ends of all services but these."""
+        self._ended = {key: end for key, end in self._ended.items() if key in keys}
 
     def read(self, pods: Iterable[str]) -> Mapping[str, PodLoad]:
-        """Return the pods' loads; none while there is a gateway that does not tell, or no gateway."""
-        if not self._is_complete:
-            return {}
-        told = self._told.values()
+        """Return the pods' loads, as far as gateways tell."""
+        told, since = self._told.values(), self._untold_since
         return {
             uid: PodLoad(
-                sum(one.in_flight.get(uid, 0) for one in told), all(uid in one.leaving for one in told)
+                sum(one.in_flight.get(uid, 0) for one in told),
+                since is None and all(uid in one.leaving for one in told),
+                since,
             )
             for uid in pods
         }
 
     def read_demand(self, key: str) -> Demand:
         """Return what is known of a service's requests, by `<namespace>/<name>`."""
-        told = self._told.values()
+        told, ended = self._told.values(), self._ended.get(key)
         num_open = sum(one.num_open.get(key, 0) for one in told)
-        if num_open or not self._is_complete:
-            return Demand(num_open, None)
-        return Demand(0, max(one.ended.get(key, one.known) for one in told))
+        if num_open or self._untold_since is not None:
+            return Demand(num_open, None, ended)
+        known = max(one.known for one in told)
+        return Demand(0, known if ended is None else max(known, ended), ended)
 
     @property
-    def _is_complete(self) -> bool:
-        """Whether there is a gateway, and each of them tells."""
-        return bool(self._expected) and self._expected <= self._told.keys()
+    def num_expected(self) -> int:
+        """How many gateways there are."""
+        return len(self._expected)
+
+    @property
+    def num_silent(self) -> int:
+        """How many of them do not tell."""
+        return len(self._expected - self._told.keys())
+
+    def _note_silence(self, now: float) -> None:
+        """Note since when there is no gateway, or one of them does not tell."""
+        is_complete = bool(self._expected) and self._expected <= self._told.keys()
+        if is_complete:
+            self._untold_since = None
+        elif self._untold_since is None:
+            self._untold_since = now
 
 
 def _read_counts(found: Mapping[str, Any]) -> dict[str, int]:

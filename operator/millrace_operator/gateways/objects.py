@@ -1,44 +1,76 @@
-"""Reads gateways' pods: which there are, and where they listen. Pure."""
+"""Reads gateways' pods: which may have requests, and where they listen. Pure."""
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from millrace_kubernetes.collection import Object
+from millrace_operator.reconcile.observed import LOST_SECONDS
+from millrace_operator.resources.conditions import find_condition, parse_time
 from millrace_runtime.contract import PATH_LOADS, PORT_GATEWAY, PORT_NAME_HTTP
+
+
+class _Gateway(NamedTuple):
+    url: str
+    until: float
+    """When it is surely gone, in seconds since 1970; infinity while nobody has deleted it."""
 
 
 class GatewaySink:
     """Keeps the gateways that may have requests, as a watch reports them."""
 
     def __init__(self) -> None:
-        self.urls: dict[str, str] = {}
-        """Of each gateway's stream, by its pod's uid."""
+        self._gateways: dict[str, _Gateway] = {}
+        """By their pods' uids."""
+
+    def list_urls(self, now: float) -> dict[str, str]:
+        """Return the URL of each gateway's stream, by its pod's uid. `now` is in seconds since 1970."""
+        return {uid: gateway.url for uid, gateway in self._gateways.items() if now < gateway.until}
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all gateways with this complete list."""
-        self.urls = {uid: url for item in items for uid, url in _read(item)}
+        self._gateways = {}
+        for item in items:
+            self.apply(item)
 
     def apply(self, item: Object) -> None:
         """Add a gateway, or replace it with this newer version."""
         self.delete(item)
-        self.urls |= dict(_read(item))
+        address = (item.get("status") or {}).get("podIP")
+        if address and _may_have_requests(item):
+            host = f"[{address}]" if ":" in address else address
+            url = f"http://{host}:{_find_port(item)}{PATH_LOADS}"
+            self._gateways[item["metadata"]["uid"]] = _Gateway(url, _find_end(item))
 
     def delete(self, item: Object) -> None:
         """Remove a gateway."""
-        self.urls.pop(item["metadata"]["uid"], None)
+        self._gateways.pop(item["metadata"]["uid"], None)
 
 
-def _read(pod: Object) -> list[tuple[str, str]]:
-    """Return the uid and URL of a gateway that is Ready, or going: before and after, it has no requests."""
+def _may_have_requests(pod: Object) -> bool:
+    """Whether a gateway is Ready, is going, or was Ready: its clients' connections outlive that."""
     status = pod.get("status") or {}
-    address = status.get("podIP")
-    is_ready = any(
-        c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ()
-    )
-    is_going = "deletionTimestamp" in pod["metadata"] and status.get("phase") == "Running"
-    if not address or not (is_ready or is_going):
-        return []
-    host = f"[{address}]" if ":" in address else address
-    return [(pod["metadata"]["uid"], f"http://{host}:{_find_port(pod)}{PATH_LOADS}")]
+    ready = find_condition(dict(status), "Ready") or {}
+    if ready.get("status") == "True":
+        return True
+    if status.get("phase") != "Running":
+        return False
+    return "deletionTimestamp" in pod["metadata"] or _was_ready(pod, ready.get("lastTransitionTime"))
+
+
+def _was_ready(pod: Object, unready_since: str | None) -> bool:
+    """Whether it turned unready after its containers had begun. One that never was Ready did so before."""
+    containers = pod["status"].get("containerStatuses") or ()
+    starts = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in containers]
+    if not starts or None in starts:
+        return False
+    return (parse_time(unready_since) or 0.0) > max(parse_time(start) or 0.0 for start in starts)
+
+
+def _find_end(pod: Object) -> float:
+    """Return when a pod is gone at the latest. On a node that is lost, its object stays for ever."""
+    ends = parse_time(pod["metadata"].get("deletionTimestamp"))  # the grace is in it
+    return math.inf if ends is None else ends + LOST_SECONDS
 
 
 def _find_port(pod: Object) -> int:

@@ -19,7 +19,7 @@ from millrace_runtime.contract import ANNOTATION_LEAVING
 LEAVING_COST = "-100"
 DONE_COST = "-200"
 UNTOLD_SECONDS = 10.0
-"""How long a marked pod waits for gateways that tell nothing. It finishes by itself what it has then."""
+"""How long an idle pod waits for gateways that tell nothing. It finishes by itself what it has then."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,19 @@ class Traffic:
     """Requests in progress by pod name, as they were scraped last."""
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By uid."""
+    is_resting: bool = False
+    """Whether the last replicas go because nobody asks: a request that comes meanwhile keeps them."""
 
     def may_go(self, pod: Pod) -> bool:
         """Whether a marked pod has nothing that is waited for."""
         if pod.leaving_since is None:  # an older operator marked it
             return True
-        load = self.loads.get(pod.uid)
-        patience = min(self.patience, UNTOLD_SECONDS) if load is None else self.patience
-        is_done = load is not None and load.has_left and not load.in_flight
-        return is_done or self.now >= pod.leaving_since + patience
+        load = self.loads.get(pod.uid, PodLoad(0, has_left=False, untold_since=pod.leaving_since))
+        if self.now >= pod.leaving_since + self.patience:
+            return True
+        if load.untold_since is None or load.in_flight:
+            return load.has_left and not load.in_flight
+        return self.now >= max(pod.leaving_since, load.untold_since) + UNTOLD_SECONDS
 
     def rank(self, pod: Pod) -> tuple[float, float]:
         """Sorts pods from the idlest on. What was scraped has requests that pass by the gateways too."""
@@ -78,7 +82,8 @@ class Traffic:
     def describe_load(self, pod: Pod) -> str:
         """Return how many requests a pod has."""
         load = self.loads.get(pod.uid)
-        known = self.running.get(pod.name) if load is None else load.in_flight
+        is_known = load is not None and (load.untold_since is None or load.in_flight)
+        known = load.in_flight if load and is_known else self.running.get(pod.name)
         return "its load is not known" if known is None else f"{known:g} requests in flight"
 
 
@@ -92,8 +97,8 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic)
     if count >= current:
         is_settled = len(pods) <= count
         return Shrink(count, tuple(map(_unmark, marked)) if is_settled else ())
-    if count == 0:
-        return Shrink(0)
+    if count == 0 and not traffic.is_resting:
+        return Shrink(0)  # somebody wants none, whatever comes; each finishes what it has
     # Two stable sorts: the idlest first, and the youngest of equally idle ones.
     ready = sorted((p for p in pods if p.is_ready), key=lambda pod: (pod.created, pod.name), reverse=True)
     ready.sort(key=traffic.rank)

@@ -103,12 +103,12 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         return Plan(status=status if status != old else None)
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
-    rest = find_rest(snapshot, observed)
+    rest = find_rest(snapshot, observed, deadline)
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
     )
     targets = choose_targets(settings, snapshot, spec, observed, count)
-    counts = _plan_counts(snapshot, observed, targets.step, spec.pod.grace_seconds)
+    counts = _plan_counts(snapshot, observed, targets.step, spec)
     wanted = [
         seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
     ]
@@ -158,11 +158,11 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     )
 
 
-def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, grace_seconds: float) -> Counts:
+def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec) -> Counts:
     """Return the counts for now. A rollout waits for no request: replicas finish them while they end."""
     running = snapshot.advice.in_flight if snapshot.advice else {}
-    patience = grace_seconds if len(step.counts) == 1 else 0.0
-    traffic = Traffic(observed.moment.now, patience, running, snapshot.loads)
+    patience = spec.pod.grace_seconds if len(step.counts) == 1 else 0.0
+    traffic = Traffic(observed.moment.now, patience, running, snapshot.loads, spec.scaling.may_rest)
     shrinks = {
         digest: plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), traffic)
         for digest, wanted in step.counts.items()

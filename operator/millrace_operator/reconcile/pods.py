@@ -57,8 +57,8 @@ class Pod:
 
     @property
     def is_marked(self) -> bool:
-        """Whether it is marked to go."""
-        return self.deletion_cost is not None
+        """Whether it is marked to go. An operator of an older version takes only the cost back."""
+        return self.deletion_cost is not None or self.leaving_since is not None
 
     @property
     def is_staying(self) -> bool:

@@ -1,6 +1,8 @@
 """Since when a service with minReplicas 0 has had nothing to do. Pure; `scale.py` decides what follows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.snapshot import Snapshot
@@ -23,17 +25,33 @@ class Rest:
 AWAKE = Rest(is_asked=False, idle_since=None)
 
 
-def find_rest(snapshot: Snapshot, observed: Observed) -> Rest:
+def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> Rest:
     """Return what the gateways tell, counted from when a replica could have answered.
 
-    A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve.
+    A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve. One that
+    does not start within `start_seconds` more rests all the same, if it has served before. Nobody rests while a
+    revision takes over: at zero nobody would see that it is bad, and the next request would meet it alone.
     """
     demand, status = snapshot.demand, snapshot.service.get("status", {})
-    is_asked = demand.num_open > 0
-    ready = find_condition(status, "Ready") or {}
-    is_serving = observed.num_ready > 0 and ready.get("reason") == Reason.SERVING
-    if is_asked or demand.idle_since is None or not is_serving:
+    rested_at = _find_rest_time(status)
+    is_late = rested_at is not None and (demand.last_end or 0.0) > rested_at
+    is_asked = demand.num_open > 0 or is_late
+    if is_asked or demand.idle_since is None or "rollout" in status:
         return Rest(is_asked, None)
+    ready = find_condition(status, "Ready") or {}
+    times = [demand.idle_since, _find_change_time(status)]
+    if observed.num_ready and ready.get("reason") == Reason.SERVING:
+        return Rest(is_asked, max(*times, parse_time(ready.get("lastTransitionTime")) or 0.0))
+    return Rest(is_asked, max(times) + start_seconds if "currentRevision" in status else None)
+
+
+def _find_change_time(status: Mapping[str, Any]) -> float:
+    """Return when the count was changed last."""
     changes = status.get("scaling", {}).get("changes", [])
-    times = [ready.get("lastTransitionTime"), *(change["at"] for change in changes[-1:])]
-    return Rest(is_asked, max(demand.idle_since, *(parse_time(time) or 0.0 for time in times)))
+    return (parse_time(changes[-1]["at"]) if changes else None) or 0.0
+
+
+def _find_rest_time(status: Mapping[str, Any]) -> float | None:
+    """Return since when a service has been at rest; None where it is not. Its time is told in whole seconds."""
+    is_at_rest = status.get("scaling", {}).get("desiredReplicas") == 0
+    return _find_change_time(status) + 1.0 if is_at_rest else None

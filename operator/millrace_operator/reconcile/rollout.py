@@ -4,6 +4,9 @@ At first there is one replica more than desired (Surge). Where there is no room 
 replicas are desired, one old replica at a time makes room (Replace). That stays so until the rollout ends, or
 the method would change back each time there is room. Old replicas go only as new ones become Ready. The
 service's owner can have either of both alone.
+
+Where nothing runs and a revision is to take over, as with a service that was edited at zero, the former one
+starts beside it and stays until something is Ready: nobody knows yet whether the new one can serve.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,13 +67,18 @@ def plan_rollout(
     strategy: RolloutStrategy = RolloutStrategy.AUTOMATIC,
     *,
     most: int | None = None,
+    served: str | None = None,
 ) -> Step:
     """Return the next counts. `others` come in order of preference to keep, the last stable one first.
 
     `method` is the one so far. `most` replicas may be the target's while it is a canary, and the others then
     keep the rest: with a single one desired it serves beside the canary, where room need not be made first.
+    `served` is the revision that last served with all its replicas.
     """
     live = [other for other in others if other.is_live]
+    former = next((other for other in others if other.hash == served), None)
+    if former is not None and not live and not target.is_live and desired:
+        live = [former]
     if most is not None and most < desired:
         live = live or list(others[:1])  # a single replica made room for the canary: it comes back
     if not live:
@@ -85,7 +93,7 @@ def plan_rollout(
     if most is not None:
         needed = max(needed, desired - most, 1 - slack)
     serving = sum(other.num_serving for other in live)
-    is_tried = most is not None or (target.is_failing and serving > 0)
+    is_tried = most is not None or (target.is_failing and serving > 0) or _starts_beside(former, live, target)
     kept = needed if is_tried else min(serving, needed)
     wanted = min(desired, desired + 1 - slack - kept)
     if target.is_failing:
@@ -93,6 +101,15 @@ def plan_rollout(
     if most is not None:
         wanted = min(wanted, most)
     return Step({**_share(kept, live), target.hash: max(0, wanted)}, method, is_done=False)
+
+
+def _starts_beside(
+    former: RevisionState | None, live: Sequence[RevisionState], target: RevisionState
+) -> bool:
+    """Whether the former revision starts beside the target: nothing is Ready, and it may be so first."""
+    if former is None or former not in live or former.is_failing or former.lacks_room:
+        return False
+    return not target.num_ready and not any(other.num_serving for other in live)
 
 
 def _choose_method(

@@ -52,9 +52,11 @@ class PodLoad(NamedTuple):
     """What all gateways together have at a pod at this moment."""
 
     in_flight: int
-    """Requests."""
+    """Requests, at those gateways that tell."""
     has_left: bool
     """Whether every gateway knows that the pod is to get nothing new."""
+    untold_since: float | None = None
+    """Since when a gateway does not tell, in seconds since 1970; None while all of them do."""
 
 
 class Demand(NamedTuple):
@@ -64,6 +66,8 @@ class Demand(NamedTuple):
     """Requests that have come and have not ended."""
     idle_since: float | None
     """When the last one ended, in seconds since 1970; None while a gateway does not tell, or one is open."""
+    last_end: float | None = None
+    """When the last one ended of those that are known, also of one that was refused."""
 
 
 UNKNOWN_DEMAND = Demand(0, None)

@@ -205,10 +205,14 @@ def _pinned(inputs: StatusInputs) -> Truth | None:
     return Truth("Pinned", True, Reason.PINNED, describe_pin(inputs.spec, pin))
 
 
+OF_THE_PAST = frozenset({Reason.EXTERNAL, Reason.SCALED_TO_ZERO})
+"""Reasons that end with what they tell of, and not only by a decision."""
+
+
 def _former_truth(inputs: StatusInputs, condition: str) -> Truth | None:
     """Return the condition as it was, for a new leader that has no decision yet; None if it was not."""
     old = find_condition(inputs.old, condition)
-    if old is None or old["reason"] == Reason.EXTERNAL or old["reason"] not in set(Reason):
+    if old is None or old["reason"] in OF_THE_PAST or old["reason"] not in set(Reason):
         return None
     status = {"True": True, "False": False}.get(old["status"])
     return Truth(condition, status, Reason(old["reason"]), old["message"])

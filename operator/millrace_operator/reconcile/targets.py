@@ -63,7 +63,13 @@ def choose_targets(
     )
     most = progress.canary.most if progress.canary else None
     step = plan_rollout(
-        count.desired, observed.state(chosen), others, method, spec.rollout.strategy, most=most
+        count.desired,
+        observed.state(chosen),
+        others,
+        method,
+        spec.rollout.strategy,
+        most=most,
+        served=old.get("currentRevision"),
     )
     stable = chosen if step.is_done else stable
     return Targets(revisions[chosen], revisions, step, stable, choice, progress)

@@ -15,6 +15,7 @@ from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.gateways import follow as module
 from millrace_operator.gateways.follow import Gateways
 from millrace_operator.reconcile.snapshot import PodLoad
@@ -35,6 +36,7 @@ class Cluster:
         self.api = FakeApiServer()
         self.hash = sha256(TOKEN.encode()).hexdigest()
         self.access: ClusterAccess
+        self.ports: dict[str, int] = {}
         self._stack = stack
 
     async def start(self) -> None:
@@ -54,7 +56,7 @@ class Cluster:
         gateway = Gateway(Settings("127.0.0.1", 0))
         site: Any = await self._stack.enter_async_context(gateway.serve())
         await self._stack.enter_async_context(running(gateway.follow(self.access)))
-        port = site._server.sockets[0].getsockname()[1]
+        port = self.ports[uid] = site._server.sockets[0].getsockname()[1]
         self.api.put(GATEWAYS, make_gateway_pod(uid, port))
         return gateway
 
@@ -98,7 +100,9 @@ async def following(
 
 
 def load_of_a(gateways: Gateways) -> PodLoad | None:
-    return gateways.read(["a"]).get("a")
+    """The load, where all gateways tell."""
+    load = gateways.read(["a"])["a"]
+    return None if load.untold_since is not None else load
 
 
 async def test_the_leader_knows_what_is_in_flight_and_who_has_seen_a_mark(cluster: Cluster) -> None:
@@ -144,17 +148,17 @@ async def test_the_next_leader_is_told_and_the_former_is_not(cluster: Cluster) -
             assert load_of_a(former) is None
 
 
-async def test_a_gateway_that_falls_silent_is_not_believed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.3)
-    is_silent = asyncio.Event()
+@asynccontextmanager
+async def another_gateway(cluster: Cluster, *lines: bytes) -> AsyncIterator[list[float]]:
+    """A gateway that tells these lines and falls silent; yields when each stream to it began."""
+    began: list[float] = []
 
     async def tell(request: web.Request) -> web.StreamResponse:
+        began.append(asyncio.get_running_loop().time())
         answer = web.StreamResponse()
         await answer.prepare(request)
-        await answer.write(b'{"in_flight": {}, "leaving": []}\n')
-        is_silent.set()
+        for line in lines:
+            await answer.write(line + b"\n")
         await asyncio.sleep(60)
         return answer
 
@@ -163,9 +167,53 @@ async def test_a_gateway_that_falls_silent_is_not_believed(
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    cluster.api.put(GATEWAYS, make_gateway_pod("silent", runner.addresses[0][1]))
-    async with following(cluster) as gateways:
-        await is_silent.wait()
+    cluster.api.put(GATEWAYS, make_gateway_pod("another", runner.addresses[0][1]))
+    yield began
+    await runner.cleanup()
+
+
+async def test_a_gateway_that_falls_silent_is_not_believed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.3)
+    async with (
+        another_gateway(cluster, b'{"in_flight": {}, "leaving": []}'),
+        following(cluster) as gateways,
+    ):
         await wait_until_async("it is believed", lambda: load_of_a(gateways))
         await wait_until_async("no longer", lambda: load_of_a(gateways) is None)
-    await runner.cleanup()
+        assert gateways.num_silent == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"no JSON", b'{"open": {"x": 1}}', b'{"open": {"x/y": 1e999}}', b"[" * 99999]
+)
+async def test_whatever_a_gateway_tells_it_is_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.3)
+    async with another_gateway(cluster, line) as began, following(cluster):
+        await wait_until_async("another stream", lambda: len(began) > 1)
+
+
+async def test_a_request_at_a_gateway_is_told_at_once(cluster: Cluster) -> None:
+    gateway = await cluster.add_gateway("g1")
+    sleeper = make_service("shop", "chat")
+    sleeper["spec"]["scaling"] = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 1}
+    cluster.api.put(SERVICES, sleeper)
+    cluster.api.remove(PODS, make_pod("shop", "chat", "a"))
+    asked: list[ServiceKey] = []
+    followed = Gateways(NAMESPACE, TOKEN, lambda: True, asked.append)
+    async with aiohttp.ClientSession() as session:
+        async with running(followed.run(Connection(session, cluster.access))):
+            await wait_until_async("it tells", lambda: followed.num_expected and not followed.num_silent)
+            await wait_until_async("the sleeper", lambda: gateway.catalogue.keys)
+            url = f"http://127.0.0.1:{cluster.ports['g1']}/v1/completions"
+            async with running(session.post(url, json={"model": "chat"})):
+                await wait_until_async("a held request", lambda: gateway.holder.num_held == 1)
+                await wait_until_async("the word of it", lambda: asked)
+                assert asked[0] == ServiceKey("shop", "chat")
+                assert followed.read_demand(asked[0]).num_open == 1
+                cluster.api.put(PODS, make_pod("shop", "chat", "a", address="127.0.0.1"))
+                await wait_until_async("no held request", lambda: gateway.holder.num_held == 0)

@@ -5,13 +5,14 @@ import pytest
 from millrace_operator.gateways.loads import Loads, MalformedLineError
 from millrace_operator.gateways.objects import GatewaySink
 from millrace_operator.reconcile.snapshot import Demand, PodLoad
+from millrace_operator.resources.conditions import parse_time
 
 NOW = 1_800_000_000.0
 
 
 def test_the_gateways_requests_add_up_and_change() -> None:
     loads = Loads()
-    loads.expect(["one", "two"])
+    loads.expect(["one", "two"], NOW)
     loads.note("one", {"in_flight": {"a": 2, "b": 1}, "leaving": ["a"]}, NOW)
     loads.note("two", {"in_flight": {"a": 3}, "leaving": []}, NOW)
     assert loads.read("abc") == {"a": PodLoad(5, False), "b": PodLoad(1, False), "c": PodLoad(0, False)}
@@ -20,75 +21,143 @@ def test_the_gateways_requests_add_up_and_change() -> None:
     assert loads.read("ab") == {"a": PodLoad(0, True), "b": PodLoad(1, False)}
 
 
-def test_nothing_is_known_while_one_of_them_does_not_tell() -> None:
+def test_while_one_does_not_tell_what_the_others_have_is_known_and_since_when_it_is_not_all() -> None:
     loads = Loads()
-    assert loads.read("a") == {}
-    loads.expect(["one", "two"])
+    loads.begin(NOW)
+    assert loads.read("a") == {"a": PodLoad(0, False, NOW)}
+    loads.expect(["one", "two"], NOW + 1)
+    loads.note("one", {"in_flight": {"a": 2}, "leaving": ["a"]}, NOW + 2)
+    assert loads.read("a") == {"a": PodLoad(2, False, NOW)}
+    loads.note("two", {"in_flight": {"a": 1}, "leaving": ["a"]}, NOW + 3)
+    assert loads.read("a") == {"a": PodLoad(3, True)}
+    loads.lose("two", NOW + 60)
+    assert loads.read("a") == {"a": PodLoad(2, False, NOW + 60)}
+    assert (loads.num_expected, loads.num_silent) == (2, 1)
+    loads.expect(["one", "two"], NOW + 61)
+    assert loads.read("a") == {"a": PodLoad(2, False, NOW + 60)}
+    loads.expect(["one"], NOW + 62)  # it is gone, and its requests with it
+    assert loads.read("a") == {"a": PodLoad(2, True)}
+
+
+def test_a_new_leader_begins_with_nothing() -> None:
+    loads = Loads()
+    loads.expect(["one"], NOW)
     loads.note("one", {"in_flight": {}, "leaving": ["a"]}, NOW)
-    assert loads.read("a") == {}
-    loads.note("two", {"in_flight": {"a": 1}, "leaving": ["a"]}, NOW)
-    assert loads.read("a") == {"a": PodLoad(1, True)}
-    loads.lose("two")
-    assert loads.read("a") == {}
-    loads.expect(["one"])  # it is gone, and its requests with it
-    assert loads.read("a") == {"a": PodLoad(0, True)}
+    loads.begin(NOW + 10)  # another one leads
+    loads.begin(NOW + 500)
+    loads.expect(["one"], NOW + 501)
+    assert loads.read("a") == {"a": PodLoad(0, False, NOW + 500)}
 
 
 def test_a_stream_that_begins_anew_knows_nothing_of_the_former_one() -> None:
     loads = Loads()
-    loads.expect(["one"])
+    loads.expect(["one"], NOW)
     loads.note("one", {"in_flight": {"a": 1}, "leaving": ["a"]}, NOW)
-    loads.lose("one")
+    loads.lose("one", NOW)
     loads.note("one", {"in_flight": {}, "leaving": []}, NOW)
     assert loads.read("a") == {"a": PodLoad(0, False)}
 
 
-@pytest.mark.parametrize("line", [[], None, 3, {"in_flight": []}, {"in_flight": {"a": None}}, {"leaving": 1}])
+@pytest.mark.parametrize(
+    "line",
+    [
+        [],
+        None,
+        3,
+        {"in_flight": []},
+        {"in_flight": {"a": None}},
+        {"leaving": 1},
+        {"open": {"a": float("inf")}},
+    ],
+)
 def test_a_line_that_cannot_be_read_changes_nothing(line: object) -> None:
     loads = Loads()
-    loads.expect(["one"])
+    loads.expect(["one"], NOW)
     loads.note("one", {"in_flight": {"a": 1}, "leaving": ["a"]}, NOW)
     with pytest.raises(MalformedLineError):
         loads.note("one", line, NOW)
     assert loads.read("a") == {"a": PodLoad(1, True)}
 
 
+ENDS = "2026-01-01T00:10:30Z"
+LATE = parse_time("2026-01-01T00:11:01Z") or 0.0
+
+
 def gateway(
-    uid: str, *, ready: bool = True, address: str = "10.0.0.1", going: bool = False
+    uid: str, *, ready: bool = True, address: str = "10.0.0.1", since: str = "", going: bool = False
 ) -> dict[str, object]:
+    """One whose container began at 00:00:01, and is as it is `since`."""
+    running = {"state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}}}
+    condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": since}
     return {
-        "metadata": {"uid": uid} | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if going else {}),
+        "metadata": {"uid": uid} | ({"deletionTimestamp": ENDS} if going else {}),
         "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8081}]}]},
         "status": {
             "podIP": address,
             "phase": "Running",
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "conditions": [condition],
+            "containerStatuses": [running],
         },
     }
 
 
 def test_gateways_count_from_ready_until_they_are_gone() -> None:
     sink = GatewaySink()
-    sink.replace([gateway("a"), gateway("b", ready=False), gateway("c", address="")], "1")
-    assert sink.urls == {"a": "http://10.0.0.1:8081/loads"}
+    young = gateway("b", ready=False, since="2026-01-01T00:00:00Z")
+    sink.replace([gateway("a"), young, gateway("c", address="")], "1")
+    assert sink.list_urls(NOW) == {"a": "http://10.0.0.1:8081/loads"}
     sink.apply(gateway("b", address="fd00::2"))
-    sink.apply(gateway("a", ready=False, going=True))
-    assert sink.urls == {"a": "http://10.0.0.1:8081/loads", "b": "http://[fd00::2]:8081/loads"}
+    assert sink.list_urls(NOW) == {"a": "http://10.0.0.1:8081/loads", "b": "http://[fd00::2]:8081/loads"}
     sink.delete(gateway("a"))
-    sink.apply(gateway("b", ready=False))
-    assert sink.urls == {}
+    assert list(sink.list_urls(NOW)) == ["b"]
+
+
+def test_a_gateway_that_is_ready_no_longer_may_have_requests_still() -> None:
+    sink = GatewaySink()
+    sink.apply(gateway("a", ready=False, since="2026-01-01T00:05:00Z"))
+    assert list(sink.list_urls(NOW)) == ["a"]
+    ended = gateway("a", ready=False, since="2026-01-01T00:05:00Z")
+    ended["status"] |= {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}  # type: ignore[operator]
+    sink.apply(ended)
+    assert sink.list_urls(NOW) == {}
+
+
+def test_a_gateway_on_a_lost_node_is_not_waited_for_for_ever() -> None:
+    sink = GatewaySink()
+    sink.apply(gateway("a", ready=False, since="2026-01-01T00:00:00Z", going=True))
+    assert list(sink.list_urls(LATE - 2.0)) == ["a"]
+    assert sink.list_urls(LATE) == {}
 
 
 def test_a_service_is_idle_since_the_last_request_at_any_gateway() -> None:
     loads = Loads()
     assert loads.read_demand("shop/chat") == Demand(0, None)
-    loads.expect(["one", "two"])
+    loads.expect(["one", "two"], NOW)
     assert loads.note("one", {"known": 50.0, "open": {"shop/chat": 2}}, NOW) == ["shop/chat"]
     assert loads.read_demand("shop/chat") == Demand(2, None)  # known before the other one tells
-    assert loads.note("one", {"open": {"shop/chat": 0}, "ended": {"shop/chat": 3.0}}, NOW + 10.0) == []
-    assert loads.read_demand("shop/chat") == Demand(0, None)
+    loads.note("one", {"open": {"shop/chat": 0}, "ended": {"shop/chat": 3.0}}, NOW + 10.0)
+    assert loads.read_demand("shop/chat") == Demand(0, None, NOW + 7.0)
     loads.note("two", {"known": 20.0}, NOW)
-    assert loads.read_demand("shop/chat") == Demand(0, NOW + 7.0)
+    assert loads.read_demand("shop/chat") == Demand(0, NOW + 7.0, NOW + 7.0)
     assert loads.read_demand("shop/other") == Demand(0, NOW - 20.0)
-    loads.lose("one")
-    assert loads.read_demand("shop/chat") == Demand(0, None)
+    loads.lose("one", NOW)
+    assert loads.read_demand("shop/chat") == Demand(0, None, NOW + 7.0)
+
+
+def test_the_last_request_of_a_gateway_that_is_gone_still_counts() -> None:
+    loads = Loads()
+    loads.expect(["one", "two"], NOW)
+    loads.note("one", {"known": 5e5, "ended": {"shop/chat": 1.0}}, NOW)
+    loads.note("two", {"known": 5e5, "ended": {"shop/chat": 36_000.0}}, NOW)
+    loads.expect(["two"], NOW)
+    assert loads.read_demand("shop/chat") == Demand(0, NOW - 1.0, NOW - 1.0)
+    loads.keep(["shop/other"])
+    assert loads.read_demand("shop/chat").last_end is None
+
+
+def test_a_request_that_was_refused_at_once_is_told_too() -> None:
+    loads = Loads()
+    loads.expect(["one"], NOW)
+    loads.note("one", {"known": 5.0}, NOW)
+    assert loads.note("one", {"ended": {"shop/chat": 0.1}}, NOW) == ["shop/chat"]
+    assert loads.read_demand("shop/chat").last_end == NOW - 0.1

@@ -3,8 +3,9 @@
 import pytest
 
 from millrace_operator.reconcile.drain import UNTOLD_SECONDS
-from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.pods import DELETION_COST, read_pod
 from millrace_operator.reconcile.snapshot import PodLoad
+from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.operator.world import World
 
 BUSY = PodLoad(1, has_left=True)
@@ -65,6 +66,42 @@ async def test_a_request_without_end_holds_no_replica_for_longer_than_the_grace(
     world.now += 2.0
     await world.settle()
     assert len(uids(world)) == 1
+
+
+async def test_a_gateway_that_falls_silent_later_makes_no_busy_replica_idle() -> None:
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 1)
+    world.now += 60.0
+    world.loads = dict.fromkeys(uids(world), PodLoad(1, has_left=False, untold_since=world.now))
+    world.now += 60.0
+    await world.settle()
+    assert len(uids(world)) == 2  # the others' requests are known
+
+
+async def test_gateways_are_waited_for_from_when_they_fell_silent() -> None:
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 1)
+    world.now += 60.0
+    world.loads = dict.fromkeys(uids(world), PodLoad(0, has_left=False, untold_since=world.now))
+    world.restart_operator()
+    await world.settle()
+    assert len(uids(world)) == 2
+    world.now += UNTOLD_SECONDS + 1.0
+    await world.settle()
+    assert len(uids(world)) == 1
+
+
+async def test_a_mark_that_an_older_operator_took_back_in_part_is_taken_back() -> None:
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 1)
+    for pod in world.pods():
+        pod["metadata"].get("annotations", {}).pop(DELETION_COST, None)
+        world.cluster.put(pod)
+    await scale(world, 2)
+    assert [pod for pod in world.pods() if ANNOTATION_LEAVING in pod["metadata"].get("annotations", {})] == []
 
 
 async def test_gateways_that_tell_nothing_hold_no_replica_for_long() -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand
-from tests.operator.world import World
+from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
+from tests.operator.world import World, crash_status, unschedulable_status
 
 SCALING = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 4, "scaleToZeroAfter": "10m"}
 IDLE_SECONDS = 600.0
@@ -144,7 +145,7 @@ async def test_in_the_other_modes_nobody_rests(mode: str) -> None:
     assert counts(world) == (1, 1)
 
 
-async def test_a_changed_service_wakes_with_its_new_revision() -> None:
+async def test_a_changed_service_wakes_with_its_new_revision_beside_the_one_that_served() -> None:
     world = await started()
     await rest(world)
     before = world.status["currentRevision"]
@@ -152,6 +153,95 @@ async def test_a_changed_service_wakes_with_its_new_revision() -> None:
     await world.settle()
     assert counts(world) == (0, 0)
     world.demand = ASKED
+    await world.reconcile_until_quiet()
+    assert sorted(world.deployments().values()) == [1, 1]
     await world.settle()
     assert counts(world) == (1, 1)
     assert world.status["currentRevision"] != before
+
+
+async def test_an_edit_at_zero_that_cannot_serve_harms_no_request() -> None:
+    world = await started()
+    await rest(world)
+    before = world.status["currentRevision"]
+    world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    world.broken[world.status["updateRevision"]] = crash_status()
+    world.demand = ASKED
+    await world.settle()
+    assert world.condition("Ready")["status"] == "True"
+    assert world.condition("Degraded")["reason"] == "Crashing"
+    assert [read_pod(pod).revision for pod in world.pods() if read_pod(pod).is_ready] == [before]
+
+
+@pytest.mark.parametrize("rollout", [{}, {"canary": {"promotion": "Manual"}}])
+async def test_nobody_rests_while_a_revision_takes_over(rollout: dict[str, Any]) -> None:
+    world = World(scaling=SCALING, rollout=rollout)
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    if not rollout:
+        world.broken[world.status["updateRevision"]] = crash_status()
+    await world.settle()
+    serving = len(world.pods())
+    world.demand = Demand(0, world.now)
+    world.now += IDLE_SECONDS
+    await world.settle()
+    assert len(world.pods()) == serving
+    assert world.status["scaling"]["desiredReplicas"] == 1
+
+
+async def test_a_service_that_does_not_start_again_rests_when_nobody_asks_any_more() -> None:
+    world = await started()
+    await rest(world)
+    world.capacity = 0
+    world.demand = ASKED
+    await world.settle()
+    assert counts(world) == (1, 1)
+    assert world.pods()[0]["status"] == unschedulable_status()
+    world.demand = Demand(0, world.now)
+    world.now += IDLE_SECONDS + 1790.0
+    await world.settle()
+    assert counts(world) == (1, 1)
+    world.now += 20.0
+    await world.settle()
+    assert counts(world) == (0, 0)
+
+
+async def test_a_request_that_was_refused_at_zero_wakes_it_once() -> None:
+    world = await started()
+    await rest(world)
+    world.now += 30.0
+    world.demand = Demand(0, None, last_end=world.now)
+    await world.settle()
+    assert counts(world) == (1, 1)
+    await rest(world)
+    await world.settle()
+    assert counts(world) == (0, 0)
+
+
+async def test_the_last_replica_goes_when_gateways_have_seen_that_it_does() -> None:
+    world = await started()
+    (uid,) = {pod["metadata"]["uid"] for pod in world.pods()}
+    world.loads = {uid: PodLoad(0, has_left=False)}
+    world.demand = Demand(0, world.now)
+    world.now += IDLE_SECONDS
+    await world.settle()
+    assert counts(world) == (0, 1)
+    assert read_pod(world.pods()[0]).is_marked
+    world.demand = ASKED  # a request comes after all: the gateway holds it
+    await world.settle()
+    assert counts(world) == (1, 1)
+    (pod,) = map(read_pod, world.pods())
+    assert (pod.uid, pod.is_marked) == (uid, False)
+    world.loads = {}
+    await rest(world)
+
+
+async def test_scaling_is_told_truly_after_a_wake() -> None:
+    world = await started()
+    await rest(world)
+    assert world.condition("ScalingActive")["reason"] == "ScaledToZero"
+    world.demand = ASKED
+    await world.settle()
+    assert world.condition("ScalingActive")["reason"] == "Starting"
