@@ -113,6 +113,7 @@ class Application:
             self.cache, settings.scaling.prometheus, self.queue.add, self.election.is_leader
         )
         self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
+        metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
         self._reconciler = Reconciler(
             cluster,

@@ -50,6 +50,8 @@ class Metrics:
         workers = gauge(f"{_PREFIX}_active_workers", "Workers at work.", ["controller"])
         self.active_workers = workers.labels(_CONTROLLER)
         self._watch_age = gauge("watch_last_event_age_seconds", "Since the last watch event.")
+        self._gateways = gauge("millrace_operator_gateways", "Gateways that may have requests.")
+        self._silent = gauge("millrace_operator_gateways_silent", "Those that do not tell what they have.")
         self._leader = gauge("leader_election_master_status", "1 while leading.", ["name"])
         self.relists = counter("relist_total", "Complete lists.")
         self.ghosts = counter("cache_ghosts_swept_total", "Missed deletes.")
@@ -68,6 +70,11 @@ class Metrics:
         self.registry.register(_QueueCollector(queue))
         self._watch_age.set_function(watch_age_seconds)
         self._leader.labels(lease).set_function(is_leader)
+
+    def follow_gateways(self, num_expected: Callable[[], int], num_silent: Callable[[], int]) -> None:
+        """Read at each scrape how many gateways there are, and how many of them are silent; 0 on a standby."""
+        self._gateways.set_function(num_expected)
+        self._silent.set_function(num_silent)
 
     def count_request(self, method: str, code: int) -> None:
         """Count a request to the API server."""

@@ -31,10 +31,12 @@ class Balancer:
     def pick(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        A replica that failed in the last `suspect_seconds` is picked only where there is no other. It has
-        nothing in flight, so without this rule it would be picked first until its readiness probe fails.
+        One that is marked to leave is picked only where there is no other. So is a replica that failed in the
+        last `suspect_seconds`. It has nothing in flight, so without this rule it would be picked first until
+        its readiness probe fails.
         """
-        candidates = [replica for replica in replicas if replica.uid not in tried]
+        untried = [replica for replica in replicas if replica.uid not in tried]
+        candidates = [replica for replica in untried if not replica.is_leaving] or untried
         if len(candidates) > 1:
             candidates = self._least_loaded(candidates, now)
         if not candidates:

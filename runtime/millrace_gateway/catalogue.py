@@ -5,7 +5,7 @@ several namespaces the one with the oldest such service holds it, so that a newc
 tenant's prompts. Services of one namespace that share a served name answer to it together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from millrace_gateway.objects import (
@@ -114,10 +114,15 @@ class Catalogue:
         return route
 
     def ready_replicas(self, route: Route) -> tuple[Replica, ...]:
-        """Return the replicas that can take a request now: those that leave only where no other can."""
+        """Return the replicas that can take a request now, also those that are marked to leave."""
         if len(route.services) == 1:
             return self._ready.get(route.services[0].key, ())
-        return _prefer_staying([r for service in route.services for r in self._ready.get(service.key, ())])
+        return tuple(r for service in route.services for r in self._ready.get(service.key, ()))
+
+    def renew(self, route: Route) -> Route | None:
+        """Return the route with its services as they are now; None where all of them are gone."""
+        services = tuple(self._services[one.key] for one in route.services if one.key in self._services)
+        return Route(services) if services else None
 
     def list_leaving(self) -> frozenset[str]:
         """Return the uids of replicas that get a new request only where there is no other."""
@@ -153,7 +158,7 @@ class Catalogue:
         return replace(replica, ready_at=self._clock()) if is_new else replica
 
     def _index(self, key: ServiceKey) -> None:
-        ready = _prefer_staying([r for r in self._replicas.values() if r.key == key and r.is_ready])
+        ready = tuple(r for r in self._replicas.values() if r.key == key and r.is_ready)
         if ready:
             self._ready[key] = ready
         else:
@@ -161,16 +166,9 @@ class Catalogue:
 
     def check_integrity(self) -> None:
         """Assert that every index agrees with the objects."""
-        by_key: dict[ServiceKey, list[Replica]] = {}
-        for replica in self._replicas.values():
-            if replica.is_ready:
-                by_key.setdefault(replica.key, []).append(replica)
-        assert self._ready == {key: _prefer_staying(ready) for key, ready in by_key.items()}
+        indexed = {replica.uid for replicas in self._ready.values() for replica in replicas}
+        assert indexed == {uid for uid, replica in self._replicas.items() if replica.is_ready}
         assert set(self._short) == {s.served_name for s in self._services.values()}
-
-
-def _prefer_staying(replicas: Sequence[Replica]) -> tuple[Replica, ...]:
-    return tuple(r for r in replicas if not r.is_leaving) or tuple(replicas)
 
 
 def _leave_out(services: dict[ServiceKey, Service], namespace: str) -> dict[ServiceKey, Service]:

@@ -7,7 +7,9 @@ failure of the replica, so the request is sent again, once. More than once could
 its replica to all of them.
 """
 
+import asyncio
 import time
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
@@ -38,6 +40,8 @@ from millrace_gateway.routing import Addressed, route_host, route_model
 from millrace_gateway.settings import Settings
 from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
 
+REFUSED_SECONDS = 1.0
+"""Until a replica that refused is asked again, where a request may wait and there is no other."""
 Response = TypeVar("Response", bound=web.StreamResponse)
 
 
@@ -126,7 +130,9 @@ class Proxy:
     async def _serve_and_count(self, request: web.Request, addressed: Addressed) -> web.StreamResponse:
         replica = self._pick(addressed.route, set())
         key = replica.key if replica else find_sleeper(addressed.route).key
-        with self._activity.count_request(key), self._metrics.count_request(key) as ending:
+        is_work = request.method == hdrs.METH_POST  # a probe neither wakes a service nor keeps it awake
+        counted = self._activity.count_request(key) if is_work else nullcontext()
+        with counted, self._metrics.count_request(key) as ending:
             try:
                 upstream_request = _readdress(request, addressed.body)
                 served = await self._exchange(request, upstream_request, addressed.route, replica)
@@ -144,9 +150,18 @@ class Proxy:
     ) -> Served:
         tried: set[str] = set()
         can_repeat, replica = True, first
-        if replica is None:
-            replica = await self._await_replica(route, len(upstream_request.body))
-        while replica:
+        may_wait, waits_until = request.method == hdrs.METH_POST, None
+        while True:
+            if may_wait and self._waits_for_another(route, replica):
+                if tried:  # by then it is known to be gone, or takes the request
+                    await asyncio.sleep(REFUSED_SECONDS)
+                    tried.clear()
+                now, seconds = time.monotonic(), find_sleeper(route).hold_seconds
+                waits_until = waits_until or now + seconds
+                may_wait = await self._hold(route, len(upstream_request.body), waits_until - now, tried)
+                replica = self._pick(route, tried)
+            if replica is None:
+                raise self._describe_absence(route, len(tried))
             try:
                 return await self._ask_one(request, upstream_request, replica)
             except ReplicaRefusedError:
@@ -156,14 +171,25 @@ class Proxy:
                     raise describe_failure(replica) from error
                 can_repeat = False
             replica = self._pick(route, tried)
-        raise NoReplicaError(describe_absence(route, len(tried)), self._settings.retry_after_seconds)
 
-    async def _await_replica(self, route: Route, num_bytes: int) -> Replica | None:
-        """Hold a request until a replica can take it; None where it can't be held, or none comes."""
-        seconds = find_sleeper(route).hold_seconds
-        if seconds and self._holder.has_room(num_bytes):
-            await self._holder.wait(route, num_bytes, seconds)
-        return self._pick(route, set())
+    def _waits_for_another(self, route: Route, replica: Replica | None) -> bool:
+        """Whether a service that may rest has no replica, or its last ones go."""
+        return find_sleeper(route).hold_seconds > 0 and (replica is None or replica.is_leaving)
+
+    async def _hold(self, route: Route, num_bytes: int, seconds: float, tried: set[str]) -> bool:
+        """Wait until a replica that stays can take a request. Return whether waiting again may help."""
+
+        def may_go() -> bool:
+            replica, present = self._pick(route, tried), self._catalogue.renew(route)
+            is_there = replica is not None and not replica.is_leaving
+            return is_there or present is None or not find_sleeper(present).hold_seconds
+
+        key = find_sleeper(route).key
+        if seconds <= 0 or not self._holder.has_room(key, num_bytes):
+            return False
+        await self._holder.wait(key, num_bytes, seconds, may_go)
+        present = self._catalogue.renew(route)
+        return present is not None and find_sleeper(present).hold_seconds > 0
 
     async def _ask_one(
         self, request: web.Request, upstream_request: UpstreamRequest, replica: Replica
@@ -189,6 +215,11 @@ class Proxy:
         if not is_whole:
             self._suspect(replica)
         return Served(answer, judge(upstream.status, is_whole=is_whole))
+
+    def _describe_absence(self, route: Route, num_refused: int) -> NoReplicaError:
+        """Return the refusal, with what the services say of themselves now."""
+        present = self._catalogue.renew(route) or route
+        return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
     def _suspect(self, replica: Replica) -> None:
         self._balancer.suspect(replica, time.monotonic())

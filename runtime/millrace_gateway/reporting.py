@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 READ_SECONDS = 5.0
 READ_PERIOD_SECONDS = 1.0
 """Between two looks at the Lease, so that strangers who ask can't make us ask the API server all the time."""
+LEAST_SECONDS = 0.02
+"""Between two lines, however many requests begin to wait."""
 SEND_SECONDS = 10.0
 """A reader that takes no line for so long is gone."""
 NOT_LEADER = (
@@ -41,11 +43,10 @@ class LeaderCheck:
         """To the API server, once there is one."""
 
     async def is_leader(self, token: str) -> bool:
-        """Whether this is the leader's token. False too where the Lease can't be read."""
+        """Whether this is the leader's token, or was when the Lease could be read last."""
         found = sha256(token.encode(errors="replace")).hexdigest()
-        if not self._matches(found):
-            async with self._lock:
-                await self._look()
+        async with self._lock:
+            await self._look()
         return self._matches(found)
 
     def _matches(self, found: str) -> bool:
@@ -88,13 +89,16 @@ class Reporting:
         report = self._begin()
         try:
             while True:
+                news = self._news  # of what comes while the line is on its way, too
                 async with asyncio.timeout(SEND_SECONDS):
                     await answer.write(report.next_line(time.monotonic()))
-                await self._pause()
+                await asyncio.sleep(LEAST_SECONDS)
+                await _pause(news)
         except (ConnectionError, TimeoutError):
             return answer
 
-    async def _pause(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOADS_SECONDS):
-                await self._news.wait()
+
+async def _pause(news: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LOADS_SECONDS):
+            await news.wait()

@@ -46,11 +46,11 @@ class Gateway:
             LeaderCheck(settings.operator_namespace),
             lambda: Report(self.catalogue, self.balancer, self.activity),
         )
-        self.holder = Holder(self.catalogue, HoldLimits(), self.reporting.hurry)
+        self.holder = Holder(HoldLimits(), self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
+        followers = (self.metrics.track, self.activity.keep, lambda _: self.holder.release())
         self.service_sinks = [
-            ServiceSink(namespace, self.catalogue, (self.metrics.track, self.activity.keep), self.lifecycle)
-            for namespace in namespaces
+            ServiceSink(namespace, self.catalogue, followers, self.lifecycle) for namespace in namespaces
         ]
         self.replica_sinks = [
             ReplicaSink(namespace, self.catalogue, self.lifecycle, self.holder.release)
@@ -101,12 +101,15 @@ class Gateway:
         return partial(self.lifecycle.note_sync, source.path)
 
     async def drain(self, site: web.BaseSite) -> None:
-        """Turn unready, take what is still routed here for a while, then finish what is in flight."""
+        """Turn unready, take what is still routed here for a while, then finish what is in flight.
+
+        The address stays open until then: a new leading operator must be able to ask what is in flight here.
+        """
         self.lifecycle.begin_drain()
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)
         await asyncio.sleep(self.settings.drain_notice_seconds)
-        await site.stop()
         await self.lifecycle.idle.wait()
+        await site.stop()
 
     def _create_app(self, session: aiohttp.ClientSession) -> web.Application:
         proxy = Proxy(

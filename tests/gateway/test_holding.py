@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from millrace_gateway import proxy
 from millrace_gateway.holding import HoldLimits
 from millrace_gateway.objects import read_service
-from tests.gateway.conftest import Bench, make_service, next_address
+from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
+from tests.gateway.conftest import Bench, make_pod, make_service, next_address
 
 SLEEPER = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 2}
 BODY = b'{"model": "chat"}'
@@ -24,16 +26,23 @@ async def answer(_request: web.Request) -> web.Response:
     return web.json_response({"text": "hello"})
 
 
-async def ask(bench: Bench) -> int:
-    async with bench.client.post(f"{bench.url}/v1/completions", data=BODY) as found:
+async def ask(bench: Bench, model: str = "chat") -> int:
+    body = BODY.replace(b"chat", model.encode())
+    async with bench.client.post(f"{bench.url}/v1/completions", data=body) as found:
         await found.read()
         return found.status
 
 
+async def end(*asked: asyncio.Task[int]) -> None:
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
 async def wake(bench: Bench) -> None:
-    """A replica of the service becomes Ready."""
+    """A replica of the service becomes Ready, as the watch tells."""
     await bench.add_upstream("shop", "chat", answer, next_address())
-    bench.gateway.holder.release()
+    bench.gateway.replica_sinks[0]._on_news()
 
 
 async def test_requests_wait_until_a_replica_is_ready(bench: Bench) -> None:
@@ -62,7 +71,10 @@ async def test_a_client_that_leaves_waits_no_more(bench: Bench) -> None:
     assert bench.gateway.activity.count_open() == {}
 
 
-@pytest.mark.parametrize("limits", [HoldLimits(most=3), HoldLimits(most_bytes=3 * len(BODY))])
+@pytest.mark.parametrize(
+    "limits",
+    [HoldLimits(most=3, share=1.0), HoldLimits(most_bytes=3 * len(BODY), share=1.0), HoldLimits(most=12)],
+)
 async def test_what_goes_beyond_the_bounds_is_refused_at_once(bench: Bench, limits: HoldLimits) -> None:
     bench.gateway.holder._limits = limits
     add_sleeper(bench)
@@ -71,6 +83,76 @@ async def test_what_goes_beyond_the_bounds_is_refused_at_once(bench: Bench, limi
     assert await ask(bench) == 503
     await wake(bench)
     assert await asyncio.gather(*asked) == [200] * 3
+
+
+async def test_one_service_leaves_room_for_the_others(bench: Bench) -> None:
+    bench.gateway.holder._limits = HoldLimits(most=4)
+    add_sleeper(bench)
+    other = make_service("shop", "other")
+    other["spec"]["scaling"] = SLEEPER
+    bench.gateway.service_sinks[0].apply(other)
+    held = [asyncio.create_task(ask(bench, model)) for model in ("chat", "other")]
+    await bench.until(lambda: bench.gateway.holder.num_held == 2)
+    assert await ask(bench) == 503
+    await end(*held)
+
+
+async def test_a_request_that_is_refused_at_once_is_told_as_well(bench: Bench) -> None:
+    bench.gateway.holder._limits = HoldLimits(most=0)
+    add_sleeper(bench)
+    assert await ask(bench) == 503
+    assert list(bench.gateway.activity.list_ends()) == ["shop/chat"]
+
+
+async def test_a_probe_neither_wakes_a_service_nor_keeps_it_awake(bench: Bench) -> None:
+    add_sleeper(bench)
+    async with bench.client.get(f"{bench.url}/v1/nonsense", headers={"Host": "chat.shop"}) as found:
+        assert found.status == 503
+    assert bench.gateway.activity.list_ends() == {}
+
+
+async def test_a_request_waits_while_the_last_replica_goes(bench: Bench) -> None:
+    add_sleeper(bench)
+    uid = await bench.add_upstream("shop", "chat", answer, address := next_address())
+    leaver = make_pod("shop", "chat", uid, address=address)
+    leaver["metadata"]["annotations"] = {ANNOTATION_LEAVING: "2026-01-01T00:00:00Z"}
+    bench.gateway.replica_sinks[0].apply(leaver)
+    asked = asyncio.create_task(ask(bench))
+    await bench.until(lambda: bench.gateway.holder.num_held == 1)
+    bench.gateway.replica_sinks[0].apply(make_pod("shop", "chat", uid, address=address))  # it stays after all
+    assert await asked == 200
+
+
+async def test_a_request_that_the_last_replica_refuses_waits_for_the_next_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "REFUSED_SECONDS", 0.05)
+    add_sleeper(bench)
+    num_asked = 0
+
+    async def refuse(_request: web.Request) -> web.Response:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 3:
+            return web.json_response({"text": "hello"})
+        return web.Response(status=503, headers={HEADER_DRAINING: "1"})
+
+    await bench.add_upstream("shop", "chat", refuse)
+    assert await ask(bench) == 200
+    assert num_asked == 3
+
+
+async def test_a_held_request_learns_that_its_service_is_gone_or_rests_no_more(bench: Bench) -> None:
+    add_sleeper(bench)
+    asked = asyncio.create_task(ask(bench))
+    await bench.until(lambda: bench.gateway.holder.num_held == 1)
+    add_sleeper(bench, minReplicas=1)
+    assert await asked == 503
+    add_sleeper(bench)
+    asked = asyncio.create_task(ask(bench))
+    await bench.until(lambda: bench.gateway.holder.num_held == 1)
+    bench.gateway.service_sinks[0].delete(make_service("shop", "chat"))
+    assert await asked == 503
 
 
 @pytest.mark.parametrize("scaling", [{"minReplicas": 1}, {"mode": "External"}, {"mode": "DryRun"}])

@@ -1,6 +1,7 @@
 """What a gateway tells the leading operator, and that it tells nobody else."""
 
 import json
+from collections.abc import Collection
 
 import pytest
 
@@ -42,21 +43,24 @@ def test_each_line_says_what_has_changed() -> None:
     assert json.loads(another.next_line(4.0)) == {"known": 7.0, "leaving": ["b"]}
 
 
-def list_ready(catalogue: Catalogue) -> list[str]:
+def pick_all(catalogue: Catalogue, tried: Collection[str] = ()) -> set[str]:
+    """Who gets the next requests."""
     route = catalogue.find(KEY)
     assert route
     catalogue.check_integrity()
-    return [replica.uid for replica in catalogue.ready_replicas(route)]
+    balancer, ready = Balancer(2.0), catalogue.ready_replicas(route)
+    return {found.uid for now in range(4) if (found := balancer.pick(ready, tried, 100.0 + now))}
 
 
 def test_a_leaving_replica_gets_nothing_new_while_there_is_another() -> None:
     catalogue = make_catalogue()
     catalogue.apply_replica(make_leaver("b"))
-    assert list_ready(catalogue) == ["a"]
+    assert pick_all(catalogue) == {"a"}
+    assert pick_all(catalogue, {"a"}) == {"b"}  # where the other one refuses, it is asked
     catalogue.apply_replica(make_leaver("a"))  # the last ones serve until they are gone
-    assert sorted(list_ready(catalogue)) == ["a", "b"]
+    assert pick_all(catalogue) == {"a", "b"}
     catalogue.apply_replica(make_pod("shop", "chat", "b"))  # it is needed again
-    assert list_ready(catalogue) == ["b"]
+    assert pick_all(catalogue) == {"b"}
     assert catalogue.list_leaving() == {"a"}
 
 

@@ -205,15 +205,17 @@ async def test_a_request_at_a_gateway_is_told_at_once(cluster: Cluster) -> None:
     cluster.api.remove(PODS, make_pod("shop", "chat", "a"))
     asked: list[ServiceKey] = []
     followed = Gateways(NAMESPACE, TOKEN, lambda: True, asked.append)
-    async with aiohttp.ClientSession() as session:
-        async with running(followed.run(Connection(session, cluster.access))):
-            await wait_until_async("it tells", lambda: followed.num_expected and not followed.num_silent)
-            await wait_until_async("the sleeper", lambda: gateway.catalogue.keys)
-            url = f"http://127.0.0.1:{cluster.ports['g1']}/v1/completions"
-            async with running(session.post(url, json={"model": "chat"})):
-                await wait_until_async("a held request", lambda: gateway.holder.num_held == 1)
-                await wait_until_async("the word of it", lambda: asked)
-                assert asked[0] == ServiceKey("shop", "chat")
-                assert followed.read_demand(asked[0]).num_open == 1
-                cluster.api.put(PODS, make_pod("shop", "chat", "a", address="127.0.0.1"))
-                await wait_until_async("no held request", lambda: gateway.holder.num_held == 0)
+    async with (
+        aiohttp.ClientSession() as session,
+        running(followed.run(Connection(session, cluster.access))),
+    ):
+        await wait_until_async("it tells", lambda: followed.num_expected and not followed.num_silent)
+        await wait_until_async("the sleeper", lambda: gateway.catalogue.keys)
+        url = f"http://127.0.0.1:{cluster.ports['g1']}/v1/completions"
+        async with running(session.post(url, json={"model": "chat"})):
+            await wait_until_async("a held request", lambda: gateway.holder.num_held == 1)
+            await wait_until_async("the word of it", lambda: asked)
+            assert asked[0] == ServiceKey("shop", "chat")
+            assert followed.read_demand(asked[0]).num_open == 1
+            cluster.api.put(PODS, make_pod("shop", "chat", "a", address="127.0.0.1"))
+            await wait_until_async("its replica", lambda: gateway.balancer._suspect_until)
