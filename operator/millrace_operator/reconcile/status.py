@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from millrace_operator.reconcile.pods import Cause
+from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.replica import choose_replica
@@ -121,7 +121,9 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
     pod = min(pods, key=lambda pod: (not pod.is_running, pod.placed_seconds is None, pod.name))
     if pod.is_running:
-        return Truth(condition, False, Reason.LOADING, f"pod {pod.name} is loading the model")
+        loads = "has loaded the model; its readiness probe has not succeeded yet"
+        words = loads if pod.has_started else "is loading the model"
+        return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
 
