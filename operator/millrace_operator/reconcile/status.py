@@ -10,6 +10,8 @@ from millrace_operator.reconcile.rollout_truths import explain_rollback, progres
 from millrace_operator.reconcile.scale import describe_pin
 from millrace_operator.reconcile.snapshot import ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
+from millrace_operator.reconcile.up_to_date import TYPE as UP_TO_DATE
+from millrace_operator.reconcile.up_to_date import judge_up_to_date
 from millrace_operator.resources.conditions import (
     Reason,
     Truth,
@@ -67,9 +69,13 @@ def render_refused_status(old: dict[str, Any], error: str, generation: int, now:
     """Return the status of a service whose spec this version cannot read. Its replicas stay as they are."""
     message = f"this version of the operator cannot read the spec: {error}"
     before = old.get("conditions", [])
-    kept = [{**one, "observedGeneration": generation} for one in before if one["type"] != "Degraded"]
-    truth = Truth("Degraded", True, Reason.SETTINGS_INVALID, message)
-    conditions = kept + merge_conditions(before, [truth], generation, now)
+    truths = [
+        Truth("Degraded", True, Reason.SETTINGS_INVALID, message),
+        Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
+    ]
+    told = {truth.type for truth in truths}
+    kept = [{**one, "observedGeneration": generation} for one in before if one["type"] not in told]
+    conditions = kept + merge_conditions(before, truths, generation, now)
     return {**old, "observedGeneration": generation, "conditions": conditions}
 
 
@@ -85,10 +91,13 @@ def describe_status(status: dict[str, Any]) -> str:
 
 def _truths(inputs: StatusInputs) -> list[Truth]:
     causes = inputs.causes()
+    ready, progress = _ready(inputs, causes), progressing(inputs)
+    degraded = _degraded(inputs, inputs.grave_causes())
     truths = [
-        _ready(inputs, causes),
-        progressing(inputs),
-        _degraded(inputs, inputs.grave_causes()),
+        ready,
+        progress,
+        degraded,
+        judge_up_to_date(ready, progress, degraded),
         _model_ready(inputs),
         _scaling_active(inputs),
         _objectives_met(inputs),
