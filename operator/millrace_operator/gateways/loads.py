@@ -41,7 +41,7 @@ class Loads:
         self._untold_since = now
 
     def expect(self, gateways: Iterable[str], now: float) -> None:
-        """Know which gateways there are: while one of them does not tell, not all of a pod's load is known."""
+        """Know which gateways there are: while one does not tell, not all of a pod's load is known."""
         self._expected = frozenset(gateways)
         for gone in self._told.keys() - self._expected:
             del self._told[gone]
