@@ -26,7 +26,6 @@ from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import Pin
 
-
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
 """Bindings that follow from requests at the gateways, whatever the load is."""
 
