@@ -88,7 +88,7 @@ def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dic
         mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
     return {
         "name": contract.CONTAINER_REPLICA,
-        "image": settings.runtime_image,
+        "image": settings.find_image(spec.engine.version),
         "imagePullPolicy": settings.image_pull_policy,
         "args": render_arguments(service, spec),
         "env": [{"name": variable.name, "value": variable.value} for variable in spec.pod.env],
