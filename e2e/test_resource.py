@@ -20,9 +20,11 @@ from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.polling import wait_until
+from tests.operator.resources.corpus import read_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 60.0
+CORPUS = read_corpus()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,11 @@ REFUSALS = {
         manifest(**scaling(minReplicas=3, maxReplicas=2)),
         "write maxReplicas at least as large",
     ),
-    "min of zero": (manifest(**scaling(minReplicas=0)), "should be greater than or equal to 1"),
+    "a min below zero": (manifest(**scaling(minReplicas=-1)), "should be greater than or equal to 0"),
+    "a version in words": (
+        manifest(engine={"version": "the newest"}),
+        "spec.engine.version in body should match",
+    ),
     "a negative duration": (manifest(rollout={"progressDeadline": "-5m"}), "such as 10m or 1h30m"),
     "a zero duration": (manifest(rollout={"progressDeadline": "0s"}), "such as 10m or 1h30m"),
     "a canary of nobody": (manifest(rollout={"canary": {"replicas": 0}}), "a share from 1% to 100%"),
@@ -207,6 +213,11 @@ def test_the_api_server_refuses_and_says_what_to_write(
     cluster: LocalCluster, namespace: str, obj: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(cluster, namespace, obj)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_the_api_server_takes_what_it_took(cluster: LocalCluster, namespace: str, name: str) -> None:
+    apply(cluster, namespace, CORPUS[name], "--dry-run=server", "--validate=strict")
 
 
 def test_the_api_server_takes_prices(cluster: LocalCluster, namespace: str) -> None:

@@ -22,7 +22,8 @@ def leaves(values: dict[str, Any], path: str = "") -> Any:
         here = f"{path}.{key}"
         yield from (
             leaves(value, here)
-            if isinstance(value, dict) and key not in ("resources", "labels", "resourceHours")
+            if isinstance(value, dict)
+            and key not in ("resources", "labels", "resourceHours", "runtimeVersions")
             else [here]
         )
 

@@ -37,7 +37,7 @@ from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import render_refused_status, render_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
-from millrace_operator.reconcile.targets import Targets, choose_targets
+from millrace_operator.reconcile.targets import Targets, choose_targets, find_revisions
 from millrace_operator.resources.conditions import find_condition
 from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
@@ -98,8 +98,9 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         spec = Spec.model_validate(snapshot.service["spec"])
         deadline = spec.rollout.progress_deadline_seconds
         moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
+        revisions = find_revisions(settings, snapshot, spec)
     except (ValidationError, ValueError) as error:
-        status = render_refused_status(old, str(error), metadata.get("generation", 0), now)
+        status = render_refused_status(old, error, metadata.get("generation", 0), now)
         return Plan(status=status if status != old else None)
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
@@ -107,7 +108,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
     )
-    targets = choose_targets(settings, snapshot, spec, observed, count)
+    targets = choose_targets(snapshot, spec, observed, count, revisions)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     wanted = [
         seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)

@@ -18,6 +18,7 @@ from millrace_operator.resources.conditions import (
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.resources.types import ScalingMode
+from millrace_operator.resources.versions import VersionError
 
 _MAKE_ROOM = (
     "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
@@ -63,9 +64,12 @@ def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     return model if replica is None else {**model, "replica": replica}
 
 
-def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:
-    """Return the status of a service whose spec this version cannot read. Its replicas stay as they are."""
-    message = f"this version of the operator cannot read the spec: {error}"
+def render_refused_status(
+    old: dict[str, Any], error: ValueError, generation: int, now: float
+) -> dict[str, Any]:
+    """Return the status of a service whose spec cannot be read or served. Its replicas stay as they are."""
+    unread = "" if isinstance(error, VersionError) else "this version of the operator cannot read the spec: "
+    message = f"{unread}{error}"
     before = old.get("conditions", [])
     kept = [{**one, "observedGeneration": generation} for one in before if one["type"] != "Degraded"]
     truth = Truth("Degraded", True, Reason.SETTINGS_INVALID, message)

@@ -36,20 +36,29 @@ class Targets:
     """Of the target."""
 
 
-def choose_targets(
-    settings: RenderSettings,
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    count: Count,
-) -> Targets:
-    """Return the revisions and their counts. A revision that the spec asks for first is made here."""
+def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> dict[str, Revision]:
+    """Return the revisions by hash, and with them the one that the spec asks for.
+
+    One that is new is made here. Raises VersionError where it has no image.
+    """
     revisions = read_revisions(list(snapshot.owned().values()))
     inputs = revision_inputs(spec)
     digest = hash_inputs(inputs)
     if digest not in revisions:
         template = render_pod_template(settings, snapshot.service, spec, digest)
         revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
+    return revisions
+
+
+def choose_targets(
+    snapshot: Snapshot,
+    spec: Spec,
+    observed: Observed,
+    count: Count,
+    revisions: dict[str, Revision],
+) -> Targets:
+    """Return which of the revisions are to have how many replicas."""
+    digest = hash_inputs(revision_inputs(spec))
     old = snapshot.service.get("status", {})
     rollout = old.get("rollout", {})
     stable = old.get("currentRevision") or digest
