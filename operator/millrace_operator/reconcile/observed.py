@@ -1,20 +1,23 @@
 """What runs now, by revision. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from millrace_operator.cluster.kinds import DEPLOYMENT, Obj
 from millrace_operator.reconcile.pods import Cause, Pod, read_pod
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
-from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.reconcile.snapshot import PodLoad, Snapshot
 from millrace_operator.resources.conditions import Reason, parse_time
 from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
 """After its creation, until a pod that failed is history: who fails again and again has younger ones."""
+ROUTING_SECONDS = 60.0
+"""How long a Ready pod waits until all gateways know it. One that follows nothing must not stop rollouts."""
+ROUTING_LOOK_SECONDS = 0.5
 LOST_SECONDS = 30.0
 """After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
 
@@ -76,6 +79,7 @@ class Observed:
         """Yield the seconds after which time alone makes another state of this one."""
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
+        ends += [self.moment.now + ROUTING_LOOK_SECONDS for pod in self.pods if not pod.is_routable]
         ends += [_read_created(pod) + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
@@ -83,7 +87,7 @@ class Observed:
 
 def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     """Return what runs now."""
-    pods = [read_pod(pod) for pod in snapshot.pods]
+    pods = [_note_route(read_pod(pod), snapshot.loads, moment.now) for pod in snapshot.pods]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}
@@ -95,6 +99,14 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
         tuple(pod for pod in pods if moment.holds_room(pod)),
         tuple(pod for pod in pods if moment.is_news(pod)),
     )
+
+
+def _note_route(pod: Pod, loads: Mapping[str, PodLoad], now: float) -> Pod:
+    """Return the pod with whether requests reach it: a gateway sees that it is Ready a moment later."""
+    load = loads.get(pod.uid)
+    if load is None or load.is_routable or pod.ready_since is None:
+        return pod
+    return replace(pod, is_routable=now >= pod.ready_since + ROUTING_SECONDS)
 
 
 def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterable[Obj]) -> frozenset[str]:
@@ -119,7 +131,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         hash=digest,
         num_wanted=num_wanted,
         num_pods=len(alive),
-        num_ready=sum(pod.is_ready for pod in alive),
+        num_ready=sum(pod.is_ready and pod.is_routable for pod in alive),
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),

@@ -32,6 +32,8 @@ class Pod:
     revision: str
     created: str
     is_ready: bool
+    ready_since: float | None
+    """When it became Ready, in seconds since 1970; None where it is not."""
     has_started: bool
     is_terminating: bool
     """Whether it is being deleted."""
@@ -54,6 +56,8 @@ class Pod:
     cause: Cause | None
     is_running: bool = False
     """Whether its container runs, and so loads the model or has loaded it."""
+    is_routable: bool = True
+    """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
 
     @property
     def is_marked(self) -> bool:
@@ -84,6 +88,7 @@ def read_pod(obj: Obj) -> Pod:
         revision=metadata.get("labels", {}).get(contract.LABEL_REVISION, ""),
         created=metadata.get("creationTimestamp", ""),
         is_ready=is_ready,
+        ready_since=parse_time(ready.get("lastTransitionTime")) if is_ready else None,
         has_started=bool(container.get("started")) and "running" in container.get("state", {}),
         is_terminating="deletionTimestamp" in metadata,
         has_ended=status.get("phase") in ("Succeeded", "Failed"),

@@ -57,6 +57,8 @@ class PodLoad(NamedTuple):
     """Whether every gateway knows that the pod is to get nothing new."""
     untold_since: float | None = None
     """Since when a gateway does not tell, in seconds since 1970; None while all of them do."""
+    is_routable: bool = True
+    """Whether every gateway may send it requests, as far as that is known."""
 
 
 class Demand(NamedTuple):
