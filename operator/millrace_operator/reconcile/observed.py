@@ -10,7 +10,7 @@ from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.reconcile.snapshot import Snapshot
-from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_operator.resources.conditions import Reason
 from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
@@ -34,7 +34,7 @@ class Moment:
 
     def is_news(self, pod: Pod) -> bool:
         """Whether the pod failed lately."""
-        return pod.has_ended and pod.cause is not None and self.now < _read_created(pod) + FAILED_SECONDS
+        return pod.has_ended and pod.cause is not None and self.now < pod.created_at + FAILED_SECONDS
 
     def holds_room(self, pod: Pod) -> bool:
         """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
@@ -76,7 +76,7 @@ class Observed:
         """Yield the seconds after which time alone makes another state of this one."""
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
-        ends += [_read_created(pod) + FAILED_SECONDS for pod in self.failed]
+        ends += [pod.created_at + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 
@@ -103,10 +103,6 @@ def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterabl
     staying = (pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
     revisions = {metadata.get("labels", {}).get(contract.LABEL_REVISION) for metadata in staying} - {None}
     return frozenset(revision_name(service, revision) for revision in revisions) - seen
-
-
-def _read_created(pod: Pod) -> float:
-    return parse_time(pod.created) or 0.0
 
 
 def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment: Moment) -> RevisionState:
