@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ MAX_BACKOFF_SECONDS = 20.0
 
 REFUSED_STATUS = 403
 """We may not read here. A 401 passes with the next token, a 404 with the definition."""
+ABSENT_STATUS = 404
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -97,9 +98,16 @@ class Watch:
         *,
         max_backoff_seconds: float = MAX_BACKOFF_SECONDS,
         on_refused: Callable[[], None] = lambda: None,
+        refusals: Collection[int] = (REFUSED_STATUS,),
     ) -> None:
-        """Begin with nothing. `on_refused` is called whenever the API server does not let us read."""
+        """Begin with nothing. `on_refused` is called whenever the API server answers one of `refusals`.
+
+        A refusal that repeats is logged once: it may last until somebody writes a Role, or for ever.
+        """
         self._on_refused = on_refused
+        self._refusals = refusals
+        self._told = ""
+        """The refusal that was logged last; empty when something has been read since."""
         self._connection = connection
         self._source = source
         self._sink = sink
@@ -123,7 +131,7 @@ class Watch:
                     self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
-                if isinstance(error, ApiError) and error.status == REFUSED_STATUS:
+                if isinstance(error, ApiError) and error.status in self._refusals:
                     self._on_refused()
                 await self._pause(error)
 
@@ -131,7 +139,11 @@ class Watch:
         self._num_failures += 1
         draw = random.random()  # noqa: S311  spreads load, keeps no secret
         seconds = backoff_seconds(self._num_failures, draw, self._max_backoff_seconds)
-        logger.warning("watching %s: %r; again in %.1f s", self._source.path, error, seconds)
+        is_refusal = isinstance(error, ApiError) and error.status in self._refusals
+        is_told = is_refusal and self._told == repr(error)
+        self._told = repr(error) if is_refusal else self._told
+        level = logging.DEBUG if is_told else logging.WARNING
+        logger.log(level, "watching %s: %r; again in %.1f s", self._source.path, error, seconds)
         await asyncio.sleep(seconds)
 
     async def _list(self) -> str:
@@ -140,12 +152,13 @@ class Watch:
         token = ""
         while True:
             page = _parse_page(await self._fetch_page(token))
-            items += page.items
+            items += map(self._source.trim, page.items)
             token = page.token
             if not token:
                 break
         with self._telling("the list"):
             self._sink.replace(items, page.version)
+        self._told = ""
         logger.info("watching %s: %d objects", self._source.path, len(items))
         return page.version
 
@@ -191,9 +204,9 @@ class Watch:
         event = _parse_event(line)
         with self._telling(f"{event.kind} of {event.item['metadata'].get('name')}"):
             if event.kind == "DELETED":
-                self._sink.delete(event.item)
+                self._sink.delete(self._source.trim(event.item))
             elif event.kind != "BOOKMARK":
-                self._sink.apply(event.item)
+                self._sink.apply(self._source.trim(event.item))
         self._version = event.version
 
     @contextmanager

@@ -61,6 +61,14 @@ def test_status_is_only_patched_and_events_are_never_deleted() -> None:
     assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create, patch")
 
 
+def test_nodes_are_read_cluster_wide_alone() -> None:
+    """A Role that names nodes would give nothing: they are in no namespace."""
+    _, _, rest = TEMPLATES["rbac.yaml"].partition('{{- if eq $namespace "" }}\n')
+    (rule,) = yaml.safe_load(rest.partition("{{- end }}")[0])
+    assert rule == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    assert TEMPLATES["rbac.yaml"].count("nodes") == 1
+
+
 def read_probes(template: str) -> dict[str, Any]:
     """A probe is plain YAML once its port is filled in."""
     found = re.findall(r"^ {8}(\w+Probe:\n(?: {10}.*\n)+)", TEMPLATES[template], re.MULTILINE)

@@ -16,7 +16,7 @@ from typing import Any
 
 import kopf
 
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Kind, Listing, Obj, Scope
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, NODE, Kind, Listing, Obj, Scope
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
 
@@ -99,7 +99,9 @@ class Ingest:
             self._is_listed.set()
         self.last_event_at = self._clock()
         self._expected_since.pop(scope.kind.kind, None)
-        for obj in (*self._cache.sweep(scope, listing), *listing.objects):
+        with self._watching_departures(scope.kind):
+            ghosts = self._cache.sweep(scope, listing)
+        for obj in (*ghosts, *listing.objects):
             owner = owner_of(obj)
             if owner is not None:
                 self._queue.add(owner, is_urgent=False)
@@ -110,12 +112,26 @@ class Ingest:
         self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
         owner = owner_of(obj)
-        if event_type == "DELETED":
-            self._cache.forget(obj)
-        else:
-            self._cache.put(obj)
+        with self._watching_departures(kind):
+            if event_type == "DELETED":
+                self._cache.forget(obj)
+            else:
+                self._cache.put(obj)
         if owner is not None:
             self._queue.add(owner, is_urgent=event_type is not None)
+
+    @contextlib.contextmanager
+    def _watching_departures(self, kind: Kind) -> Iterator[None]:
+        """Queue the services on nodes of which it changes inside whether they are being emptied."""
+        if kind is not NODE:
+            yield
+            return
+        before = dict(self._cache.departures())
+        yield
+        changed = {name for name, _ in before.items() ^ self._cache.departures().items()}
+        if changed:
+            for key in self._cache.services_on(changed):
+                self._queue.add(key)
 
 
 def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:

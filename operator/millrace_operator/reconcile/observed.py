@@ -10,7 +10,7 @@ from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.reconcile.snapshot import PodLoad, Snapshot
-from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_operator.resources.conditions import Reason
 from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
@@ -37,7 +37,7 @@ class Moment:
 
     def is_news(self, pod: Pod) -> bool:
         """Whether the pod failed lately."""
-        return pod.has_ended and pod.cause is not None and self.now < _read_created(pod) + FAILED_SECONDS
+        return pod.has_ended and pod.cause is not None and self.now < pod.created_at + FAILED_SECONDS
 
     def holds_room(self, pod: Pod) -> bool:
         """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
@@ -80,7 +80,7 @@ class Observed:
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
         ends += [self.moment.now + ROUTING_LOOK_SECONDS for pod in self.pods if not pod.is_routable]
-        ends += [_read_created(pod) + FAILED_SECONDS for pod in self.failed]
+        ends += [pod.created_at + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 
@@ -117,10 +117,6 @@ def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterabl
     return frozenset(revision_name(service, revision) for revision in revisions) - seen
 
 
-def _read_created(pod: Pod) -> float:
-    return parse_time(pod.created) or 0.0
-
-
 def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment: Moment) -> RevisionState:
     own = [pod for pod in pods if pod.revision == digest]
     alive = [pod for pod in own if pod.is_staying]
@@ -131,7 +127,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         hash=digest,
         num_wanted=num_wanted,
         num_pods=len(alive),
-        num_ready=sum(pod.is_ready and pod.is_routable for pod in alive),
+        num_ready=sum(pod.is_reached for pod in alive),
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),

@@ -1,11 +1,12 @@
 """Whether a replica's pod serves, and if not, why."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.cluster.node import may_stay
 from millrace_operator.resources.conditions import Reason, parse_time
 from millrace_runtime import contract
 
@@ -58,6 +59,10 @@ class Pod:
     """Whether its container runs, and so loads the model or has loaded it."""
     is_routable: bool = True
     """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
+    node: str = ""
+    """Where it is; empty while it has no node."""
+    may_stay: bool = False
+    """Whether it tolerates that its node is being emptied. A replacement of it could land there too."""
 
     @property
     def is_marked(self) -> bool:
@@ -68,6 +73,20 @@ class Pod:
     def is_staying(self) -> bool:
         """Whether it is neither being deleted nor at its end."""
         return not (self.is_terminating or self.has_ended)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether it is Ready, and requests reach it."""
+        return self.is_ready and self.is_routable
+
+    @property
+    def created_at(self) -> float:
+        """When it was created, in seconds since 1970."""
+        return parse_time(self.created) or 0.0
+
+    def leaves_with(self, nodes: Container[str]) -> bool:
+        """Whether it is on one of these nodes, which are being emptied, and does not stay there."""
+        return self.node in nodes and not self.may_stay
 
     @property
     def is_serving(self) -> bool:
@@ -101,6 +120,8 @@ def read_pod(obj: Obj) -> Pod:
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else _diagnose(metadata["name"], status, container),
         is_running="running" in container.get("state", {}),
+        node=obj.get("spec", {}).get("nodeName", ""),
+        may_stay=may_stay(obj),
     )
 
 

@@ -30,14 +30,13 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
     """Return the status to write."""
     metadata = inputs.snapshot.service["metadata"]
     generation = int(metadata.get("generation", 0))
-    num_pods = len(inputs.observed.pods)
     rollout = inputs.rollout()
     status = {
         "observedGeneration": generation,
         "conditions": merge_conditions(
             inputs.old.get("conditions", []), _truths(inputs), generation, inputs.now
         ),
-        "replicas": min(num_pods, inputs.count.desired) if rollout else num_pods,
+        "replicas": _count_replicas(inputs, is_rolling_out=rollout is not None),
         "readyReplicas": inputs.observed.num_ready,
         "selector": ",".join(
             f"{key}={value}" for key, value in replica_labels(inputs.snapshot.service).items()
@@ -50,6 +49,15 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         "rollout": rollout,
     }
     return {key: value for key, value in status.items() if value is not None}
+
+
+def _count_replicas(inputs: StatusInputs, *, is_rolling_out: bool) -> int:
+    """Return `status.replicas`: without the extra one of a rollout or a replacement, which an HPA would copy.
+
+    So it never rises above the desired count. Above that it can only fall, as replicas go one by one.
+    """
+    num_pods, desired = len(inputs.observed.pods), inputs.count.desired
+    return min(num_pods, desired if is_rolling_out else max(desired, inputs.old.get("replicas", 0)))
 
 
 def _describe_model(inputs: StatusInputs) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
+from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -34,6 +35,8 @@ class Targets:
     choice: Choice
     progress: Progress
     """Of the target."""
+    evacuation: Evacuation
+    """Of the target's replicas."""
 
 
 def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> dict[str, Revision]:
@@ -81,7 +84,16 @@ def choose_targets(
         served=old.get("currentRevision"),
     )
     stable = chosen if step.is_done else stable
-    return Targets(revisions[chosen], revisions, step, stable, choice, progress)
+    evacuation = plan_evacuation(
+        step,
+        chosen,
+        count.desired,
+        observed,
+        snapshot.departures,
+        start_seconds=spec.rollout.progress_deadline_seconds,
+    )
+    step = evacuation.add_extra(step, chosen)
+    return Targets(revisions[chosen], revisions, step, stable, choice, progress, evacuation)
 
 
 def _choose(
