@@ -10,7 +10,7 @@ from functools import partial
 
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
-from millrace_kubernetes.watch import ABSENT_STATUS, REFUSED_STATUS, Watch
+from millrace_kubernetes.watch import Watch
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Listing, Scope
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.relist import find_selector
@@ -61,5 +61,6 @@ def _make_watch(scope: Scope, ingest: Ingest, connection: Connection) -> Watch:
         ChildSink(scope, ingest),
         max_backoff_seconds=OPTIONAL_BACKOFF_SECONDS if is_optional else MAX_BACKOFF_SECONDS,
         on_refused=partial(ingest.give_up_list, scope),
-        refusals=(ABSENT_STATUS, REFUSED_STATUS) if is_optional else (REFUSED_STATUS,),
+        on_life=partial(ingest.note_life, scope),
+        is_optional=is_optional,
     )

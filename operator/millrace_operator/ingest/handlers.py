@@ -42,6 +42,8 @@ class Ingest:
         self._clock = clock
         self._expected_since: dict[str, float] = {}
         """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
+        self._lived_at: dict[Scope, float] = {}
+        """When the watch of each scope that we follow ourselves gave its last sign of life."""
         self._listed: set[Scope] = set()
         self._awaited: set[Scope] = set()
         self._missing: set[Scope] = set()
@@ -62,6 +64,19 @@ class Ingest:
         """Know that a watch of this scope begins, and that a complete list of it is on its way."""
         self._awaited.add(scope)
         self._is_listed.clear()
+        self.note_life(scope)
+
+    def note_life(self, scope: Scope) -> None:
+        """Know that the watch of this scope goes on."""
+        self._lived_at[scope] = self._clock()
+
+    def silent_seconds(self) -> float:
+        """Return how long the stillest watch has shown no life: no event, bookmark, list or failed try.
+
+        It needs no write of ours, so it tells on a replica that does not lead, and for each namespace alone.
+        Kopf's watch is not among them: it ends by itself without a bookmark for 70 s, and is started again.
+        """
+        return self._clock() - min(self._lived_at.values()) if self._lived_at else 0.0
 
     async def wait_for_lists(self, seconds: float) -> None:
         """Wait until every list that is on its way has come, but no longer than so."""
