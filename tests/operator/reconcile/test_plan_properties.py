@@ -117,7 +117,7 @@ def read_end(snapshot: Snapshot) -> dict[Any, Obj]:
 
 
 def assert_same_words(first: Plan, later: Plan) -> None:
-    """A plan that follows at once says nothing new, but that a method is no more with the last old replica."""
+    """A plan that follows at once says nothing new, but that a method ends with the last old replica."""
     if first.status is None or later.status is None:
         return
     before, after = ({**status, "rollout": None} for status in (first.status, later.status))
