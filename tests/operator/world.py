@@ -10,6 +10,7 @@ from typing import Any
 from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
+    BY_NAME,
     CHILDREN,
     DEPLOYMENT,
     INFERENCE_SERVICE,
@@ -327,7 +328,7 @@ class World:
             if any(owner["uid"] not in uids for owner in obj["metadata"].get("ownerReferences", []))
         ]
         for key in orphans:
-            del self.cluster.objects[key]
+            self.cluster.remove(BY_NAME[key.kind], key.namespace, key.name)
         return bool(orphans)
 
     def num_children(self) -> int:
