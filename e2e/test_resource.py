@@ -94,7 +94,7 @@ REFUSALS = {
         manifest(**scaling(minReplicas=3, maxReplicas=2)),
         "write maxReplicas at least as large",
     ),
-    "min of zero": (manifest(**scaling(minReplicas=0)), "should be greater than or equal to 1"),
+    "a negative min": (manifest(**scaling(minReplicas=-1)), "should be greater than or equal to 0"),
     "a negative duration": (manifest(rollout={"progressDeadline": "-5m"}), "such as 10m or 1h30m"),
     "a zero duration": (manifest(rollout={"progressDeadline": "0s"}), "such as 10m or 1h30m"),
     "a canary of nobody": (manifest(rollout={"canary": {"replicas": 0}}), "a share from 1% to 100%"),
@@ -207,6 +207,11 @@ def test_the_api_server_refuses_and_says_what_to_write(
     cluster: LocalCluster, namespace: str, obj: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(cluster, namespace, obj)
+
+
+def test_the_api_server_takes_a_service_that_may_rest(cluster: LocalCluster, namespace: str) -> None:
+    for fields in ({}, {"scaleToZeroAfter": "5m", "activation": {"maxWait": "90s"}}):
+        apply(cluster, namespace, manifest("resting", **scaling(minReplicas=0, **fields)), "--dry-run=server")
 
 
 def test_the_api_server_takes_prices(cluster: LocalCluster, namespace: str) -> None:
