@@ -73,7 +73,7 @@ def lose(signals: Signals) -> Signals:
 
 
 async def count_writes(ttft: float, *, has_gaps: bool = False) -> int:
-    """Return the writes of the status in an hour, after the service has settled. Nothing else of it is."""
+    """Return the writes of the status in an hour, once the service has settled. Nothing else is written."""
     world = World(scaling=SCALING, resources={"limits": {"nvidia.com/gpu": 2}}, cost=COST)
     noise, memory = Noise(world, ttft), Memory(model=FITTED)
     asked = read_asked(world)
