@@ -18,6 +18,7 @@ import yaml
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.managed_fields import find_writers
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.polling import wait_until
 
@@ -470,15 +471,6 @@ def render_autoscaler(kind: str, name: str, api_version: str) -> dict[str, Any]:
             "maxReplicas": 5,
             "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
         },
-    }
-
-
-def find_writers(obj: dict[str, Any], field: str) -> set[str]:
-    """Return who has written a field of the spec."""
-    return {
-        entry["manager"]
-        for entry in obj["metadata"]["managedFields"]
-        if f"f:{field}" in entry["fieldsV1"].get("f:spec", {})
     }
 
 
