@@ -19,6 +19,7 @@ import yaml
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.managed_fields import find_writers
+from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.polling import wait_until
 
@@ -43,7 +44,7 @@ def namespace(cluster: LocalCluster) -> str:
     # kubectl fails, rather than waits, while the new definition has no conditions at all.
     established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
     wait_for("the definition is established", partial(cluster.kubectl, *established))
-    cluster.kubectl("create", "namespace", "resource-tests")
+    create_namespace(cluster, "resource-tests")
     cluster.kubectl("apply", "-f", "-", stdin=render_chart(cluster, "templates/rbac.yaml"))
     return "resource-tests"
 
