@@ -11,10 +11,10 @@ from development.proxies import going_outside
 from e2e.cluster.build import get_programs
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import install_chart, wait_for_product
+from e2e.namespaces import create_namespace
 from e2e.service import Service
 
 _numbers = itertools.count()
-LIMITS = Path(__file__).with_name("limits.yaml")
 
 
 @pytest.fixture(scope="session")
@@ -63,11 +63,9 @@ def product(cluster: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def namespace(cluster: LocalCluster) -> Iterator[str]:
-    """A namespace of the test's own, as a careful platform team makes it: restricted, and with quotas."""
+    """A namespace of the test's own, as a careful platform team makes it."""
     name = f"test-{next(_numbers)}"
-    cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    cluster.kubectl("apply", "-n", name, "-f", str(LIMITS))
+    create_namespace(cluster, name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 

@@ -37,6 +37,11 @@ class Service:
         spec: dict[str, Any] = self.manifest["spec"]
         return spec
 
+    @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"/apis/millrace.dev/v1alpha1/namespaces/{self.namespace}/inferenceservices/{self.name}"
+
     def apply(self) -> str:
         """Apply the manifest as a user does; return what kubectl says."""
         return self.kubectl("apply", "-f", "-", stdin=json.dumps(self.manifest))
@@ -52,8 +57,7 @@ class Service:
 
     def read(self) -> dict[str, Any]:
         """Return the service as it is now, without a kubectl. Raises PartFailedError when it is not there."""
-        path = f"/apis/millrace.dev/v1alpha1/namespaces/{self.namespace}/inferenceservices/{self.name}"
-        return self.cluster.api.get(path)
+        return self.cluster.api.get(self.path)
 
     def status(self) -> dict[str, Any]:
         """Return the service's status; empty before the operator has seen it."""
@@ -70,6 +74,10 @@ class Service:
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         found = self.cluster.api.list(path, f"millrace.dev/service={self.name}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def is_at_rest(self) -> bool:
+        """Whether it has no replica, as nobody asks."""
+        return self.condition("Ready").get("reason") == "ScaledToZero" and not self.pods()
 
     def wait_ready(self, seconds: float = 90.0) -> None:
         """Wait until the newest spec is served: Ready, and nothing in progress."""

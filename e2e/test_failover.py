@@ -4,16 +4,11 @@ import json
 import time
 
 from e2e.cluster.product import NAMESPACE
-from e2e.host_processes import kill_pod_processes
+from e2e.leader import find_leader, kill_leader
 from e2e.service import Service, is_absent
 
 SETTLE_SECONDS = 5.0
 """In which a new leader lists everything and looks at every service."""
-
-
-def find_leader(service: Service) -> str:
-    lease = service.cluster.kubectl("-n", NAMESPACE, "get", "lease", "millrace-operator", "-o", "json")
-    return str(json.loads(lease)["spec"].get("holderIdentity") or "").partition("_")[0]
 
 
 def list_versions(service: Service) -> dict[str, str]:
@@ -32,13 +27,9 @@ def test_the_other_operator_takes_over(service: Service) -> None:
     service.wait_for("told what a replica is", lambda: "replica" in service.status()["model"], 60)
     before = {pod["metadata"]["uid"] for pod in service.pods()}
     versions = list_versions(service)
-    leader = find_leader(service)
-    pod = json.loads(service.cluster.kubectl("-n", NAMESPACE, "get", "pod", leader, "-o", "json"))
 
-    assert kill_pod_processes(pod) > 0
-    # Were its container restarted in place, it would hold the Lease still, under the same name.
-    service.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--force", "--grace-period=0")
-    service.wait_for("led by another", lambda: find_leader(service) not in {"", leader}, 40)
+    leader = kill_leader(service.cluster)
+    service.wait_for("led by another", lambda: find_leader(service.cluster) not in {"", leader}, 40)
     time.sleep(SETTLE_SECONDS)
     assert list_versions(service) == versions
 

@@ -16,6 +16,7 @@ import yaml
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, find_free_port, render_account_kubeconfig
 from e2e.polling import wait_until
 
@@ -37,7 +38,7 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
         established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
         wait_until("the definition", lambda: local.kubectl(*established), 60, outlives=(PartFailedError,))
         for namespace in (RELEASE, *OURS, OTHER, LATE):
-            local.kubectl("create", "namespace", namespace)
+            create_namespace(local, namespace)
         local.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(render_chart(local)))
         yield local
     finally:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from e2e.cluster.product import NAMESPACE
+from e2e.leader import find_leader
 from e2e.plugin import explain
 from e2e.service import Service, is_absent
-from e2e.test_failover import find_leader
 from e2e.traffic import Load, Phase
 
 NAME = "stories-autoscaler"
@@ -53,10 +53,10 @@ def test_another_leader_goes_on_with_what_was_learned(service: Service) -> None:
     assert prior["revision"] == service.status()["currentRevision"]
     assert prior["model"]["samples"] >= 2
 
-    leader = find_leader(service)
+    leader = find_leader(service.cluster)
     service.cluster.kubectl("-n", NAMESPACE, "delete", "pod", leader, "--wait=false")
-    service.wait_for("led by another", lambda: find_leader(service) not in {"", leader}, 40)
-    log = ("-n", NAMESPACE, "logs", find_leader(service))
+    service.wait_for("led by another", lambda: find_leader(service.cluster) not in {"", leader}, 40)
+    log = ("-n", NAMESPACE, "logs", find_leader(service.cluster))
     told = "stories: goes on with what was learned"
     service.wait_for("taken up", lambda: told in service.cluster.kubectl(*log), 20)
     assert read_reason(service) != "Learning"

@@ -18,11 +18,15 @@ import yaml
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.managed_fields import find_writers
+from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.polling import wait_until
+from tests.operator.resources.corpus import read_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 60.0
+CORPUS = read_corpus()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,7 @@ def namespace(cluster: LocalCluster) -> str:
     # kubectl fails, rather than waits, while the new definition has no conditions at all.
     established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
     wait_for("the definition is established", partial(cluster.kubectl, *established))
-    cluster.kubectl("create", "namespace", "resource-tests")
+    create_namespace(cluster, "resource-tests")
     cluster.kubectl("apply", "-f", "-", stdin=render_chart(cluster, "templates/rbac.yaml"))
     return "resource-tests"
 
@@ -94,7 +98,15 @@ REFUSALS = {
         manifest(**scaling(minReplicas=3, maxReplicas=2)),
         "write maxReplicas at least as large",
     ),
-    "min of zero": (manifest(**scaling(minReplicas=0)), "should be greater than or equal to 1"),
+    "a min below zero": (manifest(**scaling(minReplicas=-1)), "should be greater than or equal to 0"),
+    "a version in words": (
+        manifest(engine={"version": "the newest"}),
+        "spec.engine.version in body should match",
+    ),
+    "a wait of hours": (
+        manifest(**scaling(minReplicas=0, activation={"maxWait": "2h"})),
+        "write scaling.activation.maxWait up to 1h",
+    ),
     "a negative duration": (manifest(rollout={"progressDeadline": "-5m"}), "such as 10m or 1h30m"),
     "a zero duration": (manifest(rollout={"progressDeadline": "0s"}), "such as 10m or 1h30m"),
     "a canary of nobody": (manifest(rollout={"canary": {"replicas": 0}}), "a share from 1% to 100%"),
@@ -207,6 +219,16 @@ def test_the_api_server_refuses_and_says_what_to_write(
     cluster: LocalCluster, namespace: str, obj: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(cluster, namespace, obj)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_the_api_server_takes_what_it_took(cluster: LocalCluster, namespace: str, name: str) -> None:
+    apply(cluster, namespace, CORPUS[name], "--dry-run=server", "--validate=strict")
+
+
+def test_the_api_server_takes_a_service_that_may_rest(cluster: LocalCluster, namespace: str) -> None:
+    for fields in ({}, {"scaleToZeroAfter": "5m", "activation": {"maxWait": "90s"}}):
+        apply(cluster, namespace, manifest("resting", **scaling(minReplicas=0, **fields)), "--dry-run=server")
 
 
 def test_the_api_server_takes_prices(cluster: LocalCluster, namespace: str) -> None:
@@ -465,15 +487,6 @@ def render_autoscaler(kind: str, name: str, api_version: str) -> dict[str, Any]:
             "maxReplicas": 5,
             "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
         },
-    }
-
-
-def find_writers(obj: dict[str, Any], field: str) -> set[str]:
-    """Return who has written a field of the spec."""
-    return {
-        entry["manager"]
-        for entry in obj["metadata"]["managedFields"]
-        if f"f:{field}" in entry["fieldsV1"].get("f:spec", {})
     }
 
 

@@ -1,17 +1,24 @@
 """Scale to zero and back: nobody asks and nothing runs; the next request is answered by a new replica."""
 
+import http.client
 import json
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime
+from urllib.error import HTTPError
 
 import pytest
 
+from e2e.cluster.product import find_gateway
+from e2e.leader import find_leader, kill_leader
 from e2e.service import Service
-from e2e.traffic import Target
+from e2e.traffic import ask_for_token
 
 AFTER = "5s"
 NUM_CLIENTS = 40
+WAIT_SECONDS = 2.0
+"""`activation.maxWait` where no replica can come."""
 
 
 @pytest.fixture
@@ -19,40 +26,64 @@ def resting(service: Service) -> Service:
     """A service that had a replica, and has none as nobody asks."""
     service.spec["scaling"] = {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": AFTER}
     service.apply()
-    service.wait_for("at rest", lambda: is_at_rest(service), 90)
+    service.wait_for("at rest", service.is_at_rest, 90)
     return service
-
-
-def is_at_rest(service: Service) -> bool:
-    return service.condition("Ready").get("reason") == "ScaledToZero" and not service.pods()
-
-
-def ask(target: Target, seconds: float = 60.0) -> float:
-    """Ask for a token and return how long it took."""
-    body = {"model": target.model, "prompt": "Once", "max_tokens": 1}
-    request = urllib.request.Request(
-        f"{target.url}/v1/completions",
-        json.dumps(body).encode(),
-        {**target.headers, "Content-Type": "application/json"},
-    )
-    began = time.monotonic()
-    with urllib.request.urlopen(request, timeout=seconds) as answer:
-        assert json.loads(answer.read())["usage"]["completion_tokens"] == 1
-    return time.monotonic() - began
 
 
 def test_many_first_requests_wake_a_service_once_and_it_rests_again(resting: Service) -> None:
     assert resting.condition("Ready")["status"] == "True"
-    generation = resting.get("deployment", find_deployment(resting))["metadata"]["generation"]
+    generation = read_generation(resting)
+    asked_at = time.time()
     with ThreadPoolExecutor(NUM_CLIENTS) as clients:
-        times = list(clients.map(ask, [resting.target()] * NUM_CLIENTS))
-    assert len(times) == NUM_CLIENTS
-    woken = resting.get("deployment", find_deployment(resting))["metadata"]["generation"]
-    assert woken == generation + 1
-    assert len(resting.pods()) == 1
-    resting.wait_for("at rest again", lambda: is_at_rest(resting), 60)
+        answers = list(clients.map(ask_for_token, [resting.target()] * NUM_CLIENTS))
+    assert len(answers) == NUM_CLIENTS
+    assert read_generation(resting) == generation + 1
+    (replica,) = resting.pods()
+    made_at = datetime.fromisoformat(replica["metadata"]["creationTimestamp"]).timestamp()
+    assert made_at >= int(asked_at)  # it has whole seconds
+    resting.wait_for("at rest again", resting.is_at_rest)
 
 
-def find_deployment(service: Service) -> str:
+def read_generation(service: Service) -> int:
+    """Return how often the Deployment's spec has changed."""
     names = service.kubectl("get", "deployment", "-l", f"millrace.dev/service={service.name}", "-o", "name")
-    return names.strip().partition("/")[2]
+    deployment = service.get("deployment", names.strip().partition("/")[2])
+    return int(deployment["metadata"]["generation"])
+
+
+def test_a_request_that_waits_while_nobody_leads_is_answered_under_the_next_leader(resting: Service) -> None:
+    leader = kill_leader(resting.cluster)
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(ask_for_token, resting.target())
+        time.sleep(3.0)
+        assert find_leader(resting.cluster) == leader
+        assert not answer.done()
+        assert resting.pods() == []
+        answer.result()
+    assert find_leader(resting.cluster) not in {"", leader}
+    assert len(resting.pods()) == 1
+
+
+def test_a_request_waits_no_longer_than_it_may_where_no_replica_can_come(resting: Service) -> None:
+    resting.spec["pod"] = {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}
+    resting.spec["scaling"]["activation"] = {"maxWait": f"{WAIT_SECONDS:.0f}s"}
+    resting.apply()
+    revision = resting.status()["updateRevision"]
+    resting.wait_for("seen", lambda: resting.status()["updateRevision"] != revision)
+    began = time.monotonic()
+    with pytest.raises(HTTPError) as refusal:
+        ask_for_token(resting.target())
+    assert time.monotonic() - began >= WAIT_SECONDS
+    assert refusal.value.code == 503
+    assert int(refusal.value.headers["Retry-After"]) > 0
+    assert "has no replica that can answer now" in refusal.value.read().decode()
+    assert [pod["status"]["phase"] for pod in resting.pods()] == ["Pending"]
+
+
+def test_a_client_that_left_while_it_waited_keeps_nothing_awake(resting: Service) -> None:
+    gateway, target = find_gateway(resting.cluster), resting.target()
+    with closing(http.client.HTTPConnection(gateway.host, gateway.port)) as client:
+        headers = {**target.headers, "Content-Type": "application/json"}
+        client.request("POST", "/v1/completions", json.dumps(target.body(0)), headers)
+        resting.wait_for("woken", lambda: len(resting.pods()) == 1)
+    resting.wait_for("at rest again", resting.is_at_rest)

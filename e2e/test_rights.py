@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 
 from e2e.cluster.controlplane import client_context
+from e2e.cluster.errors import PartFailedError
+from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.service import Service
 from millrace_operator.reconcile.pods import DELETION_COST
 
+READS = ("get", "list", "watch")
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:millrace-operator"
+
+
+def test_it_can_read_nodes_and_write_none(product: LocalCluster) -> None:
+    may = [product.kubectl("auth", "can-i", verb, "nodes", f"--as={OPERATOR}").strip() for verb in READS]
+    assert may == ["yes"] * len(READS)
+    with pytest.raises(PartFailedError):  # kubectl ends with 1 where it says no
+        product.kubectl("auth", "can-i", "patch", "nodes", f"--as={OPERATOR}")
 
 
 def patch_as_operator(service: Service, path: str, body: dict[str, Any]) -> None:

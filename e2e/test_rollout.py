@@ -1,5 +1,7 @@
 """Change a service under load, break it, mend it: its clients notice nothing."""
 
+import json
+
 from e2e.load import assert_unharmed, load_beside
 from e2e.plugin import ask
 from e2e.service import Service
@@ -45,6 +47,29 @@ def test_a_change_and_a_broken_one_harm_no_request(service: Service) -> None:
         assert uids(service) == second
         assert num_restarts(service) == 0
     assert_unharmed(load)
+
+
+def test_a_rollout_at_the_quotas_edge_harms_no_request(service: Service) -> None:
+    service.spec["scaling"] |= {"minReplicas": 2, "maxReplicas": 2}
+    service.apply()
+    service.wait_ready()
+    first = uids(service)
+    quota = json.dumps({"spec": {"hard": {"pods": "2"}}})
+    service.kubectl("patch", "resourcequota", "team", "--type=merge", "-p", quota)
+    service.wait_for("no room", lambda: not has_room(service), 30)
+    with load_beside(service, RATE) as load:
+        service.spec["engine"]["maxSequences"] = 8
+        service.apply()
+        service.wait_ready(180)
+    assert not uids(service) & first
+    assert len(uids(service)) == 2
+    assert_unharmed(load)
+
+
+def has_room(service: Service) -> bool:
+    """Whether the quota in force admits another pod."""
+    status = service.get("resourcequota", "team")["status"]
+    return int(status["used"]["pods"]) < int(status["hard"]["pods"])
 
 
 def test_a_late_rollout_is_rolled_back_and_touches_nothing_that_serves(service: Service) -> None:

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import random
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -172,6 +173,18 @@ class Load:
 
     def _now(self) -> float:
         return time.monotonic() - self.began
+
+
+def ask_for_token(target: Target, seconds: float = 60.0) -> None:
+    """Ask for one token and see it come. Raises HTTPError, and TimeoutError where no answer comes in time."""
+    body = {"model": target.model, "prompt": target.prompt, "max_tokens": 1}
+    request = urllib.request.Request(
+        f"{target.url}/v1/completions",
+        json.dumps(body).encode(),
+        {**target.headers, "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=seconds) as answer:
+        assert json.loads(answer.read())["usage"]["completion_tokens"] == 1
 
 
 def check_size(phases: Iterable[Phase]) -> None:

@@ -3,14 +3,15 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import yaml
 
-from benchmarks.scaling.adapter import serving
-from benchmarks.scaling.hpa import apply_adapter
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import CHART, install_chart, wait_for_product
+from e2e.external_metrics import read_prometheus, serving
+from e2e.hpa import apply_adapter
 from millrace_operator.autoscale.windows import fit_windows
 
 NAMESPACE = "bench-scaling"
@@ -34,7 +35,8 @@ def cluster_scraping(scrape_seconds: int, window_seconds: float) -> Iterator[Loc
             wait_for_product(cluster, print)
             cluster.kubectl("create", "namespace", NAMESPACE)
             keys = cluster.layout.keys
-            with serving(cluster.ports.prometheus, keys / "server.crt", keys / "server.key") as port:
+            ask = partial(read_prometheus, cluster.ports.prometheus)
+            with serving(ask, keys / "server.crt", keys / "server.key") as port:
                 apply_adapter(cluster, port)
                 yield cluster
         finally:

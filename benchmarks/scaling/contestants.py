@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from benchmarks.scaling.adapter import Subject
-from benchmarks.scaling.hpa import apply_hpa, render_hpa
+from e2e.external_metrics import Subject
+from e2e.hpa import apply_hpa, render_hpa
 from e2e.service import Service
 
 LEARNING_SECONDS = 480.0

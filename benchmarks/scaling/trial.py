@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-from benchmarks.scaling.adapter import Subject, read_prometheus, render_query
 from benchmarks.scaling.cluster import NAMESPACE
 from benchmarks.scaling.contestants import Contestant
 from benchmarks.scaling.load import Ramp, new_load
 from benchmarks.scaling.outcome import Outcome, judge, read_targets
 from benchmarks.scaling.replicas import Sample, count_pods
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.external_metrics import Subject, read_prometheus, render_query
 from e2e.service import Service
 from e2e.traffic import Load, Phase, Stream
 

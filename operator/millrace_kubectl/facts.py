@@ -117,7 +117,7 @@ class Facts:
     @property
     def is_at_rest(self) -> bool:
         """Whether there is no replica because no request comes."""
-        return self.binding == "scaleToZeroAfter" and self.desired == 0
+        return self.mode == "Automatic" and self.spec.get("minReplicas") == 0 and self.desired == 0
 
     @property
     def is_refused(self) -> bool:

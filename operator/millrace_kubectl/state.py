@@ -16,12 +16,8 @@ def describe_state(facts: Facts) -> str:
     """Return how the service is: the worst of its objectives first."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
-    if facts.ready == 0 and facts.is_at_rest:
-        return "AT ZERO: the next request starts a replica"
-    if facts.ready == 0 and facts.desired == 0:
-        return "AT ZERO: nobody answers, as spec.replicas is 0"
     if facts.ready == 0:
-        return f"DOWN: {_lower(shorten(facts.condition('Ready').get('message', 'no replica answers'), 60))}"
+        return _describe_absence(facts)
     for state in ("Missed", "Infeasible", "Unknown", "Met"):
         found = facts.objectives_in(state)
         if found:
@@ -34,6 +30,14 @@ def describe_state(facts: Facts) -> str:
         if facts.mode == "External"
         else "SERVING; objectives UNKNOWN"
     )
+
+
+def _describe_absence(facts: Facts) -> str:
+    if facts.is_at_rest:
+        return "AT ZERO: the next request starts a replica"
+    if facts.desired == 0 and facts.mode == "External":
+        return "AT ZERO: nobody answers, as spec.replicas is 0"
+    return f"DOWN: {_lower(shorten(facts.condition('Ready').get('message', 'no replica answers'), 60))}"
 
 
 def _lower(text: str) -> str:

@@ -26,6 +26,9 @@ from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import Pin
 
+OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
+"""Bindings that follow from requests at the gateways, whatever the load is."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -125,6 +128,8 @@ def _describe_decision(facts: Facts) -> str:
     words = BINDINGS.get(facts.binding)
     if words is None:
         return shorten(facts.scaling.get("message", facts.reason))
+    if facts.binding in OF_REQUESTS:
+        return words
     if facts.reason == "Learning":
         return f"{_describe_load(facts)}; {_describe_learning(facts)}"
     if facts.is_futile:

@@ -1,6 +1,6 @@
 """Which objects are followed, and who keeps them. No I/O here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +13,10 @@ def collection_path(root: str, plural: str, namespace: str | None = None) -> str
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 
+def _keep_whole(item: Object) -> Object:
+    return item
+
+
 @dataclass(frozen=True)
 class Source:
     """What to follow."""
@@ -21,6 +25,8 @@ class Source:
     """The collection's path, as `/api/v1/pods`."""
     label_selector: str = ""
     """Which of its objects; empty for all."""
+    trim: Callable[[Object], Object] = _keep_whole
+    """Makes an object smaller as soon as it is parsed, so that a long list is never whole in memory."""
 
 
 class Sink(Protocol):

@@ -37,6 +37,7 @@ MAX_BACKOFF_SECONDS = 20.0
 
 REFUSED_STATUS = 403
 """We may not read here. A 401 passes with the next token, a 404 with the definition."""
+ABSENT_STATUS = 404
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -97,9 +98,23 @@ class Watch:
         *,
         max_backoff_seconds: float = MAX_BACKOFF_SECONDS,
         on_refused: Callable[[], None] = lambda: None,
+        is_optional: bool = False,
+        on_life: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin with nothing. `on_refused` is called whenever the API server does not let us read."""
+        """Begin with nothing. `on_refused` is called whenever the API server does not let us read.
+
+        What `is_optional` may also be missing, which is a refusal too. It is logged once, for nobody may ever
+        write a Role for it.
+
+        `on_life` is called for each list, each line of a stream, bookmarks too, and the end of each try: what
+        an API server that is away has to say comes with a later one. It is not called where the sink fails or
+        what came can't be read: then nothing is seen, however often it is tried.
+        """
         self._on_refused = on_refused
+        self._is_optional = is_optional
+        self._on_life = on_life
+        self._is_told = False
+        """Whether it has been logged that what is optional is not there."""
         self._connection = connection
         self._source = source
         self._sink = sink
@@ -117,22 +132,34 @@ class Watch:
                     self._version = await self._list()
                     self._is_fresh = True
                 await self._follow(self._version)
+                self._on_life()
             except ExpiredError as error:
+                self._on_life()
                 self._version = None
                 if not self._is_fresh:  # the API server is back: what was missed is listed soon
                     self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
-                if isinstance(error, ApiError) and error.status == REFUSED_STATUS:
+                if self._is_refusal(error):
                     self._on_refused()
+                if not isinstance(error, MalformedError | SinkError):
+                    self._on_life()
                 await self._pause(error)
 
     async def _pause(self, error: Exception) -> None:
         self._num_failures += 1
         draw = random.random()  # noqa: S311  spreads load, keeps no secret
         seconds = backoff_seconds(self._num_failures, draw, self._max_backoff_seconds)
-        logger.warning("watching %s: %r; again in %.1f s", self._source.path, error, seconds)
+        if not (self._is_optional and self._is_refusal(error)):
+            logger.warning("watching %s: %r; again in %.1f s", self._source.path, error, seconds)
+        elif not self._is_told:
+            logger.info("watching %s: not there, or not for us to read: looked for again", self._source.path)
+            self._is_told = True
         await asyncio.sleep(seconds)
+
+    def _is_refusal(self, error: Exception) -> bool:
+        refusals = (REFUSED_STATUS, ABSENT_STATUS) if self._is_optional else (REFUSED_STATUS,)
+        return isinstance(error, ApiError) and error.status in refusals
 
     async def _list(self) -> str:
         """Give the sink the whole list, read page by page. Returns the list's resourceVersion."""
@@ -140,12 +167,14 @@ class Watch:
         token = ""
         while True:
             page = _parse_page(await self._fetch_page(token))
-            items += page.items
+            items += map(self._source.trim, page.items)
             token = page.token
             if not token:
                 break
         with self._telling("the list"):
             self._sink.replace(items, page.version)
+        self._is_told = False
+        self._on_life()
         logger.info("watching %s: %d objects", self._source.path, len(items))
         return page.version
 
@@ -191,10 +220,11 @@ class Watch:
         event = _parse_event(line)
         with self._telling(f"{event.kind} of {event.item['metadata'].get('name')}"):
             if event.kind == "DELETED":
-                self._sink.delete(event.item)
+                self._sink.delete(self._source.trim(event.item))
             elif event.kind != "BOOKMARK":
-                self._sink.apply(event.item)
+                self._sink.apply(self._source.trim(event.item))
         self._version = event.version
+        self._on_life()
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:

@@ -280,6 +280,7 @@ class Application:
         return Health(
             overdue_seconds=self.ingest.overdue_seconds(),
             stalled_seconds=self.queue.stalled_seconds(),
+            silent_seconds=self.ingest.silent_seconds(),
             is_leader=is_leader,
             leader="" if has_lost else holder,
         )

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import importlib.metadata
 import logging
 import math
 import os
@@ -26,11 +27,11 @@ from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.prices import (
     DEFAULT_CURRENCY,
-    PriceError,
     Prices,
     parse_currency,
     parse_resource_hour,
 )
+from millrace_operator.resources.versions import parse_runtime_version
 from millrace_runtime import contract
 from millrace_runtime.listener import parse_port, read_bind_address
 
@@ -100,6 +101,14 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
     add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
     add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
     add(
+        "--runtime-version",
+        type=_refusing(parse_runtime_version),
+        action="append",
+        default=[],
+        metavar="VERSION=IMAGE",
+        help="image of a version that spec.engine.version can name; may be repeated",
+    )
+    add(
         "--image-pull-policy",
         default=defaults.image_pull_policy,
         choices=PULL_POLICIES,
@@ -127,7 +136,7 @@ def _refusing(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
     def parse_or_refuse(text: str) -> Parsed:
         try:
             return parse(text)
-        except PriceError as error:
+        except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parse_or_refuse
@@ -197,14 +206,7 @@ def main(argv: list[str]) -> int:
 
 def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
     return OperatorSettings(
-        render=RenderSettings(
-            runtime_image=arguments.runtime_image,
-            gateway_service=arguments.gateway_service,
-            gateway_port=arguments.gateway_port,
-            cluster_domain=arguments.cluster_domain,
-            image_pull_policy=arguments.image_pull_policy,
-            prices=Prices(arguments.currency, dict(arguments.resource_hour)),
-        ),
+        render=read_render_settings(arguments),
         scaling=ScalingSettings(
             read_prometheus(arguments.prometheus_url, arguments),
             arguments.tick_seconds,
@@ -217,6 +219,20 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
         port=arguments.port,
         workers=arguments.workers,
         writes_per_second=arguments.writes_per_second,
+    )
+
+
+def read_render_settings(arguments: argparse.Namespace) -> RenderSettings:
+    """Return what the flags say of every service. The default image is known by our own version, too."""
+    own = {importlib.metadata.version("millrace"): arguments.runtime_image}
+    return RenderSettings(
+        runtime_image=arguments.runtime_image,
+        runtime_versions={**own, **dict(arguments.runtime_version)},
+        gateway_service=arguments.gateway_service,
+        gateway_port=arguments.gateway_port,
+        cluster_domain=arguments.cluster_domain,
+        image_pull_policy=arguments.image_pull_policy,
+        prices=Prices(arguments.currency, dict(arguments.resource_hour)),
     )
 
 

@@ -72,7 +72,7 @@ class Metrics:
         self._leader.labels(lease).set_function(is_leader)
 
     def follow_gateways(self, num_expected: Callable[[], int], num_silent: Callable[[], int]) -> None:
-        """Read at each scrape how many gateways there are, and how many of them are silent; 0 on a standby."""
+        """Read at each scrape how many gateways there are, and how many are silent; 0 on a standby."""
         self._gateways.set_function(num_expected)
         self._silent.set_function(num_silent)
 

@@ -17,6 +17,8 @@ from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 
 STALL_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
+SILENT_LIMIT_SECONDS = 300.0
+"""A watch that lives shows it within 145 s: a silent stream and a pause. A long list takes its time."""
 NOT_LOCAL = (
     "decisions are shown only to clients in this pod; write: kubectl -n NAMESPACE port-forward pod/NAME "
     "8090, with the namespace and the pod of the leading operator, and ask 127.0.0.1:8090"
@@ -31,15 +33,18 @@ class Health:
     """How long the event after a write of ours has not come."""
     stalled_seconds: float
     """How long keys have waited while no worker took or ended one."""
+    silent_seconds: float
+    """How long the stillest of our watches has given no sign of life."""
     is_leader: bool
     leader: str
     """Who holds the Lease; empty while that is unknown."""
 
     @property
     def is_well(self) -> bool:
-        """Whether events come back in time and, on the leader, workers go on."""
+        """Whether every watch lives, events come back in time and, on the leader, workers go on."""
         is_moving = self.stalled_seconds < STALL_LIMIT_SECONDS or not self.is_leader
-        return self.overdue_seconds < OVERDUE_LIMIT_SECONDS and is_moving
+        is_hearing = self.overdue_seconds < OVERDUE_LIMIT_SECONDS
+        return is_hearing and self.silent_seconds < SILENT_LIMIT_SECONDS and is_moving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Pages:
     async def render_health(self, _request: web.Request) -> web.Response:
         """Return the facts, with 200 while this replica is well, else 503."""
         health = self._views.read_health()
-        fields = ("overdue_seconds", "stalled_seconds", "is_leader")
+        fields = ("overdue_seconds", "stalled_seconds", "silent_seconds", "is_leader")
         facts = {field: getattr(health, field) for field in fields}
         return web.json_response(facts, status=200 if health.is_well else 503)
 

@@ -128,6 +128,10 @@ class Catalogue:
         """Return the uids of replicas that get a new request only where there is no other."""
         return frozenset(replica.uid for replica in self._replicas.values() if replica.is_leaving)
 
+    def list_ready(self) -> list[str]:
+        """Return the uids of all replicas that can take a request now."""
+        return [replica.uid for replicas in self._ready.values() for replica in replicas]
+
     def has_namespace(self, namespace: str) -> bool:
         """Whether any service lives in this namespace."""
         return any(key.namespace == namespace for key in self._services)

@@ -4,6 +4,7 @@ A line is a JSON object with what has changed since the line before; the first o
 starts with nothing.
 
 - `in_flight`: requests that replicas have of this gateway, by their pods' uids.
+- `ready`: 1 for each replica that can get requests, by uid; 0 for one that no longer can.
 - `leaving`: the uids of all replicas that get nothing new.
 - `open`: requests of each service that have not ended, with those that are held, by `<namespace>/<name>`.
 - `ended`: how many seconds ago each service's last request ended.
@@ -20,6 +21,8 @@ from millrace_gateway.catalogue import Catalogue
 
 _TOLD_EMPTY = frozenset({"leaving", "known"})
 """What says something by being empty, or zero."""
+_READY = "ready"
+"""Told empty in the first line alone: an older gateway does not have it."""
 
 
 class Report:
@@ -30,6 +33,7 @@ class Report:
         self._balancer = balancer
         self._activity = activity
         self._leaving: frozenset[str] | None = None
+        self._ready: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self._ends: dict[str, float] = {}
@@ -39,15 +43,19 @@ class Report:
         line: dict[str, Any] = {}
         leaving, in_flight = self._catalogue.list_leaving(), self._balancer.count_all()
         is_open, ends = self._activity.count_open(), self._activity.list_ends()
-        if self._leaving is None:
+        ready, is_first = dict.fromkeys(self._catalogue.list_ready(), 1), self._leaving is None
+        if is_first:
             line["known"] = round(now - self._activity.began, 3)
+        line[_READY] = _find_changed(self._ready, ready)
         if leaving != self._leaving:
             line["leaving"] = sorted(leaving)
         line["in_flight"] = _find_changed(self._in_flight, in_flight)
         line["open"] = _find_changed(self._open, is_open)
         line["ended"] = {key: round(now - end, 3) for key, end in ends.items() if self._ends.get(key) != end}
         self._leaving, self._in_flight, self._open, self._ends = leaving, in_flight, is_open, ends
-        told = {name: value for name, value in line.items() if value or name in _TOLD_EMPTY}
+        self._ready = ready
+        kept = {*_TOLD_EMPTY, _READY} if is_first else _TOLD_EMPTY
+        told = {name: value for name, value in line.items() if value or name in kept}
         return json.dumps(told).encode() + b"\n"
 
 

@@ -10,7 +10,13 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.scaling.__main__ import build_parser, read_numbers
-from benchmarks.scaling.adapter import (
+from benchmarks.scaling.cluster import effective_window, read_shipped_tick
+from benchmarks.scaling.contestants import has_learned
+from benchmarks.scaling.load import Ramp
+from benchmarks.scaling.outcome import Outcome, Target, Targets, choose_best, judge, read_targets
+from benchmarks.scaling.replicas import Sample, count_pods, highest_count, replica_seconds
+from benchmarks.scaling.report import Round, describe, render
+from e2e.external_metrics import (
     METRIC,
     ROOT,
     Subject,
@@ -19,13 +25,7 @@ from benchmarks.scaling.adapter import (
     parse_subject,
     render_query,
 )
-from benchmarks.scaling.cluster import effective_window, read_shipped_tick
-from benchmarks.scaling.contestants import has_learned
-from benchmarks.scaling.hpa import render_adapter_service, render_api_service, render_hpa
-from benchmarks.scaling.load import Ramp
-from benchmarks.scaling.outcome import Outcome, Target, Targets, choose_best, judge, read_targets
-from benchmarks.scaling.replicas import Sample, count_pods, highest_count, replica_seconds
-from benchmarks.scaling.report import Round, describe, render
+from e2e.hpa import render_adapter_service, render_api_service, render_hpa
 from e2e.service import EXAMPLE_MANIFEST
 from e2e.traffic import Stream
 

@@ -81,7 +81,12 @@ def crd_paths() -> set[str]:
 
 def chart_values(values: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, dict) and name not in ("resources", "labels", "resourceHours"):
+        if isinstance(value, dict) and name not in (
+            "resources",
+            "labels",
+            "resourceHours",
+            "runtimeVersions",
+        ):
             yield from chart_values(value, f"{path}{name}.")
         else:
             yield f"{path}{name}"

@@ -34,13 +34,18 @@ def test_each_line_says_what_has_changed() -> None:
     report = Report(catalogue, balancer, Activity(lambda: 0.0))
     replica = catalogue._replicas["a"]
     with balancer.count_request(replica):
-        assert json.loads(report.next_line(0.0)) == {"known": 0, "in_flight": {"a": 1}, "leaving": []}
+        first = {"known": 0, "ready": {"a": 1, "b": 1}, "in_flight": {"a": 1}, "leaving": []}
+        assert json.loads(report.next_line(0.0)) == first
         catalogue.apply_replica(make_leaver("b"))
         assert json.loads(report.next_line(0.0)) == {"leaving": ["b"]}
     assert report.next_line(0.0) == b'{"in_flight": {"a": 0}}\n'
     assert json.loads(report.next_line(0.0)) == {}
     another = Report(catalogue, balancer, Activity(lambda: -3.0))
-    assert json.loads(another.next_line(4.0)) == {"known": 7.0, "leaving": ["b"]}
+    assert json.loads(another.next_line(4.0)) == {"known": 7.0, "ready": {"a": 1, "b": 1}, "leaving": ["b"]}
+    catalogue.delete_replica(make_pod("shop", "chat", "a"))
+    assert json.loads(another.next_line(5.0)) == {"ready": {"a": 0}}
+    empty = Report(Catalogue(lambda: 0.0), balancer, Activity(lambda: 0.0))
+    assert json.loads(empty.next_line(0.0)) == {"known": 0, "ready": {}, "leaving": []}
 
 
 def pick_all(catalogue: Catalogue, tried: Collection[str] = ()) -> set[str]:
@@ -77,7 +82,8 @@ def test_services_with_requests_and_their_last_ends_are_told() -> None:
     report = Report(make_catalogue(), Balancer(2.0), activity)
     now = 110.0
     with activity.count_request(KEY), activity.count_request(KEY):
-        assert json.loads(report.next_line(now)) == {"known": 10.0, "leaving": [], "open": {"shop/chat": 2}}
+        first = json.loads(report.next_line(now))
+        assert (first["known"], first["open"]) == (10.0, {"shop/chat": 2})
         assert json.loads(report.next_line(now)) == {}
         now = 120.0
     assert json.loads(report.next_line(now + 1.5)) == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 1.5}}

@@ -21,6 +21,8 @@ class FakeApiServer:
         self.user_agents: list[str | None] = []
         self.failures: list[int] = []
         """Statuses to answer the next requests with."""
+        self.refused: dict[str, int] = {}
+        """By path, the status to answer every request with."""
         self.num_ignored = 0
         """How many of the next requests are never answered."""
         self.version = 10
@@ -65,8 +67,8 @@ class FakeApiServer:
         self.requests.append(dict(request.query) | {"path": request.path})
         self.tokens.append(request.headers.get("Authorization"))
         self.user_agents.append(request.headers.get("User-Agent"))
-        if self.failures:
-            status = self.failures.pop(0)
+        status = self.failures.pop(0) if self.failures else self.refused.get(request.path)
+        if status:
             return web.json_response({"kind": "Status", "message": f"told to say {status}"}, status=status)
         if self.num_ignored:
             self.num_ignored -= 1

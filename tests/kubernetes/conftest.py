@@ -59,6 +59,8 @@ class Followed:
         self.runner = make_runner(api)
         self.num_refusals = 0
         """How often the watch said that it may not read."""
+        self.num_lives = 0
+        """How often the watch gave a sign of life."""
         self.port = 0
         self.task: asyncio.Task[None]
         self._session = session
@@ -77,8 +79,12 @@ class Followed:
             self.sink,
             max_backoff_seconds=0.05,
             on_refused=self._count_refusal,
+            on_life=self._count_life,
         )
         self.task = asyncio.create_task(follower.run())
+
+    def _count_life(self) -> None:
+        self.num_lives += 1
 
     def _count_refusal(self) -> None:
         self.num_refusals += 1

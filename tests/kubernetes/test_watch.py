@@ -202,3 +202,30 @@ def test_the_pause_grows_to_its_bound_and_is_spread(num_failures: int, draw: flo
     assert backoff_seconds(num_failures + 1, draw) >= pause
     assert backoff_seconds(num_failures, 0.0) * 2 >= pause
     assert backoff_seconds(num_failures, draw, most=1.0) == min(pause, 0.5 + draw / 2)
+
+
+async def test_bookmarks_of_a_quiet_collection_and_an_api_server_that_is_away_are_signs_of_life(
+    followed: Followed,
+) -> None:
+    followed.follow()
+    await followed.until_streaming()
+    before = followed.num_lives
+    assert before > 0
+    item = {"metadata": {"resourceVersion": str(followed.api.version)}}
+    followed.api.send(PODS.path, "BOOKMARK", item)
+    await followed.until(lambda: followed.num_lives == before + 1)
+    await followed.runner.cleanup()
+    await followed.until(lambda: followed.num_lives > before + 5)
+    await followed.serve()
+
+
+async def test_a_watch_whose_sink_fails_at_each_list_gives_no_sign_of_life(followed: Followed) -> None:
+    followed.sink.num_refused_lists = 1000
+    followed.follow()
+    followed.api.expire(PODS.path)
+    await followed.until(lambda: followed.sink.num_refused_lists < 999)
+    before = followed.num_lives
+    await followed.until(lambda: followed.sink.num_refused_lists < 994)
+    assert followed.num_lives == before
+    followed.sink.num_refused_lists = 0
+    await followed.until(lambda: followed.num_lives > before)

@@ -184,6 +184,15 @@ def test_a_service_set_to_no_replicas_may_refuse(over: Check) -> None:
     over([*write_gateway([(60, {"no_replica": 60.0})]), *rest], minutes_of_quiet(30, 59))
 
 
+def test_a_service_at_rest_that_refuses_alerts(over: Check) -> None:
+    steps = 60 * 60 // STEP_SECONDS
+    none = dict.fromkeys(
+        ("millrace_desired_replicas", "millrace_ready_replicas", "millrace_min_replicas"), 0.0
+    )
+    series = [*write_gateway([(60, {"no_replica": 60.0})]), *write_rest(steps, **none)]
+    over(series, {50: [FAIL_FAST, FAIL_FAST_6, *FAIL_SLOW]})
+
+
 @pytest.mark.parametrize(
     ("name", "metric", "labels"),
     [
@@ -192,6 +201,7 @@ def test_a_service_set_to_no_replicas_may_refuse(over: Check) -> None:
         ("ReplicasPending", "millrace_failing_replicas", {"reason": "Unschedulable"}),
         ("ReplicasFailing", "millrace_failing_replicas", {"reason": "OutOfMemory"}),
         ("LabelsRenamed", "millrace_desired_replicas", {"exported_namespace": "shop"}),
+        ("GatewaySilent", "millrace_operator_gateways_silent", {}),
     ],
 )
 def test_a_state_that_lasts_is_a_ticket(

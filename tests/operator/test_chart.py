@@ -22,7 +22,8 @@ def leaves(values: dict[str, Any], path: str = "") -> Any:
         here = f"{path}.{key}"
         yield from (
             leaves(value, here)
-            if isinstance(value, dict) and key not in ("resources", "labels", "resourceHours")
+            if isinstance(value, dict)
+            and key not in ("resources", "labels", "resourceHours", "runtimeVersions")
             else [here]
         )
 
@@ -58,6 +59,14 @@ def test_status_is_only_patched_and_events_are_never_deleted() -> None:
     rules = dict(re.findall(r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"]))
     assert rules["configmaps"] == "get, create, patch"
     assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create, patch")
+
+
+def test_nodes_are_read_cluster_wide_alone() -> None:
+    """A Role that names nodes would give nothing: they are in no namespace."""
+    _, _, rest = TEMPLATES["rbac.yaml"].partition('{{- if eq $namespace "" }}\n')
+    (rule,) = yaml.safe_load(rest.partition("{{- end }}")[0])
+    assert rule == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    assert TEMPLATES["rbac.yaml"].count("nodes") == 1
 
 
 def read_probes(template: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
+import importlib.metadata
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from millrace_operator.command import build_parser, main
+from millrace_operator.command import build_parser, main, read_render_settings
 
 
 def test_every_flag_is_explained() -> None:
@@ -84,6 +85,25 @@ def test_prices_are_read_by_the_resource_s_name() -> None:
     arguments = build_parser().parse_args(words)
     assert dict(arguments.resource_hour) == {"nvidia.com/gpu": Decimal("2.50"), "cpu": Decimal("0.04")}
     assert arguments.currency == "EUR"
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["0.2.0", "0.2.0=", "=image", "0.2.0=my image", "one two=image", "-1=image", f"{'1' * 65}=image"],
+)
+def test_a_version_has_an_image(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args([f"--runtime-version={flag}"])
+    assert "write VERSION=IMAGE such as 0.2.0=registry.example.com/runtime:0.2.0" in capsys.readouterr().err
+
+
+def test_images_are_known_by_version_and_the_default_one_by_our_own() -> None:
+    own = importlib.metadata.version("millrace")
+    words = ["--runtime-image=host:5000/runtime:1", "--runtime-version", "9.2.0=host:5000/runtime@sha256:1a"]
+    settings = read_render_settings(build_parser().parse_args(words))
+    assert settings.runtime_versions == {own: "host:5000/runtime:1", "9.2.0": "host:5000/runtime@sha256:1a"}
+    words += [f"--runtime-version={own}=listed"]
+    assert read_render_settings(build_parser().parse_args(words)).find_image(own) == "listed"
 
 
 def test_without_a_cluster_it_says_what_to_set(

@@ -11,6 +11,7 @@ from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.metrics import Metrics
 from millrace_operator.server import (
     OVERDUE_LIMIT_SECONDS,
+    SILENT_LIMIT_SECONDS,
     STALL_LIMIT_SECONDS,
     Health,
     Views,
@@ -22,7 +23,7 @@ from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 
 
 class State:
-    watch, queue, leads = 0.0, 0.0, True
+    watch, queue, silence, leads = 0.0, 0.0, 0.0, True
 
 
 def make_views(state: State, queue: WorkQueue | None = None) -> Views:
@@ -33,7 +34,7 @@ def make_views(state: State, queue: WorkQueue | None = None) -> Views:
     metrics.follow(WorkQueue() if queue is None else queue, lambda: 1.5, "lease", lambda: state.leads)
     return Views(
         metrics=metrics,
-        read_health=lambda: Health(state.watch, state.queue, state.leads, "pod-b"),
+        read_health=lambda: Health(state.watch, state.queue, state.silence, state.leads, "pod-b"),
         read_decision=lambda key: {"decision": {"desired": 2}} if key == ServiceKey("shop", "chat") else None,
     )
 
@@ -102,6 +103,8 @@ async def test_health_is_of_watches_and_of_the_leaders_queue() -> None:
         assert (await http.get("/healthz")).status == 503
         state.leads = False
         assert (await http.get("/healthz")).status == 200
+        state.silence = SILENT_LIMIT_SECONDS + 1
+        assert (await http.get("/healthz")).status == 503
 
 
 async def test_the_leader_explains_its_decisions_and_others_name_it() -> None:

@@ -1,5 +1,6 @@
 """How often the status of a busy service is written in an hour of noisy load: real decisions, real plans."""
 
+import copy
 import random
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Fleet, Latency, Signals
 from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
 from millrace_operator.autoscale_loop.settings import ScalingSettings
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj
 from millrace_operator.resources.types import Spec
 from tests.operator.world import BEGAN, World
 
@@ -71,9 +73,10 @@ def lose(signals: Signals) -> Signals:
 
 
 async def count_writes(ttft: float, *, has_gaps: bool = False) -> int:
-    """Return the writes of the status in an hour, after the service has settled."""
+    """Return the writes of the status in an hour, once the service has settled. Nothing else is written."""
     world = World(scaling=SCALING, resources={"limits": {"nvidia.com/gpu": 2}}, cost=COST)
     noise, memory = Noise(world, ttft), Memory(model=FITTED)
+    asked = read_asked(world)
     settled = writes = 0
     while world.now < BEGAN + 900 + HOUR_SECONDS:
         signals = noise.draw()
@@ -88,7 +91,16 @@ async def count_writes(ttft: float, *, has_gaps: bool = False) -> int:
         writes = sum(verb == "status" for verb, _, _ in world.cluster.writes)
         settled = writes if world.now <= BEGAN + 900 else settled
         world.now += TICK_SECONDS
+    assert read_asked(world) == asked
+    assert {verb for verb, kind, _ in world.cluster.writes if kind == INFERENCE_SERVICE.kind} == {"status"}
     return writes - settled
+
+
+def read_asked(world: World) -> Obj:
+    """Return all of the service that is its owner's: what `kubectl diff` compares and more."""
+    metadata = world.service["metadata"]
+    about = {name: metadata.get(name) for name in ("generation", "labels", "annotations", "finalizers")}
+    return copy.deepcopy({"spec": world.service["spec"], **about})
 
 
 @pytest.mark.slow

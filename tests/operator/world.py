@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
+    BY_NAME,
     CHILDREN,
     DEPLOYMENT,
     INFERENCE_SERVICE,
+    NODE,
     POD,
     WATCHED,
     Obj,
@@ -106,6 +109,8 @@ class World:
         self.broken: dict[str, dict[str, Any]] = {}
         self.capacity: int | None = None
         self.quota: int | None = None
+        self.room: dict[str, int] = {}
+        """How many replicas each node has room for; empty where it does not matter where a pod is."""
         self.are_nodes_lost = False
         """Whether pods that are to go stay, as on a node that nobody hears from."""
         self._numbers = itertools.count(1)
@@ -168,12 +173,28 @@ class World:
         self._watched = seen
 
     def _list_watched(self) -> dict[ObjectKey, Obj]:
-        kinds = {kind.kind for kind in WATCHED}
+        kinds = {kind.kind for kind in (*WATCHED, NODE)}
+        unlabelled = {INFERENCE_SERVICE.kind, NODE.kind}
         return {
             key: obj
             for key, obj in self.cluster.objects.items()
-            if key.kind in kinds and (key.kind == INFERENCE_SERVICE.kind or _is_labelled(obj))
+            if key.kind in kinds and (key.kind in unlabelled or _is_labelled(obj))
         }
+
+    def put_node(self, name: str, room: int = 8, **spec: Any) -> None:
+        """Add a node, or change it: `unschedulable=True` is what `kubectl cordon` writes."""
+        self.room[name] = room
+        self.cluster.put({"kind": NODE.kind, "metadata": {"name": name, "uid": name}, "spec": spec})
+
+    def evict(self, pod: Obj) -> bool:
+        """Delete a pod as the eviction API does, where the budget allows it. Return whether it did."""
+        (budget,) = self.objects("PodDisruptionBudget")
+        num_ready = sum(one["status"] == ready_status() for one in self.pods())
+        if pod["status"] == ready_status() and num_ready <= budget["spec"]["minAvailable"]:
+            return False
+        leaving = {"deletionTimestamp": render_time(self.now + GRACE_SECONDS)}
+        self.cluster.put({**pod, "metadata": {**pod["metadata"], **leaving}})
+        return True
 
     async def reconcile(self, *, is_stale: bool = False) -> Outcome:
         """Plan and act once; from what was seen before, if the watches are late."""
@@ -279,14 +300,25 @@ class World:
         for pod in self.pods():
             if pod["status"] and pod["status"] != unschedulable_status():
                 continue
-            has_room = self.capacity is None or num_placed < self.capacity
+            node = self._find_node() if self.room else None
+            has_room = node is not None or (
+                not self.room and (self.capacity is None or num_placed < self.capacity)
+            )
             revision = pod["metadata"]["labels"][contract.LABEL_REVISION]
             status = self.broken.get(revision, ready_status()) if has_room else unschedulable_status()
             num_placed += has_room
             if status != pod["status"]:
-                self.cluster.put({**pod, "status": status})
+                place = {} if node is None else {"spec": {**pod.get("spec", {}), "nodeName": node}}
+                self.cluster.put({**pod, **place, "status": status})
                 moved = True
         return moved
+
+    def _find_node(self) -> str | None:
+        """Return the emptiest node that is not cordoned and has room."""
+        used = Counter(pod.get("spec", {}).get("nodeName") for pod in self.objects("Pod"))
+        names = [node["metadata"]["name"] for node in self.objects("Node") if not node["spec"]]
+        free = [name for name in names if used[name] < self.room[name]]
+        return min(free, key=lambda name: (used[name], name), default=None)
 
     def _collect(self) -> bool:
         uids = {obj["metadata"]["uid"] for obj in self.cluster.objects.values()}
@@ -296,7 +328,7 @@ class World:
             if any(owner["uid"] not in uids for owner in obj["metadata"].get("ownerReferences", []))
         ]
         for key in orphans:
-            del self.cluster.objects[key]
+            self.cluster.remove(BY_NAME[key.kind], key.namespace, key.name)
         return bool(orphans)
 
     def num_children(self) -> int:

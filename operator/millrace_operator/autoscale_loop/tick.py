@@ -49,6 +49,8 @@ class Considered:
 
 
 BEGIN_SECONDS = 2.0
+TURN_SECONDS = 0.02
+"""After so long others have their turn, above all the Lease: 2,000 decisions take more than a second."""
 Recall = Callable[[ServiceKey], Awaitable[Memory | None]]
 
 
@@ -146,7 +148,11 @@ class ScalingLoop:
         except Exception as error:
             LOG.exception("no answer of Prometheus can be read")
             reading = Reading(now, windows, failure=f"the answer of Prometheus cannot be read: {error!r}")
+        yields_at = time.monotonic() + TURN_SECONDS
         for key, policy in policies.items():
+            if time.monotonic() >= yields_at:
+                await asyncio.sleep(0)
+                yields_at = time.monotonic() + TURN_SECONDS
             try:
                 self._consider(key, policy, reading)
             except Exception:  # one service's trouble is not the others'

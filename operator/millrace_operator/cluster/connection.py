@@ -80,7 +80,8 @@ class ApiServer(Cluster):
         while True:
             page = await self._send("GET", kind.path(scope.namespace), query=query) or {}
             found += [
-                {"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items", [])
+                {"apiVersion": kind.api_version, "kind": kind.kind, **kind.trim(item)}
+                for item in page.get("items", [])
             ]
             metadata = page.get("metadata", {})
             token = metadata.get("continue")

@@ -68,7 +68,11 @@ class FakeCluster(Cluster):
         """List; a selector names a label that must be there."""
         _raise_first(self.read_faults)
         found = [
-            copy.deepcopy(obj)
+            {
+                "apiVersion": obj.get("apiVersion", ""),
+                "kind": obj["kind"],
+                **scope.kind.trim(copy.deepcopy(obj)),
+            }
             for obj in self.objects.values()
             if obj["kind"] == scope.kind.kind
             and scope.namespace in (None, obj["metadata"].get("namespace"))

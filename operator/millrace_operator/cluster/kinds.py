@@ -1,9 +1,10 @@
 """The kinds of objects that the operator reads and writes, and where the API server has them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from millrace_operator.cluster.node import trim_node
 from millrace_runtime import contract
 
 Obj = dict[str, Any]
@@ -36,6 +37,10 @@ class Listing(NamedTuple):
     """The resourceVersion of that moment."""
 
 
+def _keep_whole(obj: Obj) -> Obj:
+    return obj
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind and its REST path."""
@@ -44,6 +49,10 @@ class Kind:
     version: str
     kind: str
     plural: str
+    is_optional: bool = False
+    """Whether all goes on without it where the API server has no such kind, or does not let us read it."""
+    trim: Callable[[Obj], Obj] = _keep_whole
+    """Makes an object smaller as soon as it is parsed."""
 
     @property
     def api_version(self) -> str:
@@ -75,17 +84,21 @@ LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
 HORIZONTAL_POD_AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+NODE = Kind("", "v1", "Node", "nodes", is_optional=True, trim=trim_node)
 INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contract.PLURAL)
 
 CHILDREN = (SERVICE_ACCOUNT, SERVICE, CONTROLLER_REVISION, POD_DISRUPTION_BUDGET, DEPLOYMENT)
 WATCHED = (INFERENCE_SERVICE, *CHILDREN, POD)
-EVERYWHERE = tuple(Scope(kind) for kind in WATCHED)
-BY_NAME = {kind.kind: kind for kind in (*WATCHED, LEASE, EVENT, CONFIG_MAP)}
+NODES = Scope(NODE)
+"""In no namespace. The Role of a namespace alone does not let us read them."""
+EVERYWHERE = (*(Scope(kind) for kind in WATCHED), NODES)
+BY_NAME = {kind.kind: kind for kind in (*WATCHED, NODE, LEASE, EVENT, CONFIG_MAP)}
 
 
 def find_scopes(namespaces: Sequence[str]) -> tuple[Scope, ...]:
     """Return what is watched and listed to look after these namespaces; none means all."""
-    return tuple(Scope(kind, namespace) for namespace in namespaces for kind in WATCHED) or EVERYWHERE
+    found = tuple(Scope(kind, namespace) for namespace in namespaces for kind in WATCHED)
+    return (*found, NODES) if found else EVERYWHERE
 
 
 def kind_of(obj: Obj) -> Kind:

@@ -19,6 +19,8 @@ class _Told:
     in_flight: dict[str, int] = field(default_factory=dict)
     """Requests by the pods' uids."""
     leaving: frozenset[str] = frozenset()
+    ready: dict[str, int] | None = None
+    """1 for each pod that it may send requests to, by uid; None where it does not say, as an older one."""
     num_open: dict[str, int] = field(default_factory=dict)
     """Requests of services, by `<namespace>/<name>`."""
     known: float = math.inf
@@ -41,7 +43,7 @@ class Loads:
         self._untold_since = now
 
     def expect(self, gateways: Iterable[str], now: float) -> None:
-        """Know which gateways there are: while one of them does not tell, not all of a pod's load is known."""
+        """Know which gateways there are: while one does not tell, not all of a pod's load is known."""
         self._expected = frozenset(gateways)
         for gone in self._told.keys() - self._expected:
             del self._told[gone]
@@ -59,6 +61,7 @@ class Loads:
             new = _Told(
                 _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
                 frozenset(map(str, line["leaving"])) if "leaving" in line else told.leaving,
+                _merge(told.ready or {}, _read_counts(line["ready"])) if "ready" in line else told.ready,
                 _merge(told.num_open, num_open),
                 now - float(line["known"]) if "known" in line else told.known,
             )
@@ -86,6 +89,7 @@ class Loads:
                 sum(one.in_flight.get(uid, 0) for one in told),
                 since is None and all(uid in one.leaving for one in told),
                 since,
+                since is not None or all(one.ready is None or uid in one.ready for one in told),
             )
             for uid in pods
         }

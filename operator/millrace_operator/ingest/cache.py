@@ -1,12 +1,13 @@
 """The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import (
     INFERENCE_SERVICE,
+    NODE,
     POD,
     Kind,
     Listing,
@@ -15,6 +16,7 @@ from millrace_operator.cluster.kinds import (
     Scope,
     ServiceKey,
 )
+from millrace_operator.cluster.node import find_departure
 from millrace_operator.ingest.compact import compact
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
@@ -38,6 +40,8 @@ class Cache:
         self._specs: dict[ServiceKey, ParsedSpec] = {}
         self._children: Index = defaultdict(set)
         self._pods: Index = defaultdict(set)
+        self._departures: dict[str, str] = {}
+        """Of nodes, by name: why they are being emptied."""
         self._graves: set[str] | None = None
 
     def __len__(self) -> int:
@@ -95,6 +99,18 @@ class Cache:
         """Return the pods that belong to the service, by name."""
         return self._look_up(self._pods, key)
 
+    def departures(self) -> Mapping[str, str]:
+        """Return the nodes that are being emptied, and why."""
+        return self._departures
+
+    def services_on(self, nodes: Collection[str]) -> list[ServiceKey]:
+        """Return the services that have pods on any of these nodes."""
+        return [
+            service
+            for service, keys in self._pods.items()
+            if any(self._objects[key].get("spec", {}).get("nodeName") in nodes for key in keys)
+        ]
+
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
         return list(self._services)
@@ -123,7 +139,7 @@ class Cache:
             and _version(obj) <= listing.version
         ]
         for ghost in ghosts:
-            self.drop(scope.kind, ghost["metadata"]["namespace"], ghost["metadata"]["name"])
+            self._remove(_key_of(ghost))
         for obj in listing.objects:
             if _uid(obj) not in (self._graves or ()):
                 self.put(obj)
@@ -137,6 +153,9 @@ class Cache:
         owner = owner_of(obj)
         if obj["kind"] == INFERENCE_SERVICE.kind:
             self._services[ServiceKey(key.namespace, key.name)] = obj
+        elif obj["kind"] == NODE.kind:
+            if departure := find_departure(obj):
+                self._departures[key.name] = departure
         elif owner is not None:
             self._index_of(obj)[owner].add(key)
 
@@ -144,6 +163,8 @@ class Cache:
         owner = owner_of(obj)
         if obj["kind"] == INFERENCE_SERVICE.kind:
             del self._services[ServiceKey(key.namespace, key.name)]
+        elif obj["kind"] == NODE.kind:
+            self._departures.pop(key.name, None)
         elif owner is not None and owner in (index := self._index_of(obj)):
             index[owner].discard(key)
             if not index[owner]:
@@ -164,6 +185,8 @@ def owner_of(obj: Obj) -> ServiceKey | None:
     metadata = obj["metadata"]
     if obj["kind"] == INFERENCE_SERVICE.kind:
         return ServiceKey(metadata["namespace"], metadata["name"])
+    if obj["kind"] == NODE.kind:
+        return None
     name = _find_controller(metadata) or metadata.get("labels", {}).get(contract.LABEL_SERVICE)
     return None if name is None else ServiceKey(metadata["namespace"], name)
 

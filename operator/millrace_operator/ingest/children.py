@@ -13,10 +13,12 @@ from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Listing, Scope
 from millrace_operator.ingest.handlers import Ingest
-from millrace_runtime import contract
+from millrace_operator.ingest.relist import find_selector
 
 MAX_BACKOFF_SECONDS = 10.0
 """Between two tries of an API server that is away: it is asked that soon after it is back."""
+OPTIONAL_BACKOFF_SECONDS = 60.0
+"""Between two looks whether a kind that need not be there has come, or may be read by now."""
 
 
 class ChildSink:
@@ -48,12 +50,17 @@ async def follow_children(ingest: Ingest, connection: Connection) -> None:
             if scope.kind is INFERENCE_SERVICE:
                 continue
             ingest.expect_list(scope)
-            source = Source(scope.kind.path(scope.namespace), contract.LABEL_SERVICE)
-            watch = Watch(
-                connection,
-                source,
-                ChildSink(scope, ingest),
-                max_backoff_seconds=MAX_BACKOFF_SECONDS,
-                on_refused=partial(ingest.give_up_list, scope),
-            )
-            group.create_task(watch.run())
+            group.create_task(_make_watch(scope, ingest, connection).run())
+
+
+def _make_watch(scope: Scope, ingest: Ingest, connection: Connection) -> Watch:
+    is_optional = scope.kind.is_optional
+    return Watch(
+        connection,
+        Source(scope.kind.path(scope.namespace), find_selector(scope) or "", scope.kind.trim),
+        ChildSink(scope, ingest),
+        max_backoff_seconds=OPTIONAL_BACKOFF_SECONDS if is_optional else MAX_BACKOFF_SECONDS,
+        on_refused=partial(ingest.give_up_list, scope),
+        on_life=partial(ingest.note_life, scope),
+        is_optional=is_optional,
+    )

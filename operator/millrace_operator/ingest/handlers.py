@@ -16,7 +16,7 @@ from typing import Any
 
 import kopf
 
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Kind, Listing, Obj, Scope
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, NODE, Kind, Listing, Obj, Scope
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
 
@@ -42,6 +42,8 @@ class Ingest:
         self._clock = clock
         self._expected_since: dict[str, float] = {}
         """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
+        self._lived_at: dict[Scope, float] = {}
+        """When the watch of each scope that we follow ourselves gave its last sign of life."""
         self._listed: set[Scope] = set()
         self._awaited: set[Scope] = set()
         self._missing: set[Scope] = set()
@@ -62,6 +64,19 @@ class Ingest:
         """Know that a watch of this scope begins, and that a complete list of it is on its way."""
         self._awaited.add(scope)
         self._is_listed.clear()
+        self.note_life(scope)
+
+    def note_life(self, scope: Scope) -> None:
+        """Know that the watch of this scope goes on."""
+        self._lived_at[scope] = self._clock()
+
+    def silent_seconds(self) -> float:
+        """Return how long the stillest watch has shown no life: no event, bookmark, list or failed try.
+
+        It needs no write of ours, so it tells on a replica that does not lead, and for each namespace alone.
+        Kopf's watch is not among them: it ends by itself without a bookmark for 70 s, and is started again.
+        """
+        return self._clock() - min(self._lived_at.values()) if self._lived_at else 0.0
 
     async def wait_for_lists(self, seconds: float) -> None:
         """Wait until every list that is on its way has come, but no longer than so."""
@@ -99,7 +114,9 @@ class Ingest:
             self._is_listed.set()
         self.last_event_at = self._clock()
         self._expected_since.pop(scope.kind.kind, None)
-        for obj in (*self._cache.sweep(scope, listing), *listing.objects):
+        with self._watching_departures(scope.kind):
+            ghosts = self._cache.sweep(scope, listing)
+        for obj in (*ghosts, *listing.objects):
             owner = owner_of(obj)
             if owner is not None:
                 self._queue.add(owner, is_urgent=False)
@@ -110,12 +127,26 @@ class Ingest:
         self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
         owner = owner_of(obj)
-        if event_type == "DELETED":
-            self._cache.forget(obj)
-        else:
-            self._cache.put(obj)
+        with self._watching_departures(kind):
+            if event_type == "DELETED":
+                self._cache.forget(obj)
+            else:
+                self._cache.put(obj)
         if owner is not None:
             self._queue.add(owner, is_urgent=event_type is not None)
+
+    @contextlib.contextmanager
+    def _watching_departures(self, kind: Kind) -> Iterator[None]:
+        """Queue the services on nodes of which it changes inside whether they are being emptied."""
+        if kind is not NODE:
+            yield
+            return
+        before = dict(self._cache.departures())
+        yield
+        changed = {name for name, _ in before.items() ^ self._cache.departures().items()}
+        if changed:
+            for key in self._cache.services_on(changed):
+                self._queue.add(key)
 
 
 def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:

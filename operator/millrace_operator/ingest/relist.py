@@ -10,13 +10,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millrace_operator.cluster.errors import RefusedError
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Obj, Scope
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, NODE, Listing, Obj, Scope
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_runtime import contract
 
 PERIOD_SECONDS = 600.0
+NOTHING = Listing([], 2**63)
+"""Of a kind that is not there: whatever we hold of it is older."""
 LOG = logging.getLogger(__name__)
 
 
@@ -34,7 +36,8 @@ async def relist(
     """Replace these scopes by complete lists, and queue every service.
 
     Raises ClusterError where that fails, but for a namespace whose services may not be read: one that is
-    gone must not keep the others from being looked after.
+    gone must not keep the others from being looked after. Of an optional kind that is not there, or may not
+    be read, nothing is known then; its watch has told so.
     """
     ghosts: list[Obj] = []
     missing: list[Scope] = []
@@ -42,11 +45,13 @@ async def relist(
         if scope.namespace in {one.namespace for one in missing}:
             missing.append(scope)
             continue
-        selector = None if scope.kind is INFERENCE_SERVICE else contract.LABEL_SERVICE
         try:
             with cache.listing():
-                ghosts += cache.sweep(scope, await cluster.fetch_all(scope, selector))
+                ghosts += cache.sweep(scope, await cluster.fetch_all(scope, find_selector(scope)))
         except RefusedError as error:
+            if scope.kind.is_optional:
+                cache.sweep(scope, NOTHING)
+                continue
             if scope.namespace is None or scope.kind is not INFERENCE_SERVICE:
                 raise
             LOG.warning("namespace %s is left out: %s", scope.namespace, error)
@@ -55,6 +60,11 @@ async def relist(
     for key in [*owners, *cache.service_keys()]:
         queue.add(key, is_urgent=False)
     return Relisted(len(ghosts), tuple(missing))
+
+
+def find_selector(scope: Scope) -> str | None:
+    """Return the label that a scope's objects have where they belong to a service; None for all."""
+    return None if scope.kind in (INFERENCE_SERVICE, NODE) else contract.LABEL_SERVICE
 
 
 async def wait_period() -> None:

@@ -48,18 +48,23 @@ async def run_watches(ingest: Ingest, namespace: str | None) -> None:
     def record_event(kind: Kind, event_type: str | None, raw: Obj) -> None:
         loop.call_soon_threadsafe(ingest.record_event, kind, event_type, raw)
 
+    async def watch() -> None:
+        try:
+            await kopf.operator(
+                registry=build_registry(record_event),
+                settings=build_settings(),
+                standalone=True,
+                clusterwide=namespace is None,
+                namespaces=[] if namespace is None else [namespace],
+                stop_flag=stop,
+                # Unused when standalone, but without it Kopf asks for a user name, and a container has none.
+                identity=Identity("millrace-operator"),
+            )
+        finally:
+            stop.set()  # Kopf waits for it in a thread, and the loop's end waits for that thread
+
     def run() -> None:
-        operator = kopf.operator(
-            registry=build_registry(record_event),
-            settings=build_settings(),
-            standalone=True,
-            clusterwide=namespace is None,
-            namespaces=[] if namespace is None else [namespace],
-            stop_flag=stop,
-            # Unused when standalone, but without it Kopf asks for a user name, and a container has none.
-            identity=Identity("millrace-operator"),
-        )
-        asyncio.run(operator)
+        asyncio.run(watch())
 
     # A thread of its own: the loop's own few are also those that look names up.
     thread = ThreadPoolExecutor(1, "kopf")

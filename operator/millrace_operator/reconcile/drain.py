@@ -1,14 +1,15 @@
 """Which replicas go when there are too many, and when. Pure.
 
-The idlest go. They are marked first: gateways send a marked pod nothing new. The Deployment shrinks when
-every gateway has seen the mark and has no request at the pod any more, or after the pod's grace. Until then
-a marked pod is as good as any other, and is kept if it is needed again.
+Those on nodes that are being emptied go, then the idlest. They are marked first: gateways send a marked pod
+nothing new. The Deployment shrinks when every gateway has seen the mark and has no request at the pod any
+more, or after the pod's grace. Until then a marked pod is as good as any other, and is kept if it is needed
+again.
 
 Of several marked pods some may be done before the others. These get a lower cost, because the ReplicaSet
 controller takes the lowest first; it reads the costs from a cache of its own, so the count waits for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millrace_operator.reconcile.pods import DELETION_COST, Pod
@@ -62,6 +63,8 @@ class Traffic:
     """By uid."""
     is_resting: bool = False
     """Whether the last replicas go because nobody asks: a request that comes meanwhile keeps them."""
+    departures: Container[str] = frozenset()
+    """Nodes that are being emptied."""
 
     def may_go(self, pod: Pod) -> bool:
         """Whether a marked pod has nothing that is waited for."""
@@ -74,10 +77,14 @@ class Traffic:
             return load.has_left and not load.in_flight
         return self.now >= max(pod.leaving_since, load.untold_since) + UNTOLD_SECONDS
 
-    def rank(self, pod: Pod) -> tuple[float, float]:
-        """Sorts pods from the idlest on. What was scraped has requests that pass by the gateways too."""
+    def rank(self, pod: Pod) -> tuple[bool, float, float]:
+        """Sorts pods on nodes that are being emptied before others, and then from the idlest on.
+
+        What was scraped has requests that pass by the gateways too.
+        """
         load = self.loads.get(pod.uid)
-        return (0.0 if load is None else load.in_flight, self.running.get(pod.name, 0.0))
+        in_flight = 0.0 if load is None else load.in_flight
+        return (not pod.leaves_with(self.departures), in_flight, self.running.get(pod.name, 0.0))
 
     def describe_load(self, pod: Pod) -> str:
         """Return how many requests a pod has."""

@@ -1,8 +1,8 @@
 """What runs now, by revision. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from millrace_operator.cluster.kinds import DEPLOYMENT, Obj
 from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause
@@ -10,12 +10,15 @@ from millrace_operator.reconcile.pods import Pod, read_pod
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
-from millrace_operator.reconcile.snapshot import Snapshot
-from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_operator.reconcile.snapshot import PodLoad, Snapshot
+from millrace_operator.resources.conditions import Reason
 from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
 """After its creation, until a pod that failed is history: who fails again and again has younger ones."""
+ROUTING_SECONDS = 60.0
+"""How long a Ready pod waits until all gateways know it. One that follows nothing must not stop rollouts."""
+ROUTING_LOOK_SECONDS = 0.5
 LOST_SECONDS = 30.0
 """After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
 
@@ -35,7 +38,7 @@ class Moment:
 
     def is_news(self, pod: Pod) -> bool:
         """Whether the pod failed lately."""
-        return pod.has_ended and pod.cause is not None and self.now < _read_created(pod) + FAILED_SECONDS
+        return pod.has_ended and pod.cause is not None and self.now < pod.created_at + FAILED_SECONDS
 
     def holds_room(self, pod: Pod) -> bool:
         """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
@@ -77,14 +80,15 @@ class Observed:
         """Yield the seconds after which time alone makes another state of this one."""
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
-        ends += [_read_created(pod) + FAILED_SECONDS for pod in self.failed]
+        ends += [self.moment.now + ROUTING_LOOK_SECONDS for pod in self.pods if not pod.is_routable]
+        ends += [pod.created_at + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 
 
 def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     """Return what runs now."""
-    pods = [read_pod(pod) for pod in snapshot.pods]
+    pods = [_note_route(read_pod(pod), snapshot.loads, moment.now) for pod in snapshot.pods]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}
@@ -98,16 +102,20 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     )
 
 
+def _note_route(pod: Pod, loads: Mapping[str, PodLoad], now: float) -> Pod:
+    """Return the pod with whether requests reach it: a gateway sees that it is Ready a moment later."""
+    load = loads.get(pod.uid)
+    if load is None or load.is_routable or pod.ready_since is None:
+        return pod
+    return replace(pod, is_routable=now >= pod.ready_since + ROUTING_SECONDS)
+
+
 def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterable[Obj]) -> frozenset[str]:
     """Return the names of Deployments that pods of the service come from, and that nobody has seen."""
     seen = {child["metadata"]["name"] for child in children if child["kind"] == DEPLOYMENT.kind}
     staying = (pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
     revisions = {metadata.get("labels", {}).get(contract.LABEL_REVISION) for metadata in staying} - {None}
     return frozenset(revision_name(service, revision) for revision in revisions) - seen
-
-
-def _read_created(pod: Pod) -> float:
-    return parse_time(pod.created) or 0.0
 
 
 def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment: Moment) -> RevisionState:
@@ -120,7 +128,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         hash=digest,
         num_wanted=num_wanted,
         num_pods=len(alive),
-        num_ready=sum(pod.is_ready for pod in alive),
+        num_ready=sum(pod.is_reached for pod in alive),
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),

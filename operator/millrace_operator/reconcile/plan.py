@@ -38,7 +38,7 @@ from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import render_refused_status, render_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
-from millrace_operator.reconcile.targets import Targets, choose_targets
+from millrace_operator.reconcile.targets import Targets, choose_targets, find_revisions
 from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
 
@@ -98,8 +98,9 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         spec = Spec.model_validate(snapshot.service["spec"])
         deadline = spec.rollout.progress_deadline_seconds
         moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
+        revisions = find_revisions(settings, snapshot, spec)
     except (ValidationError, ValueError) as error:
-        status = render_refused_status(old, str(error), metadata.get("generation", 0), now)
+        status = render_refused_status(old, error, metadata.get("generation", 0), now)
         return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
@@ -107,7 +108,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
     )
-    targets = choose_targets(settings, snapshot, spec, observed, count)
+    targets = choose_targets(snapshot, spec, observed, count, revisions)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     wanted = [
         seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
@@ -125,6 +126,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         deadline,
         now,
         foreign,
+        targets.evacuation,
     )
     status = render_status(inputs)
     fleet = Fleet(targets.target, targets.revisions, snapshot.pods, count.desired, count.changes)
@@ -143,6 +145,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     waits += [LOOK_SECONDS] if snapshot.rivals else []
     waits += [DRAIN_LOOK_SECONDS] if counts.is_waiting else []
     waits += observed.changes_after()
+    waits += [] if targets.evacuation.looks_again_at is None else [targets.evacuation.looks_again_at - now]
     waits += _wait_for_rest(spec, count, rest, now)
     waits += [] if pin is None else [pin.until - now + 1]
     waits += [] if scaling.look_again is None else [scaling.look_again]
@@ -161,8 +164,14 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
 def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec) -> Counts:
     """Return the counts for now. A rollout waits for no request: replicas finish them while they end."""
     running = snapshot.advice.in_flight if snapshot.advice else {}
-    patience = spec.pod.grace_seconds if len(step.counts) == 1 else 0.0
-    traffic = Traffic(observed.moment.now, patience, running, snapshot.loads, spec.scaling.may_rest)
+    traffic = Traffic(
+        observed.moment.now,
+        spec.pod.grace_seconds if len(step.counts) == 1 else 0.0,
+        running,
+        snapshot.loads,
+        is_resting=spec.scaling.may_rest,
+        departures=snapshot.departures,
+    )
     shrinks = {
         digest: plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), traffic)
         for digest, wanted in step.counts.items()
@@ -185,7 +194,7 @@ def _render_children(
         render_service(settings, service),
         *(render_controller_revision(service, revision) for revision in revisions),
         *(render_deployment(service, revision, counts[revision.hash]) for revision in revisions),
-        render_disruption_budget(service, count.desired),
+        render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last),
     ]
 
 

@@ -1,10 +1,12 @@
-"""Whether a replica's pod serves, and if not, why."""
+"""The facts of a replica's pod that plans depend on. Pure; `causes.py` says why it does not serve."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.cluster.node import may_stay
 from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause, diagnose
 from millrace_operator.reconcile.pod_status import find_condition, find_container
 from millrace_operator.resources.conditions import parse_time
@@ -22,6 +24,8 @@ class Pod:
     revision: str
     created: str
     is_ready: bool
+    ready_since: float | None
+    """When it became Ready, in seconds since 1970; None where it is not."""
     has_started: bool
     is_terminating: bool
     """Whether it is being deleted."""
@@ -44,6 +48,12 @@ class Pod:
     cause: Cause | None
     is_running: bool = False
     """Whether its container runs, and so loads the model or has loaded it."""
+    is_routable: bool = True
+    """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
+    node: str = ""
+    """Where it is; empty while it has no node."""
+    may_stay: bool = False
+    """Whether it tolerates that its node is being emptied. A replacement of it could land there too."""
 
     @property
     def is_marked(self) -> bool:
@@ -54,6 +64,20 @@ class Pod:
     def is_staying(self) -> bool:
         """Whether it is neither being deleted nor at its end."""
         return not (self.is_terminating or self.has_ended)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether it is Ready, and requests reach it."""
+        return self.is_ready and self.is_routable
+
+    @property
+    def created_at(self) -> float:
+        """When it was created, in seconds since 1970."""
+        return parse_time(self.created) or 0.0
+
+    def leaves_with(self, nodes: Container[str]) -> bool:
+        """Whether it is on one of these nodes, which are being emptied, and does not stay there."""
+        return self.node in nodes and not self.may_stay
 
     @property
     def is_serving(self) -> bool:
@@ -75,6 +99,7 @@ def read_pod(obj: Obj) -> Pod:
         revision=metadata.get("labels", {}).get(contract.LABEL_REVISION, ""),
         created=metadata.get("creationTimestamp", ""),
         is_ready=is_ready,
+        ready_since=parse_time(ready.get("lastTransitionTime")) if is_ready else None,
         has_started=bool(container.get("started")) and "running" in container.get("state", {}),
         is_terminating="deletionTimestamp" in metadata,
         has_ended=status.get("phase") in ("Succeeded", "Failed"),
@@ -87,6 +112,8 @@ def read_pod(obj: Obj) -> Pod:
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else diagnose(metadata["name"], status),
         is_running="running" in container.get("state", {}),
+        node=obj.get("spec", {}).get("nodeName", ""),
+        may_stay=may_stay(obj),
     )
 
 

@@ -28,9 +28,9 @@ AWAKE = Rest(is_asked=False, idle_since=None)
 def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> Rest:
     """Return what the gateways tell, counted from when a replica could have answered.
 
-    A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve. One that
-    does not start within `start_seconds` more rests all the same, if it has served before. Nobody rests while a
-    revision takes over: at zero nobody would see that it is bad, and the next request would meet it alone.
+    A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve. One
+    that does not start within `start_seconds` more rests all the same, if it has served before. Nobody rests
+    while a revision takes over: at zero nobody would see that it is bad, and a request would meet it alone.
     """
     demand, status = snapshot.demand, snapshot.service.get("status", {})
     rested_at = _find_rest_time(status)
@@ -52,6 +52,6 @@ def _find_change_time(status: Mapping[str, Any]) -> float:
 
 
 def _find_rest_time(status: Mapping[str, Any]) -> float | None:
-    """Return since when a service has been at rest; None where it is not. Its time is told in whole seconds."""
+    """Return since when a service has been at rest; None where it is not."""
     is_at_rest = status.get("scaling", {}).get("desiredReplicas") == 0
-    return _find_change_time(status) + 1.0 if is_at_rest else None
+    return _find_change_time(status) + 1.0 if is_at_rest else None  # it is told in whole seconds

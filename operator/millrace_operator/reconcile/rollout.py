@@ -38,6 +38,7 @@ class RevisionState:
     num_wanted: int = 0
     num_pods: int = 0
     num_ready: int = 0
+    """Those that are Ready, and that every gateway knows to be."""
     num_serving: int = 0
     num_terminating: int = 0
     lacks_room: bool = False

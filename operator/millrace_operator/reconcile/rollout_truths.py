@@ -27,6 +27,9 @@ def _progress(inputs: StatusInputs) -> Truth:
         return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
         return _rolling_out(inputs)
+    if inputs.evacuation.pods:
+        text = inputs.evacuation.describe()
+        return Truth("Progressing", True, Reason.REPLACING, text + _homeless(inputs))
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
         text = f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}"
         return Truth("Progressing", True, Reason.SCALING, text)

@@ -57,6 +57,8 @@ class PodLoad(NamedTuple):
     """Whether every gateway knows that the pod is to get nothing new."""
     untold_since: float | None = None
     """Since when a gateway does not tell, in seconds since 1970; None while all of them do."""
+    is_routable: bool = True
+    """Whether every gateway may send it requests, as far as that is known."""
 
 
 class Demand(NamedTuple):
@@ -89,6 +91,8 @@ class Snapshot:
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By the pods' uids, where all gateways tell."""
     demand: Demand = UNKNOWN_DEMAND
+    departures: Mapping[str, str] = field(default_factory=dict)
+    """The nodes that are being emptied, and why; empty where nodes may not be read."""
 
     @property
     def uid(self) -> str:

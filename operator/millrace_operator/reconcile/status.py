@@ -20,6 +20,7 @@ from millrace_operator.resources.conditions import (
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.resources.types import ScalingMode
+from millrace_operator.resources.versions import VersionError
 
 _MAKE_ROOM = (
     "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
@@ -31,14 +32,13 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
     """Return the status to write."""
     metadata = inputs.snapshot.service["metadata"]
     generation = int(metadata.get("generation", 0))
-    num_pods = len(inputs.observed.pods)
     rollout = inputs.rollout()
     status = {
         "observedGeneration": generation,
         "conditions": merge_conditions(
             inputs.old.get("conditions", []), _truths(inputs), generation, inputs.now
         ),
-        "replicas": min(num_pods, inputs.count.desired) if rollout else num_pods,
+        "replicas": _count_replicas(inputs, is_rolling_out=rollout is not None),
         "readyReplicas": inputs.observed.num_ready,
         "selector": ",".join(
             f"{key}={value}" for key, value in replica_labels(inputs.snapshot.service).items()
@@ -53,6 +53,15 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
     return {key: value for key, value in status.items() if value is not None}
 
 
+def _count_replicas(inputs: StatusInputs, *, is_rolling_out: bool) -> int:
+    """Return `status.replicas`: without the extra one of a rollout or a replacement, which an HPA would copy.
+
+    So it never rises above the desired count. Above that it can only fall, as replicas go one by one.
+    """
+    num_pods, desired = len(inputs.observed.pods), inputs.count.desired
+    return min(num_pods, desired if is_rolling_out else max(desired, inputs.old.get("replicas", 0)))
+
+
 def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     """Return `status.model`. What is known of a replica is of the revision that serves, and goes with it."""
     spec, old = inputs.spec, inputs.old
@@ -65,9 +74,12 @@ def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     return model if replica is None else {**model, "replica": replica}
 
 
-def render_refused_status(old: dict[str, Any], error: str, generation: int, now: float) -> dict[str, Any]:
-    """Return the status of a service whose spec this version cannot read. Its replicas stay as they are."""
-    message = f"this version of the operator cannot read the spec: {error}"
+def render_refused_status(
+    old: dict[str, Any], error: ValueError, generation: int, now: float
+) -> dict[str, Any]:
+    """Return the status of a service whose spec cannot be read or served. Its replicas stay as they are."""
+    unread = "" if isinstance(error, VersionError) else "this version of the operator cannot read the spec: "
+    message = f"{unread}{error}"
     before = old.get("conditions", [])
     truths = [
         Truth("Degraded", True, Reason.SETTINGS_INVALID, message),

@@ -5,6 +5,7 @@ from typing import Any
 
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.choice import Choice, Progress
+from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -32,6 +33,7 @@ class StatusInputs:
     now: float
     foreign: frozenset[ObjectId] = frozenset()
     """Names of our children that objects of others have."""
+    evacuation: Evacuation = NO_EVACUATION
 
     @property
     def old(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
+from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -34,22 +35,33 @@ class Targets:
     choice: Choice
     progress: Progress
     """Of the target."""
+    evacuation: Evacuation
+    """Of the target's replicas."""
 
 
-def choose_targets(
-    settings: RenderSettings,
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    count: Count,
-) -> Targets:
-    """Return the revisions and their counts. A revision that the spec asks for first is made here."""
+def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> dict[str, Revision]:
+    """Return the revisions by hash, and with them the one that the spec asks for.
+
+    One that is new is made here. Raises VersionError where it has no image.
+    """
     revisions = read_revisions(list(snapshot.owned().values()))
     inputs = revision_inputs(spec)
     digest = hash_inputs(inputs)
     if digest not in revisions:
         template = render_pod_template(settings, snapshot.service, spec, digest)
         revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
+    return revisions
+
+
+def choose_targets(
+    snapshot: Snapshot,
+    spec: Spec,
+    observed: Observed,
+    count: Count,
+    revisions: dict[str, Revision],
+) -> Targets:
+    """Return which of the revisions are to have how many replicas."""
+    digest = hash_inputs(revision_inputs(spec))
     old = snapshot.service.get("status", {})
     rollout = old.get("rollout", {})
     stable = old.get("currentRevision") or digest
@@ -72,7 +84,16 @@ def choose_targets(
         served=old.get("currentRevision"),
     )
     stable = chosen if step.is_done else stable
-    return Targets(revisions[chosen], revisions, step, stable, choice, progress)
+    evacuation = plan_evacuation(
+        step,
+        chosen,
+        count.desired,
+        observed,
+        snapshot.departures,
+        start_seconds=spec.rollout.progress_deadline_seconds,
+    )
+    step = evacuation.add_extra(step, chosen)
+    return Targets(revisions[chosen], revisions, step, stable, choice, progress, evacuation)
 
 
 def _choose(

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     CANARY = "Canary"
     AWAITING_PROMOTION = "AwaitingPromotion"
     SCALING = "Scaling"
+    REPLACING = "Replacing"
     SETTLED = "Settled"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     ROLLED_BACK = "RolledBack"

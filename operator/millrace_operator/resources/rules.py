@@ -14,6 +14,9 @@ CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
 
+_MAX_WAIT = "self.scaling.activation.maxWait"
+
+
 def _is_positive_duration(path: str) -> str:
     return f"{path}.matches('{DURATION_PATTERN}') && duration({path}) > duration('0s')"
 
@@ -84,9 +87,14 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".scaling.scaleToZeroAfter",
     },
     {
-        "rule": "!has(self.scaling.activation) || "
-        + _is_positive_duration("self.scaling.activation.maxWait"),
+        "rule": "!has(self.scaling.activation) || " + _is_positive_duration(_MAX_WAIT),
         "message": "write scaling.activation.maxWait as a duration above zero, such as 5m or 90s",
+        "fieldPath": ".scaling.activation.maxWait",
+    },
+    {
+        "rule": f"!has(self.scaling.activation) || !{_MAX_WAIT}.matches('{DURATION_PATTERN}') "
+        f"|| duration({_MAX_WAIT}) <= duration('1h')",
+        "message": "write scaling.activation.maxWait up to 1h: clients and proxies don't wait longer",
         "fieldPath": ".scaling.activation.maxWait",
     },
     {

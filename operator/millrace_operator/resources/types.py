@@ -15,6 +15,7 @@ from millrace_operator.resources import rules
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.part import Part
 from millrace_operator.resources.pod_types import PodOptions
+from millrace_operator.resources.versions import VERSION_MAX_LENGTH, VERSION_PATTERN
 
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 DurationText = Annotated[str, Field(min_length=2, max_length=32)]
@@ -77,7 +78,16 @@ class Model(Part):
 
 
 class Engine(Part):
-    """Sizes of the engine in each replica. What is left out, the runtime chooses for the model and device."""
+    """Version and sizes of the engine. What is left out, the runtime chooses for the model and device."""
+
+    version: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=VERSION_MAX_LENGTH,
+        pattern=VERSION_PATTERN,
+        description="Version of the runtime, one that the operator has an image of. Default: a revision "
+        "keeps the image that it was made with, and a new one gets the operator's own.",
+    )
 
     max_model_length: int | None = Field(
         default=None,
@@ -343,7 +353,7 @@ class Spec(Part):
     model: Model = Field(description="Which model to serve, and under which name.")
     engine: Engine = Field(
         default_factory=Engine,
-        description="Sizes of the engine in each replica; what is left out, the runtime chooses.",
+        description="Version and sizes of the engine in each replica; what is left out, the runtime chooses.",
     )
     parallelism: Parallelism = Field(
         default_factory=Parallelism, description="Over how many devices a replica's model lies."

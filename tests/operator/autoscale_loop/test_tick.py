@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals
 from millrace_operator.autoscale.policy import Objective
+from millrace_operator.autoscale_loop import tick
 from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
@@ -100,6 +101,29 @@ async def test_the_planner_is_told_from_which_count_a_decision_was_made(
     advice = loop.advice(KEY)
     assert advice is not None
     assert advice.made_from == 3
+
+
+async def test_others_have_their_turn_between_two_decisions(
+    session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tick, "TURN_SECONDS", 0.0)
+    cache = Cache()
+    for number in range(20):
+        service = make_service(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 5})
+        service["metadata"] |= {"name": f"chat-{number}", "uid": f"uid-{number}"}
+        cache.put(service)
+    loop = scaling_loop(cache, "http://127.0.0.1:9", [])
+    counts: list[int] = []
+
+    async def look() -> None:
+        while True:
+            counts.append(len(loop.considered))
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    await loop.tick(session)
+    looking.cancel()
+    assert set(range(20)) <= set(counts)
 
 
 async def test_a_decision_that_fails_takes_the_last_one_away(

@@ -2,10 +2,24 @@
 
 import pytest
 
+from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.fake import FakeCluster
 from tests.operator.cluster.contract import CASES, Case
+from tests.operator.cluster.test_connection import FakeAccess
+from tests.operator.faulty.history import History
+from tests.operator.faulty.running import serve
+from tests.operator.faulty.server import FaultyServer
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 async def test_the_fake_one(case: Case) -> None:
     await case(FakeCluster(), "shop")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+async def test_the_fake_one_over_http(case: Case) -> None:
+    async with (
+        serve(FaultyServer(History())) as url,
+        ApiServer(FakeAccess(url), seconds_to_write=lambda: 10.0) as cluster,  # type: ignore[arg-type]
+    ):
+        await case(cluster, "shop")

@@ -129,6 +129,20 @@ def test_a_gateway_on_a_lost_node_is_not_waited_for_for_ever() -> None:
     assert sink.list_urls(LATE) == {}
 
 
+def test_a_pod_is_routable_when_every_gateway_that_says_so_knows_it() -> None:
+    loads = Loads()
+    loads.expect(["one", "two", "older"], NOW)
+    loads.note("older", {}, NOW)
+    loads.note("one", {"ready": {"a": 1, "b": 1}}, NOW)
+    assert loads.read("a")["a"].is_routable  # nobody knows better
+    loads.note("two", {"ready": {}}, NOW)
+    assert not loads.read("a")["a"].is_routable
+    loads.note("two", {"ready": {"a": 1}}, NOW)
+    assert {uid: load.is_routable for uid, load in loads.read("ab").items()} == {"a": True, "b": False}
+    loads.note("one", {"ready": {"a": 0}}, NOW)
+    assert not loads.read("a")["a"].is_routable
+
+
 def test_a_service_is_idle_since_the_last_request_at_any_gateway() -> None:
     loads = Loads()
     assert loads.read_demand("shop/chat") == Demand(0, None)

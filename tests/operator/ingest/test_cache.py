@@ -92,6 +92,30 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     assert ingest.overdue_seconds() == 0
 
 
+def test_a_dead_watch_of_one_namespace_is_seen_without_any_write_of_ours() -> None:
+    now = [0.0]
+    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    assert ingest.silent_seconds() == 0
+    scopes = [Scope(POD, "a"), Scope(POD, "b")]
+    for scope in scopes:
+        ingest.expect_list(scope)
+    for _ in range(100):
+        now[0] += 60
+        ingest.note_life(scopes[0])
+        ingest.note_life(scopes[1])
+    assert ingest.silent_seconds() == 0
+    now[0] += 60
+    ingest.note_life(scopes[0])
+    assert ingest.silent_seconds() == 60
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))  # it may be of the other one
+    assert ingest.silent_seconds() == 60
+
+
+def test_kopfs_watch_of_services_ends_by_itself_when_it_is_silent() -> None:
+    """With bookmarks, which come each minute; build_settings must not turn that off."""
+    assert 60 < build_settings().watching.inactivity_timeout <= 90
+
+
 def test_events_of_one_kind_hide_no_dead_watch_of_another() -> None:
     now = [0.0]
     ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])

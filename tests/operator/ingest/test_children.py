@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from e2e.polling import wait_until_async
+from millrace_kubernetes import watch
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_operator.cluster.kinds import (
@@ -18,8 +19,11 @@ from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
     EVERYWHERE,
     INFERENCE_SERVICE,
+    NODE,
+    NODES,
     POD,
     Obj,
+    ObjectKey,
     Scope,
     ServiceKey,
 )
@@ -52,6 +56,9 @@ class Followed:
     def names(self) -> list[str]:
         found: tuple[Obj, ...] = (*self.cache.children(KEY), *self.cache.pods(KEY))
         return sorted(obj["metadata"]["name"] for obj in found)
+
+    def node(self) -> Obj:
+        return self.cache._objects[ObjectKey("Node", "", "gpu-1")]
 
     async def until(self, *names: str) -> None:
         await wait_until_async(f"{names}", lambda: self.names() == sorted(names))
@@ -91,7 +98,12 @@ async def test_each_kind_is_listed_and_watched_by_our_label(followed: Followed) 
     await followed.until_streaming()
     put(followed.api, POD, "pod")
     await followed.until("child-0", "child-1", "child-2", "child-3", "child-4", "pod")
-    assert {request["labelSelector"] for request in followed.api.requests} == {contract.LABEL_SERVICE}
+    selectors = {
+        request.get("labelSelector")
+        for request in followed.api.requests
+        if request["path"] != NODE.path(None)
+    }
+    assert selectors == {contract.LABEL_SERVICE}
     assert {obj["kind"] for obj in followed.cache.children(KEY)} == {kind.kind for kind in CHILDREN}
     assert {obj["apiVersion"] for obj in followed.cache.pods(KEY)} == {"v1"}
 
@@ -138,3 +150,59 @@ async def test_a_write_of_ours_that_a_list_does_not_have_yet_stays(followed: Fol
     followed.api.expire(DEPLOYMENT.path(None))
     await asyncio.sleep(0.5)
     assert followed.names() == ["new"]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_kind_that_need_not_be_there_is_waited_for_by_nobody_and_picked_up_when_it_comes(
+    followed: Followed, status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millrace_operator.ingest.children.OPTIONAL_BACKOFF_SECONDS", 0.01)
+    caplog.set_level("INFO")
+    followed.api.refused[NODE.path(None)] = status
+    followed.ingest.expect_list(NODES)
+    await asyncio.wait_for(followed.ingest.wait_for_lists(60), 10)
+    num_tries = len([one for one in followed.api.requests if one["path"] == NODE.path(None)])
+    await wait_until_async(
+        "more tries",
+        lambda: sum(one["path"] == NODE.path(None) for one in followed.api.requests) > num_tries + 3,
+    )
+    told = [one for one in caplog.records if one.name == watch.__name__ and NODE.path(None) in one.message]
+    assert [one.levelname for one in told] == ["INFO"]
+    put_node(followed.api, "gpu-1", unschedulable=True)
+    del followed.api.refused[NODE.path(None)]
+    await wait_until_async("the node", lambda: followed.cache.departures() == {"gpu-1": "it is cordoned"})
+    await followed.until_streaming()
+
+
+def put_node(api: FakeApiServer, name: str, **spec: Any) -> None:
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(api.version)}
+    status = {"images": [{"names": ["a"] * 9}], "conditions": [{"lastHeartbeatTime": str(api.version)}]}
+    api.put(
+        NODE.path(None), {"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24", **spec}, "status": status}
+    )
+
+
+async def test_a_node_that_is_emptied_queues_the_services_on_it_and_its_heartbeat_queues_nothing(
+    followed: Followed,
+) -> None:
+    put(followed.api, POD, "pod", spec={"nodeName": "gpu-1"})
+    put_node(followed.api, "gpu-1")
+    await followed.until("pod")
+    await followed.until_streaming()
+    await wait_until_async("a stream", lambda: followed.api.num_streams(NODE.path(None)))
+    assert await followed.queue.get() == KEY
+    followed.queue.done(KEY)
+
+    async def settle() -> None:
+        """Wait until the node's last version is known."""
+        version = str(followed.api.version)
+        await wait_until_async("the node", lambda: followed.node()["metadata"]["resourceVersion"] == version)
+
+    put_node(followed.api, "gpu-1")
+    await settle()
+    assert followed.queue.seconds_to_next() is None
+    put_node(followed.api, "gpu-1", unschedulable=True)
+    await settle()
+    assert followed.queue.seconds_to_next() is not None
+    assert followed.node().keys() == {"apiVersion", "kind", "metadata", "spec"}
+    assert followed.node()["spec"] == {"unschedulable": True}

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from millrace_kubernetes.namespaces import parse_namespaces
-from millrace_operator.cluster.errors import RefusedError
+from millrace_operator.cluster.errors import AbsentError, RefusedError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
     EVERYWHERE,
     INFERENCE_SERVICE,
+    NODE,
     Listing,
     Scope,
     ServiceKey,
@@ -66,6 +67,36 @@ async def test_a_leader_waits_for_the_list_of_each_namespace() -> None:
     ingest.record_list(scopes[0], Listing([], 1))
     await ingest.wait_for_lists(0.01)
     assert ingest.find_unlisted() == [scopes[1]]
+
+
+class WithoutNodes(FakeCluster):
+    """It lets nobody read nodes, while told so."""
+
+    refusal: RefusedError | None = None
+
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        if self.refusal and scope.kind is NODE:
+            raise self.refusal
+        return await super().fetch_all(scope, label_selector)
+
+
+@pytest.mark.parametrize("error", [RefusedError("nodes is forbidden"), AbsentError("not found")])
+@pytest.mark.parametrize("namespaces", [[], ["a"]])
+async def test_a_relist_goes_on_without_a_kind_that_need_not_be_there(
+    error: RefusedError, namespaces: list[str]
+) -> None:
+    cluster, cache, scopes = WithoutNodes(), Cache(), find_scopes(namespaces)
+    cluster.put(service("a"))
+    cluster.put(node := {"kind": "Node", "metadata": {"name": "gpu-1"}, "spec": {"unschedulable": True}})
+    cluster.refusal = error
+    assert (await relist(cluster, cache, WorkQueue(), scopes)).missing == ()
+    assert (keys(cache), dict(cache.departures())) == ({"a"}, {})
+    cluster.refusal = None
+    await relist(cluster, cache, WorkQueue(), scopes)
+    assert cache.departures() == {node["metadata"]["name"]: "it is cordoned"}
+    cluster.refusal = error
+    await relist(cluster, cache, WorkQueue(), scopes)
+    assert dict(cache.departures()) == {}
 
 
 class Strict(FakeCluster):

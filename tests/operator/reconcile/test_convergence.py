@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, Kind
 from millrace_operator.reconcile.outcome import SOON
-from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.reconcile.snapshot import Advice, PodLoad
+from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
 from tests.operator.world import KEY, World, crash_status, ready_status
 
+READY = {"type": "Ready", "status": "True"}
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 
 
@@ -98,6 +100,45 @@ async def test_an_edit_rolls_over_without_ever_fewer_ready_replicas() -> None:
     assert world.status["currentRevision"] != old
     assert set(world.deployments().values()) == {2}
     assert len(world.objects("ControllerRevision")) == 2
+
+
+async def test_old_replicas_go_when_gateways_know_the_new_ones() -> None:
+    world = await started(2)
+    old = {pod["metadata"]["uid"] for pod in world.pods()}
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile_until_quiet()
+    world.run_controllers()
+    new = {pod["metadata"]["uid"] for pod in world.pods()} - old
+    world.loads = dict.fromkeys(new, PodLoad(0, has_left=False, is_routable=False))
+    for pod in world.pods():
+        stamped = {"conditions": [{**READY, "lastTransitionTime": render_time(world.now)}]}
+        world.cluster.put({**pod, "status": {**pod["status"], **stamped}})
+    await world.settle()
+    assert old <= {pod["metadata"]["uid"] for pod in world.pods()}
+    outcome = await world.reconcile()
+    assert outcome.look_again is not None
+    assert outcome.look_again <= 0.5
+    world.loads = {}
+    await world.settle()
+    assert not old & {pod["metadata"]["uid"] for pod in world.pods()}
+
+
+async def test_a_gateway_that_never_learns_of_a_replica_holds_a_rollout_for_a_minute() -> None:
+    world = await started(1)
+    (old,) = {pod["metadata"]["uid"] for pod in world.pods()}
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile_until_quiet()
+    world.run_controllers()
+    (new,) = {pod["metadata"]["uid"] for pod in world.pods()} - {old}
+    world.loads = {new: PodLoad(0, has_left=False, is_routable=False)}
+    pod = next(pod for pod in world.pods() if pod["metadata"]["uid"] == new)
+    stamped = {"conditions": [{**READY, "lastTransitionTime": render_time(world.now)}]}
+    world.cluster.put({**pod, "status": {**pod["status"], **stamped}})
+    await world.settle()
+    assert old in {pod["metadata"]["uid"] for pod in world.pods()}
+    world.now += 61.0
+    await world.settle()
+    assert [pod["metadata"]["uid"] for pod in world.pods()] == [new]
 
 
 async def test_a_broken_revision_leaves_the_old_pods_and_its_revert_restarts_none() -> None:

@@ -16,6 +16,8 @@ def digest(**spec: object) -> str:
 def test_what_makes_a_pod_makes_a_revision() -> None:
     changes = (
         {"engine": {"maxSequences": 4}},
+        {"engine": {"version": "0.1.0"}},
+        {"engine": {"version": "0.2.0"}},
         {"parallelism": {"tensor": 2}},
         {"resources": {"limits": {"cpu": 1}}},
         {"pod": {"env": [{"name": "A", "value": "1"}]}},

@@ -1,7 +1,6 @@
-"""Random schedules of edits, faults, lost nodes and restarts: all end where no fault would have.
+"""Random schedules of edits, faults, lost nodes, restarts and requests: all end where no fault would have.
 
-`make test-long` runs ten thousand. Each step is one that happens: a user's edit, a write that fails, an
-operator that dies between two writes, a plan from an old view, a pod that ends, a full cluster.
+`make test-long` runs ten thousand. `schedule.py` has the steps.
 """
 
 import asyncio
@@ -11,194 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
-from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT, Kind, Obj
-from millrace_operator.resources.rollout_order import ANNOTATION
+from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT
+from millrace_operator.reconcile.snapshot import Demand
 from millrace_runtime import contract
-from tests.operator.world import KEY, World, crash_status, ready_status
+from tests.operator.reconcile.schedule import ASKED, SCHEDULES, STARTS, Schedule
+from tests.operator.world import KEY, World, ready_status
 
 FEW, MANY = 300, 10_000
-MOST_STEPS = 40
-EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
-WAYS: tuple[dict[str, Any], ...] = (
-    {},
-    {"strategy": "Replace"},
-    {"rollback": "Never"},
-    {"canary": {}},
-    {"canary": {"replicas": "50%", "promotion": "Manual"}},
-    {"strategy": "Replace", "canary": {"duration": "1m"}},
-)
-FAULTS: dict[str, ClusterError | None] = {
-    "none": None,
-    "transient": TransientError("504"),
-    "conflict": ConflictError("409"),
-    "refused": RefusedError("403"),
-}
-EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
-UNREADY = {"conditions": [{"type": "Ready", "status": "False"}], "containerStatuses": []}
-INDEX = st.integers(0, 9)
-STEP = st.one_of(
-    st.tuples(st.just("edit"), st.sampled_from([4, 8, 16])),
-    st.tuples(st.just("scale"), st.integers(0, 4)),
-    st.tuples(st.just("way"), st.sampled_from(range(len(WAYS)))),
-    st.tuples(st.just("order"), st.sampled_from(["promote", "abort", "nonsense"])),
-    st.tuples(st.just("delete"), INDEX),
-    st.tuples(st.just("unlabel"), INDEX),
-    st.tuples(st.just("tamper"), INDEX),
-    st.tuples(st.just("crash"), INDEX),
-    st.tuples(st.just("evict"), INDEX),
-    st.tuples(st.just("unready"), INDEX),
-    st.tuples(st.just("nodes"), st.booleans()),
-    st.tuples(st.just("room"), st.one_of(st.none(), st.integers(0, 5))),
-    st.tuples(st.just("quota"), st.one_of(st.none(), st.integers(0, 5))),
-    st.tuples(st.just("break"), st.booleans()),
-    st.tuples(st.just("fail"), st.lists(st.sampled_from(list(FAULTS)), min_size=1, max_size=6)),
-    st.tuples(st.just("die"), st.integers(0, 6)),
-    st.tuples(st.just("stale"), st.integers(1, 3)),
-    st.tuples(st.just("wait"), st.sampled_from([1.0, 61.0, 400.0, 2000.0, 9000.0])),
-    st.tuples(st.just("plan"), st.integers(1, 3)),
-    st.tuples(st.just("controllers"), st.integers(1, 3)),
-)
-
-
-class Schedule:
-    """One service, and what happens to it."""
-
-    def __init__(self) -> None:
-        self.world = World(scaling=EXTERNAL, replicas=2)
-
-    async def take(self, step: tuple[str, Any]) -> None:
-        name, value = step
-        found = getattr(self, f"_{name}")(value)
-        if found is not None:
-            await found
-
-    def _edit(self, size: int) -> None:
-        self.world.edit(engine={"maxSequences": size})
-
-    def _scale(self, count: int) -> None:
-        self.world.edit(replicas=count)
-
-    def _way(self, number: int) -> None:
-        self.world.edit(rollout=WAYS[number])
-
-    def _order(self, action: str) -> None:
-        self._annotate(f"{action} {self.world.status.get('updateRevision', 'abc')}")
-
-    def _annotate(self, text: str | None) -> None:
-        metadata = {
-            key: value for key, value in self.world.service["metadata"].items() if key != "annotations"
-        }
-        beside = {} if text is None else {"annotations": {ANNOTATION: text}}
-        self.world.cluster.put({**self.world.service, "metadata": {**metadata, **beside}})
-
-    def _delete(self, index: int) -> None:
-        if child := _pick(self._children(), index):
-            self.world.cluster.remove(_kind_of(child), KEY.namespace, child["metadata"]["name"])
-
-    def _unlabel(self, index: int) -> None:
-        if child := _pick(self._children(), index):
-            labels = {
-                name: value
-                for name, value in child["metadata"]["labels"].items()
-                if name != contract.LABEL_SERVICE
-            }
-            self.world.cluster.put({**child, "metadata": {**child["metadata"], "labels": labels}})
-
-    def _tamper(self, index: int) -> None:
-        if deployment := _pick(self.world.objects("Deployment"), index):
-            self.world.cluster.put({**deployment, "spec": {**deployment["spec"], "replicas": index % 5}})
-
-    def _crash(self, index: int) -> None:
-        self._set_pod(index, crash_status())
-
-    def _evict(self, index: int) -> None:
-        self._set_pod(index, EVICTED)
-
-    def _unready(self, index: int) -> None:
-        self._set_pod(index, UNREADY)
-
-    def _set_pod(self, index: int, status: dict[str, Any]) -> None:
-        if pod := _pick(self.world.pods(), index):
-            self.world.cluster.put({**pod, "status": status})
-
-    def _nodes(self, are_lost: bool) -> None:  # noqa: FBT001  a step's value
-        self.world.are_nodes_lost = are_lost
-
-    def _room(self, capacity: int | None) -> None:
-        self.world.capacity = capacity
-
-    def _quota(self, count: int | None) -> None:
-        self.world.quota = count
-
-    def _break(self, is_broken: bool) -> None:  # noqa: FBT001  a step's value
-        self.world.broken.clear()
-        if is_broken and "updateRevision" in self.world.status:
-            self.world.broken[self.world.status["updateRevision"]] = crash_status()
-
-    def _fail(self, names: list[str]) -> None:
-        self.world.cluster.faults.extend(FAULTS[name] for name in names)
-
-    async def _die(self, num_writes: int) -> None:
-        """Let the operator die after so many writes, and another one begin."""
-        self.world.cluster.faults.clear()
-        self.world.cluster.faults.extend([*[None] * num_writes, *[TransientError("it died")] * 20])
-        await self._plan(1)
-        self.world.cluster.faults.clear()
-        self.world.restart_operator()
-
-    async def _stale(self, times: int) -> None:
-        """Plan from what was seen before."""
-        for _ in range(times):
-            await _try(self.world.reconcile(is_stale=True))
-
-    def _wait(self, seconds: float) -> None:
-        self.world.now += seconds
-
-    async def _plan(self, times: int) -> None:
-        for _ in range(times):
-            await _try(self.world.reconcile())
-
-    def _controllers(self, times: int) -> None:
-        for _ in range(times):
-            self.world.run_controllers()
-
-    def _children(self) -> list[Obj]:
-        return [child for kind in CHILDREN for child in self.world.objects(kind.kind)]
-
-    async def mend(self) -> None:
-        """Let all faults end, and the cluster come to rest."""
-        world = self.world
-        world.cluster.faults.clear()
-        world.capacity = world.quota = None
-        world.are_nodes_lost = False
-        world.broken.clear()
-        for pod in world.pods():
-            if pod["status"] != ready_status():
-                world.cluster.put({**pod, "status": {}})
-        for _ in range(3):
-            await world.settle()
-            world.now += 4000
-
-
-async def _try(act: Any) -> None:
-    try:
-        await act
-    except ClusterError:
-        return
-
-
-def _pick(objects: list[Obj], index: int) -> Obj | None:
-    return objects[index % len(objects)] if objects else None
-
-
-def _kind_of(obj: Obj) -> Kind:
-    return next(kind for kind in CHILDREN if kind.kind == obj["kind"])
 
 
 def check_rest(world: World) -> None:
     """What holds of any service at rest, whatever its spec says of rollouts."""
-    desired = world.service["spec"]["replicas"]
+    desired = find_desired(world)
     ready = [pod for pod in world.pods() if pod["status"] == ready_status()]
     assert len(ready) == len(world.pods())
     assert desired <= len(ready) <= desired + 1
@@ -210,20 +33,47 @@ def check_rest(world: World) -> None:
             is_idle = kind is CONTROLLER_REVISION or (kind is DEPLOYMENT and not child["spec"]["replicas"])
             assert is_idle or child["metadata"]["labels"][contract.LABEL_SERVICE] == KEY.name
     assert len(world.objects("ControllerRevision")) <= 12
-    assert world.condition("Ready")["status"] == ("True" if desired else "False")
+    may_be_none = world.service["spec"]["scaling"]["mode"] == "Automatic"
+    assert world.condition("Ready")["status"] == ("True" if desired or may_be_none else "False")
 
 
-async def run_schedule(steps: list[tuple[str, Any]]) -> None:
-    schedule = Schedule()
+def find_desired(world: World) -> int:
+    """The count that the spec asks for, or that the operator chose within the spec's bounds."""
+    spec, scaling = world.service["spec"], world.status["scaling"]
+    desired: int = scaling["desiredReplicas"]
+    if spec["scaling"]["mode"] == "External":
+        assert desired == spec["replicas"]
+    else:
+        least = spec["scaling"]["minReplicas"]
+        assert least <= desired <= spec["scaling"]["maxReplicas"]
+    return desired
+
+
+async def check_waking(schedule: Schedule) -> None:
+    """A service that may rest does so when nobody asks, and only then."""
+    world = schedule.world
+    world.demand = ASKED
+    await schedule.mend()
+    assert find_desired(world) >= 1
+    check_rest(world)
+    world.demand = Demand(0, world.now)
+    await schedule.mend()
+    if world.service["spec"]["scaling"]["minReplicas"] == 0:
+        assert find_desired(world) == 0
+    check_rest(world)
+
+
+async def run_schedule(start: str, steps: list[tuple[str, Any]]) -> None:
+    schedule = Schedule(start)
     world = schedule.world
     for step in steps:
         await schedule.take(step)
         assert sum(world.deployments().values()) <= 30
     await schedule.mend()
     check_rest(world)
-    schedule._annotate(None)
-    world.edit(engine={"maxSequences": 32}, rollout={}, replicas=3)
-    await schedule.mend()
+    if schedule.is_automatic:
+        await check_waking(schedule)
+    await schedule.end()
     check_rest(world)
     running = {revision: count for revision, count in world.deployments().items() if count}
     assert running == {world.status["updateRevision"]: 3}
@@ -235,18 +85,18 @@ async def run_schedule(steps: list[tuple[str, Any]]) -> None:
     assert await world.reconcile_until_quiet() == 0
 
 
-SCHEDULES = st.lists(STEP, min_size=5, max_size=MOST_STEPS)
+STARTING = st.sampled_from(list(STARTS))
 UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
 @settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
-@given(SCHEDULES)
-def test_any_schedule_ends_where_no_fault_would(steps: list[tuple[str, Any]]) -> None:
-    asyncio.run(run_schedule(steps))
+@given(STARTING, SCHEDULES)
+def test_any_schedule_ends_where_no_fault_would(start: str, steps: list[tuple[str, Any]]) -> None:
+    asyncio.run(run_schedule(start, steps))
 
 
 @pytest.mark.long
 @settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
-@given(SCHEDULES)
-def test_any_of_many_schedules_ends_where_no_fault_would(steps: list[tuple[str, Any]]) -> None:
-    asyncio.run(run_schedule(steps))
+@given(STARTING, SCHEDULES)
+def test_any_of_many_schedules_ends_where_no_fault_would(start: str, steps: list[tuple[str, Any]]) -> None:
+    asyncio.run(run_schedule(start, steps))

@@ -14,11 +14,12 @@ from millrace_operator.resources.types import Spec, Weights
 from millrace_runtime import contract
 
 CLAIM_MOUNT = "/mnt/model"
-START_SECONDS = 1800
-"""How long a replica may load at least before the kubelet restarts it, and longer where its rollout may be.
+START_SECONDS = 7 * 24 * 3600
+"""How long a replica may load before the kubelet restarts it: longer than any model takes.
 
-`millrace serve --startup-deadline-seconds` decides nothing here: `/livez` is first asked when the replica is
-ready.
+The probe is frozen in the pod's template, and `rollout.progressDeadline` is not. So it is the deadline alone
+that judges a slow start: the owner may still raise it. `millrace serve --startup-deadline-seconds` decides
+nothing here: `/livez` is first asked when the replica is ready.
 """
 
 
@@ -87,7 +88,7 @@ def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dic
         mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
     return {
         "name": contract.CONTAINER_REPLICA,
-        "image": settings.runtime_image,
+        "image": settings.find_image(spec.engine.version),
         "imagePullPolicy": settings.image_pull_policy,
         "args": render_arguments(service, spec),
         "env": [{"name": variable.name, "value": variable.value} for variable in spec.pod.env],
@@ -99,7 +100,7 @@ def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dic
         "volumeMounts": mounts,
         # The last log lines become the pod's status, from where they reach the service's conditions.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **_render_probes(max(START_SECONDS, int(spec.rollout.progress_deadline_seconds))),
+        **_render_probes(),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -167,7 +168,7 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
     return rendered
 
 
-def _render_probes(start_seconds: int) -> dict[str, Any]:
+def _render_probes() -> dict[str, Any]:
     """The startup probe's answer is held back until the replica is ready, so it serves the moment it can."""
     started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}
     ready = {"path": contract.PATH_READY, "port": contract.PORT_HTTP}
@@ -179,7 +180,7 @@ def _render_probes(start_seconds: int) -> dict[str, Any]:
             "periodSeconds": contract.STARTED_WAIT_SECONDS,
             # It connects before the HTTP process runs, and only then does the wait begin.
             "timeoutSeconds": 10,
-            "failureThreshold": start_seconds // contract.STARTED_WAIT_SECONDS,
+            "failureThreshold": START_SECONDS // contract.STARTED_WAIT_SECONDS,
         },
         "readinessProbe": {"httpGet": ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {"httpGet": live, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 3},

@@ -1,8 +1,10 @@
 """What the operator's flags say about every service."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace_operator.resources.prices import Prices
+from millrace_operator.resources.versions import VersionError
 
 
 @dataclass(frozen=True)
@@ -10,7 +12,10 @@ class RenderSettings:
     """Parsed once from the command line."""
 
     runtime_image: str = "millrace/runtime:0.1.0"
-    """Image of the replicas. A revision keeps the image that it was made with."""
+    """Image where a service names no version. A revision keeps the image that it was made with."""
+
+    runtime_versions: Mapping[str, str] = field(default_factory=dict)
+    """Images of the versions that a service can name."""
 
     gateway_service: str = "millrace-gateway.millrace-system.svc.cluster.local"
     """DNS name of the gateway's Service, to which each service's own name points."""
@@ -26,6 +31,18 @@ class RenderSettings:
 
     prices: Prices = field(default_factory=Prices)
     """What an hour of a replica's resources costs, where a service does not say."""
+
+    def find_image(self, version: str | None) -> str:
+        """Return the image of a new revision's replicas. Raises VersionError for a version without one."""
+        if version is None:
+            return self.runtime_image
+        if version not in self.runtime_versions:
+            known = ", ".join(sorted(self.runtime_versions))
+            raise VersionError(
+                f"spec.engine.version {version} is unknown to this operator: write one of {known}, leave it "
+                "out, or name its image in the chart's images.runtimeVersions"
+            )
+        return self.runtime_versions[version]
 
     def url(self, namespace: str, name: str) -> str:
         """Return where clients in the cluster reach a service."""

@@ -32,16 +32,17 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     }
 
 
-def render_disruption_budget(service: Obj, desired: int) -> Obj:
+def render_disruption_budget(service: Obj, desired: int, *, holds_last: bool = False) -> Obj:
     """Return the budget over the replicas of all revisions: at least all but one are to serve.
 
-    With a single replica it allows the eviction, or a node could never be drained. Pods that are not
-    Ready never stand in a drain's way.
+    With a single replica it allows the eviction, or a node could never be drained, unless a replacement is
+    on its way (`holds_last`): `kubectl drain` asks again every 5 s. Pods that are not Ready never stand in a
+    drain's way.
     """
     return {
         **render_child(service, POD_DISRUPTION_BUDGET, service["metadata"]["name"]),
         "spec": {
-            "minAvailable": max(0, desired - 1),
+            "minAvailable": max(1 if holds_last else 0, desired - 1),
             "selector": {"matchLabels": replica_labels(service)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

@@ -1,4 +1,4 @@
-"""A small external-metrics adapter: the HPA asks it through the API server, and it asks Prometheus.
+"""A small external-metrics adapter: the HPA asks it through the API server, and it asks Prometheus or a test.
 
 It knows one metric: the requests in flight at a service's replicas, which run or wait there.
 """
@@ -116,11 +116,9 @@ def parse_number(found: Object) -> float | None:
 
 
 @contextmanager
-def serving(prometheus_port: int, certificate: Path, key: Path) -> Iterator[int]:
+def serving(ask: Ask, certificate: Path, key: Path) -> Iterator[int]:
     """Serve the API over TLS on 127.0.0.1 while entered; yield the port."""
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), _make_handler(lambda query: read_prometheus(prometheus_port, query))
-    )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(ask))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)

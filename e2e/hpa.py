@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from benchmarks.scaling.adapter import GROUP, LABEL, METRIC, VERSION, Subject
 from e2e.cluster.api_reader import has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.external_metrics import GROUP, LABEL, METRIC, VERSION, Subject
 from e2e.polling import wait_until
 from e2e.service import Service
 from millrace_runtime.contract import GROUP as MILLRACE
@@ -98,10 +98,17 @@ def apply_adapter(cluster: LocalCluster, port: int) -> None:
     )
 
 
+def delete_adapter(cluster: LocalCluster) -> None:
+    """Take the adapter from the API server, which would ask in vain for its API once it has ended."""
+    cluster.kubectl("delete", "apiservice", API_SERVICE)
+    cluster.kubectl("delete", "service", ADAPTER["name"], "-n", ADAPTER["namespace"])
+
+
 def apply_hpa(service: Service, hpa: Object) -> None:
     """Apply an HPA, and wait until it decides by its metric. Raises AssertionError."""
     service.kubectl("apply", "-f", "-", stdin=json.dumps(hpa))
-    path = f"/apis/autoscaling/v2/namespaces/{service.namespace}/horizontalpodautoscalers/{service.name}"
+    name = hpa["metadata"]["name"]
+    path = f"/apis/autoscaling/v2/namespaces/{service.namespace}/horizontalpodautoscalers/{name}"
     service.wait_for(
         "scaled by its HPA", lambda: has_condition(service.cluster.api.get(path), "ScalingActive"), 90
     )

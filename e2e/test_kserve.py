@@ -1,0 +1,94 @@
+"""KServe's InferenceServices beside ours, with the same kind and plural: neither is taken for the other."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from e2e.cluster.errors import PartFailedError
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.plugin import ask
+from e2e.polling import wait_until
+from e2e.service import Service
+from e2e.traffic import ask_for_token
+
+GROUP = "serving.kserve.io"
+DEFINITION = f"inferenceservices.{GROUP}"
+
+
+@pytest.fixture
+def kserve(cluster: LocalCluster) -> Iterator[None]:
+    """KServe's definition, as far as another operator can tell it from ours."""
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(render_definition()))
+    established = ("wait", "--for=condition=Established", f"crd/{DEFINITION}")
+    wait_until("its definition", partial(cluster.kubectl, *established), outlives=(PartFailedError,))
+    # kubectl learns of a new kind from the API server's discovery, which follows a moment later.
+    wait_until(
+        "its kind", lambda: cluster.kubectl("get", DEFINITION, "-A") == "", outlives=(PartFailedError,)
+    )
+    yield
+    cluster.kubectl("delete", "crd", DEFINITION)
+
+
+def list_theirs(cluster: LocalCluster) -> bool:
+    """Return whether kubectl can list them."""
+    cluster.kubectl("get", DEFINITION, "-A")
+    return True
+
+
+def render_definition() -> dict[str, Any]:
+    kind = "InferenceService"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": kind, "plural": "inferenceservices", "singular": kind.lower(), "shortNames": ["isvc"]}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": DEFINITION},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {**names, "listKind": f"{kind}List"},
+            "versions": [{**version, "subresources": {"status": {}}}],
+        },
+    }
+
+
+def render_theirs(name: str) -> dict[str, Any]:
+    model = {"modelFormat": {"name": "sklearn"}, "storageUri": "gs://models/iris"}
+    return {
+        "apiVersion": f"{GROUP}/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {"predictor": {"model": model}},
+    }
+
+
+@pytest.mark.usefixtures("kserve")
+def test_a_service_of_kserves_of_the_same_name_changes_nothing_of_ours(service: Service) -> None:
+    service.kubectl("apply", "-f", "-", stdin=json.dumps(render_theirs(service.name)))
+    theirs = service.get(DEFINITION, service.name)
+    service.apply()
+    service.wait_ready()
+    ask_for_token(service.target())
+
+    service.spec["engine"]["maxSequences"] = 8
+    service.apply()
+    service.wait_ready()
+    ask_for_token(service.target())
+
+    header, row = service.kubectl("get", "infsvc").splitlines()
+    assert header.split()[:4] == ["NAME", "MODEL", "READY", "REPLICAS"]
+    assert row.split()[:4] == [service.name, "stories", "True", "1"]
+    assert f"{service.name}.{service.namespace}.svc" in service.kubectl("get", "infsvc")
+    told = ask(service, "status")
+    assert "stories" in told
+    assert "sklearn" not in told
+    assert service.get(DEFINITION, service.name) == theirs
+    short = service.kubectl("get", "isvc", "-o", "name").split()
+    assert short == [f"inferenceservice.{GROUP}/{service.name}"]
+
+    service.delete()
+    assert service.get(DEFINITION, service.name) == theirs

@@ -1,0 +1,196 @@
+"""The whole operator, Kopf's watch included, on the faulty API server, with the controllers of a `World`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+
+from millrace_kubernetes.connection import Connection
+from millrace_operator import application as module
+from millrace_operator.application import Application, OperatorSettings
+from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
+from millrace_operator.cluster.connection import ApiServer
+from millrace_operator.cluster.credentials import load_access
+from millrace_operator.cluster.kinds import CHILDREN, POD, Kind, ObjectKey
+from millrace_operator.cluster.lease import LeaseView
+from millrace_operator.ingest import supervisor
+from millrace_operator.metrics import Metrics
+from millrace_operator.reconcile import drain, plan
+from millrace_operator.reconcile.render.settings import RenderSettings
+from tests.operator.faulty.history import History
+from tests.operator.faulty.script import Fault, Script
+from tests.operator.faulty.server import FaultyServer
+from tests.operator.world import KEY, World, make_service
+
+SETTINGS = OperatorSettings(
+    RenderSettings(),
+    ScalingSettings(PrometheusSettings("http://127.0.0.1:9")),
+    "millrace-system",
+    "test",
+    "127.0.0.1",
+    0,
+    2,
+)
+EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 0.02
+
+
+class Running:
+    """One operator that runs, and the cluster that it looks after."""
+
+    def __init__(self, world: World, store: History, server: FaultyServer, application: Application) -> None:
+        self.world = world
+        self.store = store
+        self.server = server
+        self.application = application
+        self.relist = asyncio.Event()
+        """Set it to let ten minutes be over: everything is listed again."""
+
+    @property
+    def script(self) -> Script:
+        return self.server.script
+
+    async def run_controllers(self) -> None:
+        """Let Deployments get their pods, and pods become Ready, until cancelled."""
+        while True:
+            self.world.now = time.time()
+            self.world.run_controllers()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def wait_for_relist(self) -> None:
+        await self.relist.wait()
+        self.relist.clear()
+
+    def remove_child(self, name: str) -> None:
+        """Delete the children of a name, as a user does."""
+        for kind in CHILDREN:
+            self.store.remove(kind, KEY.namespace, name)
+
+    def touch(self, kind: Kind, name: str) -> None:
+        """Change an object as somebody does who annotates it."""
+        obj = self.store.objects[ObjectKey(kind.kind, KEY.namespace, name)]
+        annotations = {**obj["metadata"].get("annotations", {}), "touched": "yes"}
+        self.store.put({**obj, "metadata": {**obj["metadata"], "annotations": annotations}})
+
+    def find_trouble(self) -> str:
+        """Return what is not yet as the spec wants it; empty where everything is."""
+        world, status = self.world, self.world.status
+        revision, desired = status.get("updateRevision", ""), world.service["spec"]["replicas"]
+        if world.service["metadata"]["generation"] != status.get("observedGeneration"):
+            return "the status is of an older spec"
+        if status.get("currentRevision") != revision or world.condition("Progressing")["status"] != "False":
+            return "the rollout goes on"
+        if world.condition("Ready")["status"] != "True" or world.condition("Degraded")["status"] != "False":
+            return f"{status['conditions']}"
+        if world.deployments() != {revision: desired} or len(world.objects("Pod")) != desired:
+            return f"{world.deployments()} and {len(world.objects('Pod'))} pods for {desired}"
+        return self._find_wrong_children() or self._find_ghosts()
+
+    def _find_wrong_children(self) -> str:
+        world = self.world
+        counts = {kind.kind: len(world.objects(kind.kind)) for kind in CHILDREN}
+        wanted = {"ServiceAccount": 1, "Service": 2, "PodDisruptionBudget": 1, "Deployment": 1}
+        wanted["ControllerRevision"] = counts["ControllerRevision"] or 1
+        uid = world.service["metadata"]["uid"]
+        owners = {
+            owner["uid"]
+            for kind in CHILDREN
+            for child in world.objects(kind.kind)
+            for owner in child["metadata"]["ownerReferences"]
+        }
+        return "" if (counts, owners) == (wanted, {uid}) else f"{counts} of {owners}"
+
+    def _find_ghosts(self) -> str:
+        """What the operator believes that is not so: objects that are gone, or that it has not seen."""
+        cache, kinds = self.application.cache, {POD.kind, *(kind.kind for kind in CHILDREN)}
+        known = {
+            ObjectKey(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"])
+            for obj in (*cache.children(KEY), *cache.pods(KEY))
+        }
+        there = {key for key in self.store.objects if key.kind in kinds}
+        return "" if known == there else f"the operator is wrong about {known ^ there}"
+
+
+@asynccontextmanager
+async def run_operator(folder: Path, faults: Iterable[tuple[Fault, str]] = ()) -> AsyncIterator[Running]:
+    """Run an operator on a new API server with one service, and with these faults from the start."""
+    store = History()
+    world = World()
+    world.cluster = store
+    store.put(make_service(scaling=EXTERNAL, replicas=1))
+    server = FaultyServer(store)
+    for fault, plural in faults:
+        server.script.add(fault, plural)
+    with pytest.MonkeyPatch.context() as patch:
+        async with serve(server) as url:
+            patch.setenv("KUBECONFIG", str(_write_kubeconfig(folder, url)))
+            patch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+            patch.setattr(supervisor, "RESTART_SECONDS", PAUSE_SECONDS)
+            patch.setattr(drain, "UNTOLD_SECONDS", PAUSE_SECONDS)
+            patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
+            patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
+            async with _run_application(patch, world, store, server) as running:
+                yield running
+
+
+@asynccontextmanager
+async def serve(server: FaultyServer) -> AsyncIterator[str]:
+    """Yield the server's URL while it answers there."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _run_application(
+    patch: pytest.MonkeyPatch, world: World, store: History, server: FaultyServer
+) -> AsyncIterator[Running]:
+    view, access = LeaseView(SETTINGS.identity, SETTINGS.namespace, "millrace-operator"), await load_access()
+    async with (
+        ApiServer(access, seconds_to_write=lambda: view.seconds_to_write(time.monotonic())) as cluster,
+        aiohttp.ClientSession() as session,
+    ):
+        application = Application(SETTINGS, cluster, view, Metrics())
+        application.queue._pause_seconds = PAUSE_SECONDS
+        running = Running(world, store, server, application)
+        patch.setattr(module, "wait_period", running.wait_for_relist)
+        tasks = [
+            asyncio.create_task(application.run(Connection(session, access))),
+            asyncio.create_task(running.run_controllers()),
+        ]
+        try:
+            yield running
+        finally:
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
+
+
+def _write_kubeconfig(folder: Path, url: str) -> Path:
+    names = {"cluster": "c", "user": "u", "namespace": "default"}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": names}],
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path

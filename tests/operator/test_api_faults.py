@@ -1,0 +1,144 @@
+"""The whole operator on an API server that fails in every way that a real one does: in the end all is well.
+
+`make test-long` runs many more scripts of faults. `faulty/` has the server and its faults.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from e2e.polling import wait_until_async
+from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, WATCHED
+from tests.operator.faulty.running import Running, run_operator
+from tests.operator.faulty.script import Fault
+from tests.operator.world import KEY
+
+pytestmark = pytest.mark.slow
+FEW, MANY = 5, 500
+CONVERGED_SECONDS = 25.0
+QUIET_SECONDS = 0.4
+MOST_REQUESTS = 8
+"""In that time, of an operator that has nothing to do: two for its Lease, and watches that begin anew."""
+SERVICES, DEPLOYMENTS = INFERENCE_SERVICE.plural, "deployments"
+WATCHES = (SERVICES, DEPLOYMENTS)
+"""One of Kopf's and one of ours."""
+HELP = {
+    "list": Fault.EVENT_EXPIRED,
+    "page": Fault.EVENT_EXPIRED,
+    "watch": Fault.EVENT_CUT,
+    "get": Fault.WRITE_CONFLICT,
+}
+"""What must go wrong first for a request of a stage to come."""
+
+
+async def converge(running: Running) -> None:
+    """Wait until everything is as the spec wants it, and nothing but the Lease's renewal goes on."""
+    last = ""
+
+    def is_converged() -> bool:
+        nonlocal last
+        last = running.find_trouble()
+        return not last
+
+    try:
+        await wait_until_async("the operator converged", is_converged, CONVERGED_SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{last}; happened: {running.script.happened}") from error
+
+
+async def check_quiet(running: Running) -> None:
+    """An operator that has nothing to do asks for nothing."""
+    await asyncio.sleep(QUIET_SECONDS / 2)
+    before = len(running.server.requests)
+    await asyncio.sleep(QUIET_SECONDS)
+    assert len(running.server.requests) - before <= MOST_REQUESTS, running.server.requests[before:]
+    assert running.find_trouble() == ""
+
+
+def find_targets(fault: Fault) -> tuple[str, ...]:
+    """Return the collections at which a fault is tried."""
+    targets = {"lease": ("leases",), "page": ("services",), "get": (DEPLOYMENTS,), "deletion": (DEPLOYMENTS,)}
+    return targets.get(fault.stage, WATCHES)
+
+
+@pytest.mark.parametrize("fault", Fault)
+async def test_the_operator_gets_over_each_fault(fault: Fault, tmp_path: Path) -> None:
+    async with run_operator(tmp_path) as running:
+        await converge(running)
+        for plural in find_targets(fault):
+            if fault.stage in HELP:
+                running.script.add(HELP[fault.stage], plural)
+            running.script.add(fault, plural)
+        running.world.edit(engine={"maxSequences": 4})
+        if fault.stage == "page":
+            running.touch(SERVICE, "chat")
+        await wait_until_async(f"{fault} happened", lambda: not running.script.pending)
+        if fault is Fault.DELETION_HIDDEN:
+            await asyncio.sleep(QUIET_SECONDS)
+            running.relist.set()
+        await converge(running)
+        await check_quiet(running)
+
+
+FAULT = st.tuples(st.sampled_from(list(Fault)), st.sampled_from(["", *(kind.plural for kind in WATCHED)]))
+STEP = st.one_of(
+    st.tuples(st.just("edit"), st.sampled_from([4, 8])),
+    st.tuples(st.just("scale"), st.integers(1, 3)),
+    st.tuples(st.just("delete"), st.integers(0, 9)),
+    st.tuples(st.just("evict"), st.integers(0, 9)),
+    st.tuples(st.just("wait"), st.integers(1, 20)),
+)
+SCRIPTS = st.tuples(st.lists(FAULT, max_size=6), st.lists(st.one_of(STEP, FAULT), min_size=4, max_size=16))
+
+
+async def run_script(first: list[tuple[Fault, str]], steps: list[tuple[Any, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with run_operator(Path(folder), first) as running:
+            for name, value in steps:
+                if isinstance(name, Fault):
+                    running.script.add(name, value)
+                else:
+                    await take(running, name, value)
+            await asyncio.sleep(QUIET_SECONDS)
+            running.script.clear()
+            running.relist.set()
+            await converge(running)
+            await check_quiet(running)
+
+
+async def take(running: Running, name: str, value: int) -> None:
+    """Let something happen that is no fault of the API server."""
+    world = running.world
+    if name == "edit":
+        world.edit(engine={"maxSequences": value})
+    elif name == "scale":
+        world.edit(replicas=value)
+    elif name == "delete":
+        children = [child for kind in CHILDREN for child in world.objects(kind.kind)]
+        if children:
+            running.remove_child(children[value % len(children)]["metadata"]["name"])
+    elif name == "evict" and (pods := world.pods()):
+        world.cluster.remove(POD, KEY.namespace, pods[value % len(pods)]["metadata"]["name"])
+    else:
+        await asyncio.sleep(value / 40)
+
+
+UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
+
+
+@settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
+@given(SCRIPTS)
+def test_the_operator_gets_over_scripts_of_faults(script: tuple[Any, Any]) -> None:
+    asyncio.run(run_script(*script))
+
+
+@pytest.mark.long
+@settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
+@given(SCRIPTS)
+def test_the_operator_gets_over_many_scripts_of_faults(script: tuple[Any, Any]) -> None:
+    asyncio.run(run_script(*script))
