@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace_operator.reconcile.pods import Cause
+from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import Reason, parse_time, render_time
 from millrace_operator.resources.rollout_order import Action

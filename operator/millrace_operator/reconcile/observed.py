@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace_operator.cluster.kinds import DEPLOYMENT, Obj
-from millrace_operator.reconcile.pods import Cause, Pod, read_pod
+from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause
+from millrace_operator.reconcile.pods import Pod, read_pod
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.revision import read_hash
 from millrace_operator.reconcile.rollout import RevisionState
@@ -131,7 +132,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),
-        is_failing=bool(reasons - {Reason.UNSCHEDULABLE}),
+        is_failing=bool(reasons - {Reason.UNSCHEDULABLE} - UNREADY_REASONS),
     )
 
 

@@ -13,6 +13,7 @@ from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
 from millrace_operator.reconcile.journal import Note
+from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.network import (
@@ -38,7 +39,6 @@ from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import render_refused_status, render_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.reconcile.targets import Targets, choose_targets, find_revisions
-from millrace_operator.resources.conditions import find_condition
 from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
 
@@ -101,7 +101,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         revisions = find_revisions(settings, snapshot, spec)
     except (ValidationError, ValueError) as error:
         status = render_refused_status(old, error, metadata.get("generation", 0), now)
-        return Plan(status=status if status != old else None)
+        return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
     rest = find_rest(snapshot, observed, deadline)
@@ -152,7 +152,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
     return Plan(
         status=status if status != old else None,
-        events=tuple(_notes(old, status)),
+        events=tuple(find_notes(old, status)),
         marks=counts.marks,
         applies=tuple(_diff(wanted, snapshot, foreign)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
@@ -237,22 +237,6 @@ def _explain_delete(key: ObjectId) -> str:
     return (
         "its revision has no replicas any more" if key.kind == "Deployment" else "no plan wants it any more"
     )
-
-
-def _notes(old: dict[str, Any], new: dict[str, Any]) -> Iterable[Note]:
-    """Yield an Event for trouble that begins, for a service that gets ready, and for a count that changes."""
-    for name, bad in (("Degraded", "True"), ("Ready", None)):
-        before, after = find_condition(old, name), find_condition(new, name)
-        if after and (before or {}).get("status") != after["status"]:
-            is_warning = after["status"] == bad
-            if is_warning or (name == "Ready" and after["status"] == "True"):
-                yield Note(after["reason"], after["message"], is_warning)
-    before_count = old.get("scaling", {}).get("desiredReplicas")
-    after_count = new.get("scaling", {}).get("desiredReplicas")
-    if before_count is not None and before_count != after_count:
-        yield Note(
-            "Scaled", f"from {before_count} to {after_count}: {new['scaling']['message']}", is_warning=False
-        )
 
 
 def _wait_for_rest(spec: Spec, count: Count, rest: Rest, now: float) -> list[float]:

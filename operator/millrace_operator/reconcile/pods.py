@@ -1,27 +1,18 @@
 """Whether a replica's pod serves, and if not, why."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import may_stay
-from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause, diagnose
+from millrace_operator.reconcile.pod_status import find_condition, find_container
+from millrace_operator.resources.conditions import parse_time
 from millrace_runtime import contract
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-_NO_ROOM_REASONS = frozenset({"Unschedulable", "SchedulingGated"})
-_IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-_REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a pod does not serve."""
-
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True)
@@ -91,16 +82,17 @@ class Pod:
     @property
     def is_serving(self) -> bool:
         """Whether it is Ready, or has been and still runs. Such a replica is kept while a new one starts."""
-        return self.is_staying and (self.is_ready or (self.has_started and self.cause is None))
+        runs_on = self.has_started and (self.cause is None or self.cause.reason in UNREADY_REASONS)
+        return self.is_staying and (self.is_ready or runs_on)
 
 
 def read_pod(obj: Obj) -> Pod:
     """Return the facts of a raw pod."""
     metadata, status = obj["metadata"], obj.get("status", {})
     annotations = metadata.get("annotations", {})
-    ready = _find_condition(status, "Ready")
+    ready = find_condition(status, "Ready")
     is_ready = ready.get("status") == "True"
-    container = _find_container(status)
+    container = find_container(status)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -116,9 +108,9 @@ def read_pod(obj: Obj) -> Pod:
         leaving_since=parse_time(annotations.get(contract.ANNOTATION_LEAVING)),
         unplaced=_read_refusal(status),
         unplaced_since=_read_refusal_time(metadata, status),
-        placed_seconds=_measure(metadata.get("creationTimestamp"), _find_condition(status, "PodScheduled")),
+        placed_seconds=_measure(metadata.get("creationTimestamp"), find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
-        cause=None if is_ready else _diagnose(metadata["name"], status, container),
+        cause=None if is_ready else diagnose(metadata["name"], status),
         is_running="running" in container.get("state", {}),
         node=obj.get("spec", {}).get("nodeName", ""),
         may_stay=may_stay(obj),
@@ -139,70 +131,12 @@ def _measure(created: str | None, condition: dict[str, Any]) -> float | None:
 
 def _read_refusal(status: dict[str, Any]) -> str | None:
     """Return the scheduler's words, whatever reason it has: a pod without a node takes no requests."""
-    scheduled = _find_condition(status, "PodScheduled")
+    scheduled = find_condition(status, "PodScheduled")
     return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
 
 
 def _read_refusal_time(metadata: dict[str, Any], status: dict[str, Any]) -> float | None:
-    scheduled = _find_condition(status, "PodScheduled")
+    scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("status") != "False":
         return None
     return parse_time(scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp"))
-
-
-def _diagnose(name: str, status: dict[str, Any], container: dict[str, Any]) -> Cause | None:
-    return next(_causes(name, status, container), None)
-
-
-def _causes(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
-    if status.get("phase") == "Failed":
-        # Without its name: another one may fail each second, and the text is to stay.
-        words = ": ".join(text for text in (status.get("reason"), status.get("message")) if text)
-        yield Cause(Reason.POD_FAILED, f"a pod failed: {words or 'its containers ended'}")
-    scheduled = _find_condition(status, "PodScheduled")
-    if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
-        yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
-    waiting = container.get("state", {}).get("waiting", {})
-    reason, text = waiting.get("reason", ""), waiting.get("message", "")
-    if reason in _IMAGE_REASONS:
-        yield Cause(Reason.IMAGE_UNAVAILABLE, f"pod {name}: {reason}: {text}")
-    if reason in _REFUSED_REASONS:
-        yield Cause(Reason.CONTAINER_REFUSED, f"pod {name}: {reason}: {text}")
-    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
-    if ended:
-        yield _explain_end(name, ended, int(container.get("restartCount", 0)))
-
-
-def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
-    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
-    said = f": {last_line}" if last_line else f" with exit status {code}"
-    if code == contract.EXIT_BAD_MODEL:
-        return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
-    if code == contract.EXIT_BAD_USAGE:
-        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said}")
-    if ended.get("reason") == "OOMKilled":
-        return Cause(
-            Reason.OUT_OF_MEMORY,
-            f"pod {name} was killed for using more memory than "
-            "spec.resources.limits.memory; write a larger one",
-        )
-    return Cause(Reason.CRASHING, f"pod {name} ended{said} (exit status {code}, {_restarts(restarts)})")
-
-
-def _restarts(count: int) -> str:
-    """Return roughly how often. An exact count would write the status at every restart."""
-    return "first time" if count < 2 else "again and again"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
-def _find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
-    return next((c for c in status.get("conditions", []) if c.get("type") == condition_type), {})
-
-
-def _find_container(status: dict[str, Any]) -> dict[str, Any]:
-    statuses = status.get("containerStatuses", [])
-    return next((c for c in statuses if c.get("name") == contract.CONTAINER_REPLICA), {})

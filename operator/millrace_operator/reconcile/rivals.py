@@ -6,8 +6,8 @@ The two would undo each other's counts for ever, and nothing in the Deployment s
 from collections.abc import Iterable
 
 from millrace_operator.cluster.kinds import DEPLOYMENT, Obj
+from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.drift import APPLIED
-from millrace_operator.reconcile.pods import Cause
 from millrace_operator.reconcile.snapshot import ObjectId, Rival, object_id
 from millrace_operator.resources.conditions import Reason
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from millrace_operator.reconcile.pods import Cause
+from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.replica import choose_replica
@@ -10,6 +10,8 @@ from millrace_operator.reconcile.rollout_truths import explain_rollback, progres
 from millrace_operator.reconcile.scale import describe_pin
 from millrace_operator.reconcile.snapshot import ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
+from millrace_operator.reconcile.up_to_date import TYPE as UP_TO_DATE
+from millrace_operator.reconcile.up_to_date import judge_up_to_date
 from millrace_operator.resources.conditions import (
     Reason,
     Truth,
@@ -79,9 +81,13 @@ def render_refused_status(
     unread = "" if isinstance(error, VersionError) else "this version of the operator cannot read the spec: "
     message = f"{unread}{error}"
     before = old.get("conditions", [])
-    kept = [{**one, "observedGeneration": generation} for one in before if one["type"] != "Degraded"]
-    truth = Truth("Degraded", True, Reason.SETTINGS_INVALID, message)
-    conditions = kept + merge_conditions(before, [truth], generation, now)
+    truths = [
+        Truth("Degraded", True, Reason.SETTINGS_INVALID, message),
+        Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
+    ]
+    told = {truth.type for truth in truths}
+    kept = [{**one, "observedGeneration": generation} for one in before if one["type"] not in told]
+    conditions = kept + merge_conditions(before, truths, generation, now)
     return {**old, "observedGeneration": generation, "conditions": conditions}
 
 
@@ -97,10 +103,13 @@ def describe_status(status: dict[str, Any]) -> str:
 
 def _truths(inputs: StatusInputs) -> list[Truth]:
     causes = inputs.causes()
+    ready, progress = _ready(inputs, causes), progressing(inputs)
+    degraded = _degraded(inputs, inputs.grave_causes())
     truths = [
-        _ready(inputs, causes),
-        progressing(inputs),
-        _degraded(inputs, inputs.grave_causes()),
+        ready,
+        progress,
+        degraded,
+        judge_up_to_date(ready, progress, degraded),
         _model_ready(inputs),
         _scaling_active(inputs),
         _objectives_met(inputs),
@@ -133,7 +142,9 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
     pod = min(pods, key=lambda pod: (not pod.is_running, pod.placed_seconds is None, pod.name))
     if pod.is_running:
-        return Truth(condition, False, Reason.LOADING, f"pod {pod.name} is loading the model")
+        loads = "has loaded the model; its readiness probe has not succeeded yet"
+        words = loads if pod.has_started else "is loading the model"
+        return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
 

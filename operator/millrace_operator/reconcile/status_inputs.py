@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.reconcile.observed import Observed
-from millrace_operator.reconcile.pods import Cause, Pod
+from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rivals import explain_rival
 from millrace_operator.reconcile.rollout import Method, Step

@@ -21,6 +21,7 @@ HEADER = "# Generated from operator/millrace_operator/resources; write: make crd
 COLUMNS: list[dict[str, Any]] = [
     {"name": "Model", "type": "string", "jsonPath": ".status.model.servedName"},
     {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
+    {"name": "State", "type": "string", "jsonPath": ".status.conditions[?(@.type=='UpToDate')].reason"},
     {"name": "Replicas", "type": "integer", "jsonPath": ".status.readyReplicas"},
     {"name": "Desired", "type": "integer", "jsonPath": ".status.scaling.desiredReplicas"},
     {

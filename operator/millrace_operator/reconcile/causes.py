@@ -1,0 +1,165 @@
+"""Why a pod does not serve, out of its status alone. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.reconcile.pod_status import (
+    find_condition,
+    find_container,
+    find_last_end,
+    find_state,
+    list_others,
+)
+from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_runtime import contract
+
+UNREADY_REASONS = frozenset({Reason.PROBE_FAILED, Reason.NOT_READY})
+"""Of pods that were Ready, and whose container still runs."""
+_NO_ROOM_REASONS = frozenset({"Unschedulable", "SchedulingGated"})
+_IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_KILLED = 137
+"""128 + SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a pod does not serve."""
+
+    reason: Reason
+    message: str
+
+
+def diagnose(name: str, status: dict[str, Any]) -> Cause | None:
+    """Return the first cause why a pod that is not Ready is not; None where it is only on its way."""
+    return next(_find_causes(name, status), None)
+
+
+def _find_causes(name: str, status: dict[str, Any]) -> Iterator[Cause]:
+    container = find_container(status)
+    yield from _find_failure(status)
+    yield from _find_refusal(name, status)
+    yield from _find_obstacle(f"pod {name}", container)
+    yield from _find_failed_probe(name, status, container)
+    ended = find_last_end(container)
+    if ended and not _was_ready(status, container):
+        yield _explain_end(name, ended, int(container.get("restartCount", 0)))
+    for other in list_others(status):
+        who = f"container {other.get('name')} of pod {name}"
+        yield from _find_obstacle(who, other)
+        yield from _find_foreign_end(who, other)
+    if _was_ready(status, container):
+        yield _explain_unready(name, status)
+
+
+def _find_failure(status: dict[str, Any]) -> Iterator[Cause]:
+    if status.get("phase") == "Failed":
+        # Without its name: another one may fail each second, and the text is to stay.
+        words = ": ".join(text for text in (status.get("reason"), status.get("message")) if text)
+        yield Cause(Reason.POD_FAILED, f"a pod failed: {words or 'its containers ended'}")
+
+
+def _find_refusal(name: str, status: dict[str, Any]) -> Iterator[Cause]:
+    scheduled = find_condition(status, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
+        yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
+
+
+def _find_obstacle(who: str, container: dict[str, Any]) -> Iterator[Cause]:
+    """Yield what keeps a container from being created."""
+    waiting = find_state(container, "waiting") or {}
+    reason, text = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in _IMAGE_REASONS:
+        yield Cause(Reason.IMAGE_UNAVAILABLE, f"{who}: {reason}: {text}")
+    if reason in _REFUSED_REASONS:
+        yield Cause(Reason.CONTAINER_REFUSED, f"{who}: {reason}: {text}")
+
+
+def _was_ready(status: dict[str, Any], container: dict[str, Any]) -> bool:
+    """Whether the pod has been Ready since its container began, and is so no longer.
+
+    A pod is not Ready from its creation on, and after a crash from then on: both are before the container
+    began. For some seconds after its start a container has not been asked yet, and nothing fails.
+    """
+    running, ready = find_state(container, "running"), find_condition(status, "Ready")
+    if running is None or not container.get("started") or ready.get("status") != "False":
+        return False
+    began, since = parse_time(running.get("startedAt")), parse_time(ready.get("lastTransitionTime"))
+    return began is None or since is None or since > began
+
+
+def _find_failed_probe(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
+    if _was_ready(status, container) and not container.get("ready"):
+        words = f"pod {name} runs, and its readiness probe fails"
+        yield Cause(Reason.PROBE_FAILED, words + _quote_ready(status))
+
+
+def _explain_unready(name: str, status: dict[str, Any]) -> Cause:
+    """Return that a pod is not Ready whose probe succeeds: a lost node's pods are marked so from outside."""
+    told = _quote_ready(status) or "; if that stays so, its node is not heard from"
+    return Cause(
+        Reason.NOT_READY, f"pod {name} runs, and its readiness probe succeeds, but it is not Ready{told}"
+    )
+
+
+def _quote_ready(status: dict[str, Any]) -> str:
+    text = find_condition(status, "Ready").get("message")
+    return f": {text}" if text else ""
+
+
+def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
+    """Yield that another container failed. One that runs again does not: a sidecar may wait so for others."""
+    is_backing_off = (find_state(container, "waiting") or {}).get("reason") == "CrashLoopBackOff"
+    ended = find_last_end(container) if is_backing_off else find_state(container, "terminated")
+    if ended is None or (ended.get("exitCode") == 0 and not is_backing_off):
+        return
+    if ended.get("reason") == "OOMKilled":
+        yield Cause(Reason.SIDECAR_FAILED, f"{who} was killed for using more memory than its limit")
+        return
+    text = _describe_end(ended, int(container.get("restartCount", 0)))
+    yield Cause(Reason.SIDECAR_FAILED, f"{who} ended{text}")
+
+
+def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    said = f": {last_line}" if last_line else f" with exit status {code}"
+    if code == contract.EXIT_BAD_MODEL:
+        return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
+    if code == contract.EXIT_BAD_USAGE:
+        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said}")
+    if ended.get("reason") == "OOMKilled":
+        return Cause(
+            Reason.OUT_OF_MEMORY,
+            f"pod {name} was killed for using more memory than "
+            "spec.resources.limits.memory; write a larger one",
+        )
+    if code == _KILLED and ended.get("reason") == "Error":  # a container that is lost has the code, too
+        return Cause(Reason.CRASHING, f"pod {name} {_describe_kill(last_line, restarts)}")
+    return Cause(Reason.CRASHING, f"pod {name} ended{_describe_end(ended, restarts)}")
+
+
+def _describe_kill(last_line: str, restarts: int) -> str:
+    """Return what is known of a kill. The pod does not say who sent the signal; its Events may."""
+    said = f". Its last line: {last_line}" if last_line else ""
+    return (
+        f"was killed (SIGKILL, exit status {_KILLED}, {_restarts(restarts)}), and nothing says that it was "
+        "for its memory limit: probably its startup or liveness probe failed and its grace ended, or its "
+        f"node ran out of memory. The pod's Events say which{said}"
+    )
+
+
+def _describe_end(ended: dict[str, Any], restarts: int) -> str:
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    said = f": {last_line}" if last_line else f" with exit status {code}"
+    return f"{said} (exit status {code}, {_restarts(restarts)})"
+
+
+def _restarts(count: int) -> str:
+    """Return roughly how often. An exact count would write the status at every restart."""
+    return "first time" if count < 2 else "again and again"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

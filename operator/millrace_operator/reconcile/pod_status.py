@@ -1,0 +1,35 @@
+"""Where things stand in a raw pod's status. Pure."""
+
+from typing import Any
+
+from millrace_runtime import contract
+
+
+def find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
+    """Return the condition of that type; empty where there is none."""
+    return next((c for c in status.get("conditions", []) if c.get("type") == condition_type), {})
+
+
+def find_container(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of the replica's own container; empty where there is none."""
+    statuses = status.get("containerStatuses", [])
+    return next((c for c in statuses if c.get("name") == contract.CONTAINER_REPLICA), {})
+
+
+def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the statuses of containers that somebody added to the pod, such as a mesh, in their order."""
+    own = contract.CONTAINER_REPLICA
+    beside = [c for c in status.get("containerStatuses", []) if c.get("name") != own]
+    return [*status.get("initContainerStatuses", []), *beside]
+
+
+def find_state(container: dict[str, Any], state: str) -> dict[str, Any] | None:
+    """Return what a container's status says of its present state; None where it is in another one."""
+    found: dict[str, Any] | None = container.get("state", {}).get(state)
+    return found
+
+
+def find_last_end(container: dict[str, Any]) -> dict[str, Any] | None:
+    """Return how the container ended, now or before it began anew; None where it never did."""
+    last: dict[str, Any] | None = container.get("lastState", {}).get("terminated")
+    return find_state(container, "terminated") or last
