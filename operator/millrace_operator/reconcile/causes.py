@@ -109,9 +109,10 @@ def _quote_ready(status: dict[str, Any]) -> str:
 
 
 def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
-    """Yield that another container failed. One that runs again does not: a sidecar may wait so for others."""
+    """Yield that another container failed. One that is ready again may have waited for others."""
     is_backing_off = (find_state(container, "waiting") or {}).get("reason") == "CrashLoopBackOff"
-    ended = find_last_end(container) if is_backing_off else find_state(container, "terminated")
+    is_working = container.get("ready") and not is_backing_off
+    ended = None if is_working else find_last_end(container)
     if ended is None or (ended.get("exitCode") == 0 and not is_backing_off):
         return
     if ended.get("reason") == "OOMKilled":

@@ -142,7 +142,7 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
     pod = min(pods, key=lambda pod: (not pod.is_running, pod.placed_seconds is None, pod.name))
     if pod.is_running:
-        loads = "has loaded the model; its readiness probe has not succeeded yet"
+        loads = "has loaded the model, and is not Ready yet"
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"

@@ -12,6 +12,7 @@ from tests.operator.world import World, make_pod, ready_status
 
 STARTED, READY_LOST = "2026-01-01T00:01:00Z", "2026-01-01T00:09:00Z"
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+CRASHED = {"terminated": {"exitCode": 1, "reason": "Error"}}
 UNREADY = "containers with unready status: [replica]"
 LOADING = {"name": "replica", "started": False, "ready": False, "state": {"running": {"startedAt": STARTED}}}
 
@@ -123,13 +124,24 @@ def test_another_container_that_fails_is_named(
     "status",
     [
         {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
-        {"state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}},
+        {"state": {"running": {}}, "lastState": CRASHED, "ready": True},
+        {"state": {"running": {}}, "lastState": {}},
         waiting("PodInitializing"),
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])
 def test_another_container_that_works_is_no_cause(status: dict[str, Any], *, is_first: bool) -> None:
     assert read_pod(make_pod(**beside(status, is_first=is_first))).cause is None
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_words_stay_while_another_container_ends_again_and_again(*, is_first: bool) -> None:
+    states: list[dict[str, Any]] = [
+        waiting("CrashLoopBackOff", exitCode=1, reason="Error"),
+        {"state": {"running": {}}, "lastState": CRASHED},
+        {"state": CRASHED, "lastState": CRASHED},
+    ]
+    assert len({cause_of(beside(state, is_first=is_first)) for state in states}) == 1
 
 
 async def served(num_replicas: int = 1, **spec: Any) -> World:
@@ -161,7 +173,7 @@ async def test_a_pod_that_has_started_and_is_not_ready_yet_loads_no_model() -> N
     await set_pods(world, running(is_ready=False, since="2026-01-01T00:00:01Z"))
     ready = world.condition("Ready")
     assert ready["reason"] == "Loading"
-    assert "has loaded the model; its readiness probe has not succeeded yet" in ready["message"]
+    assert "has loaded the model, and is not Ready yet" in ready["message"]
     assert world.condition("Degraded")["status"] == "False"
 
 

@@ -89,22 +89,29 @@ async def test_a_bad_revision_behind_healthy_pods_and_its_rollback_are_told() ->
     await world.settle()
     assert told(world) == ("False", "RolledBack")
     assert world.condition("Progressing")["status"] == "False"  # who waited for that is let go
+    assert judge(world.service)[0] == "Degraded"
     world.edit(engine={})
     await world.settle()
     assert told(world) == ("True", "Settled")
+    assert judge(world.service)[0] == "Healthy"
 
 
-@pytest.mark.parametrize(("promotion", "reason"), [("Automatic", "Canary"), ("Manual", "AwaitingPromotion")])
-async def test_a_canary_is_not_the_whole_service(promotion: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("promotion", "reason", "health"),
+    [("Automatic", "Canary", "Progressing"), ("Manual", "AwaitingPromotion", "Suspended")],
+)
+async def test_a_canary_is_not_the_whole_service(promotion: str, reason: str, health: str) -> None:
     world = await edited(await served(4, rollout={"canary": {"promotion": promotion}}))
     await world.settle()
     assert told(world) == ("False", reason)
+    assert judge(world.service)[0] == health
 
 
 async def test_nothing_is_asked_for_at_zero() -> None:
     world = World(scaling=EXTERNAL, replicas=0)
     await world.settle()
     assert told(world) == ("True", "ScaledToZero")
+    assert judge(world.service)[0] == "Suspended"
     world.edit(replicas=1)
     await world.settle()
     assert told(world) == ("True", "Settled")
