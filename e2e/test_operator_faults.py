@@ -12,7 +12,9 @@ from e2e.api_proxy import ApiProxy, Moment
 from e2e.cluster.api_reader import is_observed
 from e2e.cluster.controlplane import client_context
 from e2e.cluster.errors import PartFailedError
+from e2e.cluster.etcd import compact
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess
 from e2e.polling import wait_until
 
@@ -39,11 +41,11 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
     local = LocalCluster(make_state_folder("faults"), nodes=())
     try:
         local.start()
-        local.kill_part("kube-controller-manager")
         local.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
         wait_until("the definition", lambda: local.kubectl(*established), 60, outlives=(PartFailedError,))
-        local.kubectl("create", "namespace", NAMESPACE)
+        create_namespace(local, NAMESPACE)
+        local.kill_part("kube-controller-manager")
         yield local
     finally:
         local.stop()
@@ -214,11 +216,40 @@ def test_what_happened_while_an_operator_stood_still_and_history_went_is_seen(
         operator.pause()
         cluster.kubectl("-n", NAMESPACE, "delete", "service", "history-replicas")
         apply(cluster, render_service("history", 8))
-        cluster.kill_part("kube-apiserver")
-        cluster.start_part("kube-apiserver")  # its memory of changes begins anew
+        restart_api_server(cluster)  # its memory of changes begins anew
         operator.resume()
         wait_whole(cluster, "history", 2, LEASE_SECONDS + 15)
         assert operator.is_running
+
+
+def test_what_happened_before_etcd_forgot_it_is_seen(
+    cluster: LocalCluster, proxy: ApiProxy, tmp_path: Path
+) -> None:
+    """The API server asks etcd for every watch here: with its own memory it could still tell what was."""
+    restart_api_server(cluster, "--watch-cache=false")
+    try:
+        with start(proxy, tmp_path, cluster, "compacted", "a") as operator:
+            operator.wait_leading()
+            apply(cluster, render_service("compacted"))
+            wait_whole(cluster, "compacted")
+            wait_until_quiet(proxy)
+            operator.pause()
+            cluster.kubectl("-n", NAMESPACE, "delete", "service", "compacted-replicas")
+            apply(cluster, render_service("compacted", 8))
+            restart_api_server(cluster, "--watch-cache=false")  # its watches end, as they do now and then
+            compact(cluster.layout, cluster.ports)
+            assert "ExpiredError" not in operator.text
+            operator.resume()
+            wait_whole(cluster, "compacted", 2, LEASE_SECONDS + 15)
+            wait_until("the lists anew", lambda: "ExpiredError" in operator.text)
+            assert operator.is_running
+    finally:
+        restart_api_server(cluster)
+
+
+def restart_api_server(cluster: LocalCluster, *flags: str) -> None:
+    cluster.kill_part("kube-apiserver")
+    cluster.start_part("kube-apiserver", *flags)
 
 
 def test_an_outage_of_minutes_at_many_services_ends_no_operator(

@@ -136,15 +136,18 @@ class LocalCluster:
         last = ("kube-controller-manager", "kube-scheduler")
         return (("etcd", "prometheus"), ("kube-apiserver", *(("nodes",) if self.nodes else ())), last)
 
-    def start_part(self, name: str) -> None:
-        """Start one part unless it runs, and wait until it is ready. Raises PartFailedError."""
-        self._start_parts((name,))
+    def start_part(self, name: str, *flags: str) -> None:
+        """Start one part unless it runs, with further flags, and wait until it is ready.
 
-    def _start_parts(self, names: Sequence[str]) -> None:
+        Raises PartFailedError.
+        """
+        self._start_parts((name,), flags)
+
+    def _start_parts(self, names: Sequence[str], flags: Sequence[str] = ()) -> None:
         for name in names:
             if not self.processes.find(name):
                 command = self._command(name)
-                self.processes.start(name, command.words, command.environment)
+                self.processes.start(name, (*command.words, *flags), command.environment)
         for name in names:
             self._wait_until(name, self._readiness(name))
 
