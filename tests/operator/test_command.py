@@ -113,3 +113,10 @@ def test_without_a_cluster_it_says_what_to_set(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     assert main([]) == 1
     assert "set KUBECONFIG" in capsys.readouterr().err
+
+
+def test_two_processes_of_a_pod_are_two_holders_of_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "operator-0")
+    first, second = (build_parser().parse_args([]).identity for _ in range(2))
+    assert first != second
+    assert first.startswith("operator-0_")

@@ -17,6 +17,7 @@ from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import (
     AbsentError,
     ConflictError,
+    ExpiredError,
     NotLeaderError,
     RefusedError,
     TransientError,
@@ -33,6 +34,10 @@ LIST_CHUNK = 500
 WRITES_PER_SECOND = 50.0
 BURST = 100
 TIMEOUT_SECONDS = 15.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""Of all writes, at the server's wish. It may ask for more, and we then ask whether it still does."""
+LIST_TRIES = 3
+"""Of a long list, whose pages may be forgotten while it is read."""
 UNTIMED = aiohttp.ClientTimeout()
 """Its own time limit forgets a cancellation: see `millrace_kubernetes.connection`."""
 CREATE_ONLY_VERSION = "1"
@@ -71,7 +76,15 @@ class ApiServer(Cluster):
         return await self._send("GET", kind.path(namespace, name), may_be_absent=True)
 
     async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
-        """List in chunks of LIST_CHUNK."""
+        """List in chunks of LIST_CHUNK. A list that expires on the way is begun anew, LIST_TRIES in all."""
+        for _ in range(LIST_TRIES - 1):
+            try:
+                return await self._fetch_pages(scope, label_selector)
+            except ExpiredError:
+                continue
+        return await self._fetch_pages(scope, label_selector)
+
+    async def _fetch_pages(self, scope: Scope, label_selector: str | None) -> Listing:
         kind = scope.kind
         found: list[Obj] = []
         query = {"limit": str(LIST_CHUNK)}
@@ -147,20 +160,27 @@ class ApiServer(Cluster):
         *,
         may_be_absent: bool = False,
     ) -> Obj:
-        wait = self._bucket.reserve(time.monotonic())
-        if wait > 0:
-            await asyncio.sleep(wait)
+        await self._take_turn()
         seconds = min(self._seconds_to_write(), TIMEOUT_SECONDS)
         if seconds <= 0:
             raise NotLeaderError("the Lease ran out before this write; it was not sent")
         # The server gives up by then too: what we no longer wait for must not land later.
         query = {**(query or {}), "timeout": f"{int(seconds * 1000)}ms"}
-        return (
-            await self._send(
+        try:
+            answer = await self._send(
                 method, path, body, content_type, query, may_be_absent=may_be_absent, seconds=seconds
             )
-            or {}
-        )
+        except TransientError as error:
+            pause = min(error.retry_after_seconds or 0.0, LONGEST_PAUSE_SECONDS)
+            self._bucket.pause(time.monotonic() + pause)
+            raise
+        return answer or {}
+
+    async def _take_turn(self) -> None:
+        """Wait for a token, and as long as the API server wants no writes of ours."""
+        wait = self._bucket.reserve(time.monotonic())
+        if wait > 0:
+            await asyncio.sleep(wait)
 
     async def _send(
         self,
@@ -219,6 +239,8 @@ def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
         raise AbsentError(message)
     if status in (400, 403, 405, 413, 415, 422):
         raise RefusedError(message)
+    if status == 410:
+        raise ExpiredError(message)
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
     raise TransientError(f"HTTP {status}: {message}", seconds)
 

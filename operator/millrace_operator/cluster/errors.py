@@ -2,6 +2,7 @@
 
 ClusterError
 ├── TransientError        worth another try: network, 429, 5xx
+│   └── ExpiredError      410: the list that was being read is forgotten
 ├── ConflictError         409: our view is old, or the object is not ours
 ├── RefusedError          400, 403, 405, 413, 415, 422: trying again changes nothing until something else does
 │   └── AbsentError       404: the object is gone, or its kind or namespace is
@@ -20,6 +21,10 @@ class TransientError(ClusterError):
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class ExpiredError(TransientError):
+    """The API server has forgotten the moment of a list. Another list is of another moment."""
 
 
 class ConflictError(ClusterError):

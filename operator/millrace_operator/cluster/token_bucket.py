@@ -1,5 +1,7 @@
 """A limit on the rate of writes, so that a storm of changes spares the API server."""
 
+import math
+
 
 class TokenBucket:
     """Grants writes at `rate` a second with bursts of `burst`; time is an argument."""
@@ -11,10 +13,15 @@ class TokenBucket:
         self._burst = burst
         self._tokens = float(burst)
         self._updated = now
+        self._paused_until = -math.inf
+
+    def pause(self, until: float) -> None:
+        """Grant nothing until then: the API server asks for it."""
+        self._paused_until = max(self._paused_until, until)
 
     def reserve(self, now: float) -> float:
         """Take one token and return the seconds to wait before using it."""
         elapsed = max(0.0, now - self._updated)
         self._tokens = min(float(self._burst), self._tokens + elapsed * self._rate) - 1
         self._updated = max(now, self._updated)
-        return max(0.0, -self._tokens / self._rate)
+        return max(0.0, -self._tokens / self._rate, self._paused_until - now)

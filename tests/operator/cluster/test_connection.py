@@ -17,6 +17,7 @@ from millrace_operator.cluster.errors import (
     AbsentError,
     ClusterError,
     ConflictError,
+    ExpiredError,
     NotLeaderError,
     RefusedError,
     TransientError,
@@ -153,6 +154,35 @@ async def test_a_refusal_of_the_uid_alone_is_a_conflict(
     recorder.answers = [web.json_response(body, status=422)]
     with pytest.raises(error):
         await api.apply_owned(OBJ, "uid-1")
+
+
+async def test_who_is_asked_to_wait_holds_all_writes_but_the_lease(
+    api: ApiServer, recorder: Recorder
+) -> None:
+    recorder.answers = [web.json_response({}, status=429, headers={"Retry-After": "1"})]
+    with pytest.raises(TransientError):
+        await api.apply_owned(OBJ, "uid-1")
+    began = time.monotonic()
+    await api.create_lease({"metadata": {"namespace": "millrace", "name": "lease"}})
+    assert time.monotonic() - began < 0.9
+    await api.apply_owned({**OBJ, "metadata": {**OBJ["metadata"], "name": "another"}}, "uid-2")
+    assert time.monotonic() - began > 0.9
+
+
+@pytest.mark.parametrize("num_expired", [1, 2, 3])
+async def test_a_list_that_expires_on_the_way_is_begun_anew(
+    api: ApiServer, recorder: Recorder, num_expired: int
+) -> None:
+    item = {"metadata": {"name": "a"}}
+    page = {"items": [item], "metadata": {"continue": "next", "resourceVersion": "5"}}
+    for _ in range(num_expired):
+        recorder.answers += [web.json_response(page), web.json_response({}, status=410)]
+    if num_expired == 3:
+        with pytest.raises(ExpiredError):
+            await api.fetch_all(Scope(SERVICE))
+        return
+    recorder.answers += [web.json_response(page), web.json_response({"items": [item], "metadata": {}})]
+    assert len((await api.fetch_all(Scope(SERVICE))).objects) == 2
 
 
 async def test_what_is_absent_is_none(api: ApiServer, recorder: Recorder) -> None:

@@ -23,3 +23,12 @@ def test_a_clock_that_steps_back_gives_nothing_away() -> None:
 def test_a_rate_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="rate above 0"):
         TokenBucket(rate=0, burst=1, now=0)
+
+
+def test_a_pause_holds_all_that_is_granted_later() -> None:
+    bucket = TokenBucket(10.0, 5, 0.0)
+    bucket.pause(30.0)
+    bucket.pause(20.0)
+    assert bucket.reserve(10.0) == 20.0
+    assert bucket.reserve(29.0) == 1.0
+    assert bucket.reserve(30.0) == 0.0
