@@ -105,8 +105,9 @@ class ApiServer(Cluster):
     async def apply_new(self, obj: Obj) -> Obj:
         return await self._apply(obj, {"resourceVersion": CREATE_ONLY_VERSION})
 
-    async def apply_owned(self, obj: Obj, uid: str) -> Obj:
-        return await self._apply(obj, {"uid": uid})
+    async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
+        seen = {} if version is None else {"resourceVersion": version}
+        return await self._apply(obj, {"uid": uid, **seen})
 
     async def apply_status(self, obj: Obj) -> Obj:
         return await self._apply(obj, {}, "status")

@@ -90,10 +90,12 @@ class FakeCluster(Cluster):
             raise ConflictError(f"{metadata['name']} exists")
         return self.put(obj)
 
-    async def apply_owned(self, obj: Obj, uid: str) -> Obj:
+    async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
         self._record("apply", obj)
         self._admit(obj)
         old = self._require(obj, uid)
+        if version not in (None, old["metadata"]["resourceVersion"]):
+            raise ConflictError(f"{obj['metadata']['name']} has been modified")
         return self._store_if_changed(old, _merge(old, obj))
 
     async def apply_status(self, obj: Obj) -> Obj:

@@ -17,8 +17,11 @@ class Cluster(Protocol):
     async def apply_new(self, obj: Obj) -> Obj:
         """Create by server-side apply. Raises ConflictError when an object of that name exists."""
 
-    async def apply_owned(self, obj: Obj, uid: str) -> Obj:
-        """Apply on the object of that uid. Raises ConflictError when it is another one by now."""
+    async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
+        """Apply on the object of that uid, and of that resourceVersion where one is given.
+
+        Raises ConflictError when it is another one by now: what is late must not undo what came after it.
+        """
 
     async def apply_status(self, obj: Obj) -> Obj:
         """Apply `status` at metadata.resourceVersion. Raises ConflictError when it has changed.

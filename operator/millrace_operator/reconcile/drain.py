@@ -65,6 +65,8 @@ class Traffic:
     """Whether the last replicas go because nobody asks: a request that comes meanwhile keeps them."""
     departures: Container[str] = frozenset()
     """Nodes that are being emptied."""
+    is_mark_refused: bool = False
+    """Whether the API server does not let us mark pods. Then they go unmarked, and finish what they have."""
 
     def may_go(self, pod: Pod) -> bool:
         """Whether a marked pod has nothing that is waited for."""
@@ -104,8 +106,9 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic)
     if count >= current:
         is_settled = len(pods) <= count
         return Shrink(count, tuple(map(_unmark, marked)) if is_settled else ())
-    if count == 0 and not traffic.is_resting:
-        return Shrink(0)  # somebody wants none, whatever comes; each finishes what it has
+    is_unconditional = count == 0 and not traffic.is_resting  # somebody wants none, whatever comes
+    if is_unconditional or traffic.is_mark_refused:
+        return Shrink(count)  # each finishes what it has
     # Two stable sorts: the idlest first, and the youngest of equally idle ones.
     ready = sorted((p for p in pods if p.is_ready), key=lambda pod: (pod.created, pod.name), reverse=True)
     ready.sort(key=traffic.rank)

@@ -39,6 +39,7 @@ from millrace_operator.reconcile.snapshot import (
     object_id,
 )
 from millrace_operator.reconcile.status import describe_status
+from millrace_operator.reconcile.steps import find_unmet
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
@@ -160,8 +161,8 @@ class Reconciler:
         self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
     ) -> Outcome:
         """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
-        if chosen.status is not None:
-            await self._write_status(key, service, chosen.status)
+        if chosen.status is not None and not await self._write_status(key, service, chosen.status):
+            return Outcome(chosen.requeue_after, REFUSED)  # nothing follows a decision that is not written
         for note in chosen.events:
             await self._record(service, note)
         for mark in chosen.marks:
@@ -179,12 +180,23 @@ class Reconciler:
             return SOON
         return REFUSED if refusals else None
 
-    async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> None:
-        """Write the decision first. A leader with an old view gets a 409 and writes nothing else."""
+    async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> bool:
+        """Write the decision first. A leader with an old view gets a 409 and writes nothing else.
+
+        Return whether it is written. Some policy of the cluster may refuse it: only the log can tell that.
+        """
         metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
         head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
-        self._put_written(await self._cluster.apply_status({**head, "metadata": metadata, "status": status}))
+        try:
+            written = await self._cluster.apply_status({**head, "metadata": metadata, "status": status})
+        except AbsentError:
+            raise
+        except RefusedError as error:
+            LOG.error("%s: its status is refused, so that nothing else is written: %s", key, error)  # noqa: TRY400
+            return False
+        self._put_written(written)
         LOG.info("%s: status: %s", key, describe_status(status))
+        return True
 
     async def _mark(self, key: ServiceKey, mark: Mark) -> None:
         try:
@@ -193,26 +205,42 @@ class Reconciler:
             self._cache.drop(POD, key.namespace, mark.pod)
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
             return
+        except RefusedError as error:
+            self._note_refusal(key, ObjectId(POD.kind, mark.pod), error)
+            return
         self._put_written(pod)
         LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
         """Apply one child. Return whether something else was found than what was planned for."""
         identity = object_id(apply.obj)
+        if unmet := find_unmet(apply.needs, self._find_standing(key, service)):
+            LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
+            return False
         try:
-            if apply.uid is None:
+            if apply.seen is None:
                 self._put_written(await self._cluster.apply_new(apply.obj))
             else:
-                self._put_written(await self._cluster.apply_owned(apply.obj, apply.uid))
+                seen = apply.seen["metadata"]
+                written = self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
+                self._put_written(await written)
         except ConflictError:
             await self._settle_conflict(key, service, identity)
             return True
         except RefusedError as error:
-            self._refusals.setdefault(key, {})[identity] = str(error)
-            LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
+            self._note_refusal(key, identity, error)
             return False
         LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         return False
+
+    def _find_standing(self, key: ServiceKey, service: Obj) -> dict[ObjectId, Obj]:
+        """Return our children as they are now, with those that were just written."""
+        uid = service["metadata"]["uid"]
+        return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
+
+    def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: RefusedError) -> None:
+        self._refusals.setdefault(key, {})[identity] = str(error)
+        LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
 
     async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
         """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""

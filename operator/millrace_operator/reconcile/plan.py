@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Obj
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, POD, Obj
 from millrace_operator.reconcile.choice import Progress
 from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
@@ -38,6 +38,7 @@ from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.reconcile.status import render_refused_status, render_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
+from millrace_operator.reconcile.steps import Child, Need, need
 from millrace_operator.reconcile.targets import Targets, choose_targets, find_revisions
 from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
@@ -52,9 +53,11 @@ class Apply:
     """An object to create, or to bring back to what we want."""
 
     obj: Obj
-    uid: str | None
-    """Of the object that is there; None where none is."""
+    seen: Obj | None
+    """The object that is there; None where none is."""
     why: str
+    needs: tuple[Need, ...] = ()
+    """What must be there before it is made."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,8 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     )
     targets = choose_targets(snapshot, spec, observed, count, revisions)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
-    wanted = [
-        seal(obj) for obj in _render_children(settings, snapshot.service, targets, counts.by_revision, count)
-    ]
+    children = _render_children(settings, snapshot.service, targets, counts.by_revision, count)
+    wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
     inputs = StatusInputs(
         settings,
@@ -154,7 +156,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         status=status if status != old else None,
         events=tuple(find_notes(old, status)),
         marks=counts.marks,
-        applies=tuple(_diff(wanted, snapshot, foreign)),
+        applies=tuple(_diff(children, snapshot, foreign)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
         requeue_after=min(waits, default=None),
         is_moved=is_moved(wanted, snapshot.owned()),
@@ -171,6 +173,7 @@ def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec)
         snapshot.loads,
         is_resting=spec.scaling.may_rest,
         departures=snapshot.departures,
+        is_mark_refused=any(refused.kind == POD.kind for refused in snapshot.refusals),
     )
     shrinks = {
         digest: plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), traffic)
@@ -185,29 +188,34 @@ def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec)
 
 def _render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
-) -> list[Obj]:
+) -> list[Child]:
     """Return the children that are to exist. Each comes after those that it needs."""
     revisions = [targets.revisions[digest] for digest in counts]
+    account = seal(render_service_account(service))
+    records = {one.hash: seal(render_controller_revision(service, one)) for one in revisions}
+    budget = render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last)
     return [
-        render_service_account(service),
-        render_headless_service(service),
-        render_service(settings, service),
-        *(render_controller_revision(service, revision) for revision in revisions),
-        *(render_deployment(service, revision, counts[revision.hash]) for revision in revisions),
-        render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last),
+        Child(account),
+        Child(seal(render_headless_service(service))),
+        Child(seal(render_service(settings, service))),
+        *map(Child, records.values()),
+        *(
+            Child(seal(render_deployment(service, one, counts[one.hash])), need(account, records[one.hash]))
+            for one in revisions
+        ),
+        Child(seal(budget)),
     ]
 
 
-def _diff(wanted: Iterable[Obj], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
+def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
     owned = snapshot.owned()
-    for obj in wanted:
-        key = object_id(obj)
-        observed = owned.get(key)
+    for child in children:
+        obj, observed = child.obj, owned.get(child.id)
         if observed is None:
-            if key not in foreign:
-                yield Apply(obj, None, "it does not exist")
+            if child.id not in foreign:
+                yield Apply(obj, None, "it does not exist", child.needs)
         elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
-            yield Apply(obj, observed["metadata"]["uid"], _explain_drift(obj, observed))
+            yield Apply(obj, observed, _explain_drift(obj, observed))
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:

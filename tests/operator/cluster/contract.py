@@ -87,6 +87,19 @@ async def an_apply_names_the_object_that_it_means(cluster: Cluster, namespace: s
 
 
 @case
+async def a_late_apply_undoes_nothing(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.apply_new(make_account(namespace))
+    uid, version = (made["metadata"][field] for field in ("uid", "resourceVersion"))
+    newer = await cluster.apply_owned(make_account(namespace, mounts=True), uid, version)
+    with pytest.raises(ConflictError):
+        await cluster.apply_owned(make_account(namespace), uid, version)
+    found = await cluster.fetch(SERVICE_ACCOUNT, namespace, "one")
+    assert found is not None
+    assert found["automountServiceAccountToken"] is True
+    await cluster.apply_owned(make_account(namespace), uid, newer["metadata"]["resourceVersion"])
+
+
+@case
 async def a_deletion_names_the_object_that_it_means(cluster: Cluster, namespace: str) -> None:
     made = await cluster.apply_new(make_account(namespace))
     with pytest.raises(ConflictError):

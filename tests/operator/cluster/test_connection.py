@@ -113,9 +113,10 @@ async def test_no_proxy_is_asked_for_the_api_server(api: ApiServer, recorder: Re
 async def test_an_owned_object_is_applied_by_uid_and_status_by_version(
     api: ApiServer, recorder: Recorder
 ) -> None:
-    await api.apply_owned(OBJ, "uid-1")
+    await api.apply_owned(OBJ, "uid-1", "6")
     await api.apply_status({**OBJ, "metadata": {**OBJ["metadata"], "resourceVersion": "7"}, "status": {}})
-    assert recorder.requests[0][3]["metadata"]["uid"] == "uid-1"
+    seen = recorder.requests[0][3]["metadata"]
+    assert (seen["uid"], seen["resourceVersion"]) == ("uid-1", "6")
     assert recorder.requests[1][1].endswith("/status")
     assert recorder.requests[1][3]["metadata"]["resourceVersion"] == "7"
 

@@ -129,8 +129,10 @@ class FaultyServer:
         metadata = dict(body["metadata"])
         version, uid = metadata.pop("resourceVersion", None), metadata.pop("uid", None)
         obj = {**body, "metadata": metadata}
-        assert (version, uid is None) in (("1", True), (None, False)), "neither create-only nor of a uid"
-        return await (self.store.apply_new(obj) if uid is None else self.store.apply_owned(obj, uid))
+        assert uid is not None or version == "1", "neither create-only nor of a uid"
+        if uid is None:
+            return await self.store.apply_new(obj)
+        return await self.store.apply_owned(obj, uid, version)
 
     def _take(self, stage: str, address: Address) -> Fault | None:
         return self.script.take(stage, address.kind.plural)

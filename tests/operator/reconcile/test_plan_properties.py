@@ -88,7 +88,7 @@ def _mark(pod: Obj, mark: Mark) -> Obj:
 def _apply(snapshot: Snapshot, apply: Apply) -> Snapshot:
     found = {object_id(child): child for child in snapshot.children}
     key = object_id(apply.obj)
-    assert (found.get(key, {}).get("metadata", {}).get("uid")) == apply.uid
+    assert found.get(key) == apply.seen
     made = {"metadata": {"uid": f"new-{key.kind}-{key.name}"}}
     children = {**found, key: _merge(found.get(key, made), apply.obj)}
     return replace(snapshot, children=tuple(children[name] for name in sorted(children)))
