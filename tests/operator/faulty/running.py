@@ -17,7 +17,7 @@ from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
-from millrace_operator.cluster.kinds import CHILDREN, POD, Kind, ObjectKey
+from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, ObjectKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.ingest import supervisor
 from millrace_operator.metrics import Metrics
@@ -67,6 +67,10 @@ class Running:
     async def wait_for_relist(self) -> None:
         await self.relist.wait()
         self.relist.clear()
+
+    def is_watching(self) -> bool:
+        """Whether the services are watched, and not only listed."""
+        return f"WATCH {INFERENCE_SERVICE.path(None)}" in self.server.requests
 
     def remove_child(self, name: str) -> None:
         """Delete the children of a name, as a user does."""

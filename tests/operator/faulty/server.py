@@ -30,10 +30,11 @@ class FaultyServer:
         self.store = store
         self.script = Script()
         self.requests: list[str] = []
-        """Method and path of each."""
+        """Method and path of each; a watch is a WATCH."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append(f"{request.method} {request.path}")
+        method = "WATCH" if request.query.get("watch") else request.method
+        self.requests.append(f"{method} {request.path}")
         if found := describe_api(request.path):
             return web.json_response(found)
         address = parse_address(request.path)

@@ -156,6 +156,7 @@ def test_a_plan_settles_at_once_and_ends_the_same_after_any_part_of_it(
     check_plan(start, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
 @given(STARTING, SCHEDULES)

@@ -95,6 +95,7 @@ def test_any_schedule_ends_where_no_fault_would(start: str, steps: list[tuple[st
     asyncio.run(run_schedule(start, steps))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
 @given(STARTING, SCHEDULES)
