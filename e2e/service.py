@@ -46,6 +46,10 @@ class Service:
         """Apply the manifest as a user does; return what kubectl says."""
         return self.kubectl("apply", "-f", "-", stdin=json.dumps(self.manifest))
 
+    def diff(self) -> str:
+        """Return what `kubectl diff` prints of the manifest. Raises PartFailedError at a difference."""
+        return self.kubectl("diff", "-f", "-", stdin=json.dumps(self.manifest))
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl in the service's namespace."""
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)

@@ -15,11 +15,13 @@ CONDITION_SECONDS = 75.0  # a condition that changes alone is written once a min
 def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(service: Service) -> None:
     alone = start_alone(service)
     recovery_seconds = alone.recovery_bound_seconds
+    assert service.diff() == ""
     with ramp_beside(service, alone, recovery_seconds + STEADY_SECONDS + 60) as ramp:
         service.wait_for("rising", lambda: desired_replicas(service) >= 3, recovery_seconds)
         LOG.info("%s; %s", alone, service.status()["scaling"]["message"])
         ramp.wait_until(recovery_seconds + STEADY_SECONDS)
         check_held_without_prometheus(service)
+    assert service.diff() == ""
     assert ramp.lost_streams() == []
     assert asyncio.run(ramp.load.find_altered(8)) == []
     begin = ramp.peak_at + recovery_seconds
@@ -28,6 +30,7 @@ def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(service: S
     assert late <= OBJECTIVE_SECONDS
     service.wait_for("back at its minimum", lambda: desired_replicas(service) == 1, 240)
     service.wait_for("rid of the others", lambda: len(service.pods()) == 1, 60)
+    assert service.diff() == ""
 
 
 def check_held_without_prometheus(service: Service) -> None:
