@@ -180,8 +180,9 @@ class ApiServer(Cluster):
     async def _take_turn(self) -> None:
         """Wait for a token, and as long as the API server wants no writes of ours."""
         wait = self._bucket.reserve(time.monotonic())
-        if wait > 0:
+        while wait > 0:
             await asyncio.sleep(wait)
+            wait = self._bucket.pause_left(time.monotonic())  # one may have begun meanwhile
 
     async def _send(
         self,

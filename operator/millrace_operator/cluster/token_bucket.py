@@ -19,9 +19,13 @@ class TokenBucket:
         """Grant nothing until then: the API server asks for it."""
         self._paused_until = max(self._paused_until, until)
 
+    def pause_left(self, now: float) -> float:
+        """Return how many seconds of a pause are left; 0 where there is none."""
+        return max(0.0, self._paused_until - now)
+
     def reserve(self, now: float) -> float:
         """Take one token and return the seconds to wait before using it."""
         elapsed = max(0.0, now - self._updated)
         self._tokens = min(float(self._burst), self._tokens + elapsed * self._rate) - 1
         self._updated = max(now, self._updated)
-        return max(0.0, -self._tokens / self._rate, self._paused_until - now)
+        return max(-self._tokens / self._rate, self.pause_left(now))

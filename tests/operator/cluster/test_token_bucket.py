@@ -29,6 +29,7 @@ def test_a_pause_holds_all_that_is_granted_later() -> None:
     bucket = TokenBucket(10.0, 5, 0.0)
     bucket.pause(30.0)
     bucket.pause(20.0)
+    assert bucket.pause_left(25.0) == 5.0
     assert bucket.reserve(10.0) == 20.0
     assert bucket.reserve(29.0) == 1.0
     assert bucket.reserve(30.0) == 0.0
