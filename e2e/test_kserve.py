@@ -80,8 +80,8 @@ def test_a_service_of_kserves_of_the_same_name_changes_nothing_of_ours(service: 
     ask_for_token(service.target())
 
     header, row = service.kubectl("get", "infsvc").splitlines()
-    assert header.split()[:4] == ["NAME", "MODEL", "READY", "REPLICAS"]
-    assert row.split()[:4] == [service.name, "stories", "True", "1"]
+    assert header.split()[:5] == ["NAME", "MODEL", "READY", "STATE", "REPLICAS"]
+    assert row.split()[:3] == [service.name, "stories", "True"]
     assert f"{service.name}.{service.namespace}.svc" in service.kubectl("get", "infsvc")
     told = ask(service, "status")
     assert "stories" in told

@@ -75,6 +75,11 @@ class Facts:
         return int(self.spec.get("maxReplicas", 1))
 
     @property
+    def least(self) -> int:
+        """The lower bound of a service that does not rest."""
+        return max(1, int(self.spec.get("minReplicas", 1)))
+
+    @property
     def desired(self) -> int | None:
         """The count that the Deployments follow."""
         return self.scaling.get("desiredReplicas")

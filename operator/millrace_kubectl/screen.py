@@ -90,7 +90,8 @@ def _describe_decider(facts: Facts) -> str:
         return f"pinned at {facts.pin.replicas} until {until}"
     if facts.mode == "External":
         return "as spec.replicas says"
-    bounds = f"between {facts.spec.get('minReplicas', 1)} and {facts.most}"
+    least = facts.least if facts.mode == "DryRun" else facts.spec.get("minReplicas", 1)
+    bounds = f"between {least} and {facts.most}"
     if facts.mode == "DryRun":
         return f"as spec.replicas says: mode DryRun only shows what the autoscaler would choose {bounds}"
     return f"chosen by the autoscaler {bounds} ({facts.reason or 'no decision yet'})"

@@ -143,7 +143,7 @@ def _fill(facts: Facts, words: str) -> str:
     return words.format(
         wanted="fewer" if facts.wanted is None and "would do" in words else _show(facts.wanted),
         most=facts.most,
-        least=facts.spec.get("minReplicas", 1),
+        least=facts.least,
         waiting=_show(facts.evidence.get("waiting")),
         running=_show(facts.evidence.get("running")),
     )

@@ -313,7 +313,8 @@ async def run_operator(settings: OperatorSettings) -> None:
             seconds_to_write=lambda: view.seconds_to_write(time.monotonic()),
             on_request=metrics.count_request,
         ) as cluster,
-        aiohttp.ClientSession() as session,
+        # Each watch holds a connection, and each namespace has six.
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         application = Application(settings, cluster, view, metrics, token=token)
         await application.run(Connection(session, access))

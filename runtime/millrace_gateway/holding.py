@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from millrace_gateway.objects import ServiceKey
@@ -19,6 +19,8 @@ class HoldLimits:
     """Of their bodies."""
     share: float = 0.25
     """Of both, what a single service may have: one that never starts leaves room for the others."""
+    namespace_share: float = 0.5
+    """Of both, what the services of a namespace may have together."""
 
 
 class Holder:
@@ -30,6 +32,7 @@ class Holder:
         self._nums: Counter[ServiceKey] = Counter()
         self._bytes: Counter[ServiceKey] = Counter()
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._is_closed = False
 
     @property
     def num_held(self) -> int:
@@ -39,27 +42,42 @@ class Holder:
     def has_room(self, key: ServiceKey, num_bytes: int) -> bool:
         """Whether another request of the service can be held."""
         limits = self._limits
-        nums, sizes = self._nums.total() + 1, self._bytes.total() + num_bytes
-        own_num, own_bytes = self._nums[key] + 1, self._bytes[key] + num_bytes
-        is_fair = own_num <= limits.share * limits.most and own_bytes <= limits.share * limits.most_bytes
-        return is_fair and nums <= limits.most and sizes <= limits.most_bytes
+        beside = {other for other in self._nums if other.namespace == key.namespace}
+        fits = (
+            self._fits({key}, num_bytes, limits.share),
+            self._fits(beside, num_bytes, limits.namespace_share),
+            self._fits(self._nums, num_bytes, 1.0),
+        )
+        return all(fits) and not self._is_closed
 
-    async def wait(self, key: ServiceKey, num_bytes: int, seconds: float, may_go: Callable[[], bool]) -> None:
-        """Wait until a request of the service may go on, for so many seconds at most."""
+    async def wait(self, key: ServiceKey, num_bytes: int, seconds: float, may_go: Callable[[], bool]) -> bool:
+        """Wait until a request of the service may go on, for some seconds at most. Return whether it may."""
+        if may_go() or self._is_closed:
+            return may_go()
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._count(key, num_bytes, arrival, may_go):
             self._on_hold()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await arrival
-            except TimeoutError:
-                return
+        return may_go()
 
     def release(self) -> None:
         """Let every request go on that may."""
         for arrival, may_go in self._waiting.items():
-            if not arrival.done() and may_go():
+            if not arrival.done() and (self._is_closed or may_go()):
                 arrival.set_result(None)
+
+    def close(self) -> None:
+        """Hold nothing any more: the gateway ends, and another one can hold them."""
+        self._is_closed = True
+        self.release()
+
+    def _fits(self, keys: Iterable[ServiceKey], num_bytes: int, share: float) -> bool:
+        """Whether one more request of these services stays within their share."""
+        num = 1 + sum(self._nums[key] for key in keys)
+        size = num_bytes + sum(self._bytes[key] for key in keys)
+        return num <= share * self._limits.most and size <= share * self._limits.most_bytes
 
     @contextmanager
     def _count(

@@ -7,7 +7,6 @@ failure of the replica, so the request is sent again, once. More than once could
 its replica to all of them.
 """
 
-import asyncio
 import time
 from contextlib import nullcontext
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import (
     BadRequestError,
     BodyTooLargeError,
+    ModelNotFoundError,
     NoReplicaError,
     NotSyncedError,
     ReplicaRefusedError,
@@ -36,7 +36,7 @@ from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import Metrics, Outcome
 from millrace_gateway.objects import Replica, Service
 from millrace_gateway.relay import begin_answer, relay
-from millrace_gateway.routing import Addressed, route_host, route_model
+from millrace_gateway.routing import Addressed, describe_unknown, route_host, route_model
 from millrace_gateway.settings import Settings
 from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
 
@@ -136,7 +136,7 @@ class Proxy:
             try:
                 upstream_request = _readdress(request, addressed.body)
                 served = await self._exchange(request, upstream_request, addressed.route, replica)
-            except NoReplicaError:
+            except (NoReplicaError, ModelNotFoundError):
                 ending.outcome = Outcome.NO_REPLICA
                 raise
             except UpstreamFailedError:
@@ -150,15 +150,11 @@ class Proxy:
     ) -> Served:
         tried: set[str] = set()
         can_repeat, replica = True, first
-        may_wait, waits_until = request.method == hdrs.METH_POST, None
+        may_wait, num_bytes = request.method == hdrs.METH_POST, _count_held_bytes(request, upstream_request)
+        deadline = time.monotonic() + find_sleeper(route).hold_seconds
         while True:
-            if may_wait and self._waits_for_another(route, replica):
-                if tried:  # by then it is known to be gone, or takes the request
-                    await asyncio.sleep(REFUSED_SECONDS)
-                    tried.clear()
-                now, seconds = time.monotonic(), find_sleeper(route).hold_seconds
-                waits_until = waits_until or now + seconds
-                may_wait = await self._hold(route, len(upstream_request.body), waits_until - now, tried)
+            if may_wait and self._waits_for_another(route, replica, tried):
+                may_wait = await self._hold(route, num_bytes, deadline, tried)
                 replica = self._pick(route, tried)
             if replica is None:
                 raise self._describe_absence(route, len(tried))
@@ -172,22 +168,31 @@ class Proxy:
                 can_repeat = False
             replica = self._pick(route, tried)
 
-    def _waits_for_another(self, route: Route, replica: Replica | None) -> bool:
-        """Whether a service that may rest has no replica, or its last ones go."""
-        return find_sleeper(route).hold_seconds > 0 and (replica is None or replica.is_leaving)
+    def _waits_for_another(self, route: Route, replica: Replica | None, tried: set[str]) -> bool:
+        """Whether a service that may rest has no replica, or its last ones go and none refused."""
+        is_going = replica is None or (replica.is_leaving and not tried)
+        return is_going and find_sleeper(route).hold_seconds > 0
 
-    async def _hold(self, route: Route, num_bytes: int, seconds: float, tried: set[str]) -> bool:
-        """Wait until a replica that stays can take a request. Return whether waiting again may help."""
+    async def _hold(self, route: Route, num_bytes: int, deadline: float, tried: set[str]) -> bool:
+        """Wait until a replica that stays can take a request. Return whether waiting again may help.
+
+        One that refused is asked again after REFUSED_SECONDS: by then it is known to be gone, or takes it.
+        """
 
         def may_go() -> bool:
             replica, present = self._pick(route, tried), self._catalogue.renew(route)
             is_there = replica is not None and not replica.is_leaving
             return is_there or present is None or not find_sleeper(present).hold_seconds
 
-        key = find_sleeper(route).key
-        if seconds <= 0 or not self._holder.has_room(key, num_bytes):
+        key, now = find_sleeper(route).key, time.monotonic()
+        if now >= deadline or not self._holder.has_room(key, num_bytes):
             return False
-        await self._holder.wait(key, num_bytes, seconds, may_go)
+        if tried:
+            pause = min(REFUSED_SECONDS, deadline - now)
+            if not await self._holder.wait(key, num_bytes, pause, may_go):
+                tried.clear()
+        if not await self._holder.wait(key, num_bytes, deadline - time.monotonic(), may_go):
+            return False
         present = self._catalogue.renew(route)
         return present is not None and find_sleeper(present).hold_seconds > 0
 
@@ -216,9 +221,11 @@ class Proxy:
             self._suspect(replica)
         return Served(answer, judge(upstream.status, is_whole=is_whole))
 
-    def _describe_absence(self, route: Route, num_refused: int) -> NoReplicaError:
+    def _describe_absence(self, route: Route, num_refused: int) -> RequestRefusedError:
         """Return the refusal, with what the services say of themselves now."""
-        present = self._catalogue.renew(route) or route
+        present = self._catalogue.renew(route)
+        if present is None:
+            return ModelNotFoundError(describe_unknown(self._catalogue, route.served_name))
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
     def _suspect(self, replica: Replica) -> None:
@@ -255,6 +262,12 @@ def describe_absence(route: Route, num_refused: int) -> str:
         f"The service {keys} has no replica that can answer now ({cause or 'its status says no more'}). "
         f"Try again later; kubectl -n {namespace} describe infsvc {name} tells how it stands."
     )
+
+
+def _count_held_bytes(request: web.Request, upstream_request: UpstreamRequest) -> int:
+    """Return what a request has in memory: a body that was written again is there as it came, too."""
+    size = len(upstream_request.body)
+    return size if request.content_length in (None, size) else size + (request.content_length or 0)
 
 
 def _readdress(request: web.Request, body: bytes) -> UpstreamRequest:

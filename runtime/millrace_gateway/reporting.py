@@ -19,7 +19,8 @@ from millrace_runtime.contract import ANNOTATION_PROOF, LEASE_OPERATOR, LOADS_SE
 
 logger = logging.getLogger(__name__)
 
-READ_SECONDS = 5.0
+READ_SECONDS = 2.0
+"""Less than the operator waits for our first line."""
 READ_PERIOD_SECONDS = 1.0
 """Between two looks at the Lease, so that strangers who ask can't make us ask the API server all the time."""
 LEAST_SECONDS = 0.02
@@ -38,32 +39,38 @@ class LeaderCheck:
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_OPERATOR}"
         self._expected = ""
         self._looked_at = -READ_PERIOD_SECONDS
-        self._lock = asyncio.Lock()
+        self._look: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
         """To the API server, once there is one."""
 
     async def is_leader(self, token: str) -> bool:
-        """Whether this is the leader's token, or was when the Lease could be read last."""
+        """Whether this is the leader's token, or was when the Lease could be read last.
+
+        The Lease is read for each who asks, whether he waits for it or not, and at most once a second.
+        """
         found = sha256(token.encode(errors="replace")).hexdigest()
-        async with self._lock:
-            await self._look()
+        self._begin_look()
+        if not self._matches(found) and self._look is not None:
+            await asyncio.shield(self._look)
         return self._matches(found)
 
     def _matches(self, found: str) -> bool:
         return bool(self._expected) and hmac.compare_digest(found.encode(), self._expected.encode())
 
-    async def _look(self) -> None:
-        """Read the Lease, unless that was done just now."""
-        if self.connection is None or time.monotonic() < self._looked_at + READ_PERIOD_SECONDS:
-            return
+    def _begin_look(self) -> None:
+        now = time.monotonic()
+        if self.connection is not None and now >= self._looked_at + READ_PERIOD_SECONDS:
+            self._looked_at = now
+            self._look = asyncio.create_task(self._read(self.connection))
+
+    async def _read(self, connection: Connection) -> None:
         try:
-            async with self.connection.request("GET", self._path, READ_SECONDS) as response:
+            async with connection.request("GET", self._path, READ_SECONDS) as response:
                 lease = json.loads(await response.read())
             annotations = lease["metadata"].get("annotations") or {}
             self._expected = str(annotations.get(ANNOTATION_PROOF, ""))
         except (KubernetesError, aiohttp.ClientError, OSError, ValueError, LookupError) as error:
             logger.warning("the operator's Lease can't be read: %r", error)
-        self._looked_at = time.monotonic()
 
 
 class Reporting:
@@ -95,6 +102,8 @@ class Reporting:
                 await asyncio.sleep(LEAST_SECONDS)
                 await _pause(news)
         except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()  # who has stopped reading takes no end of the answer, either
             return answer
 
 

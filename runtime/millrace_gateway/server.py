@@ -82,7 +82,11 @@ class Gateway:
     async def follow(self, access: ClusterAccess) -> None:
         """Follow the cluster's services and replicas until cancelled."""
         headers = {"User-Agent": "millrace-gateway"}
-        async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
+        connector = aiohttp.TCPConnector(limit=0)  # each namespace has two watches, and each holds one
+        async with (
+            aiohttp.ClientSession(headers=headers, connector=connector) as session,
+            asyncio.TaskGroup() as group,
+        ):
             connection = self.reporting.check.connection = Connection(session, access)
             for services in self.service_sinks:
                 refused = self._find_exit(services.source)
@@ -108,6 +112,7 @@ class Gateway:
         self.lifecycle.begin_drain()
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)
         await asyncio.sleep(self.settings.drain_notice_seconds)
+        self.holder.close()
         await self.lifecycle.idle.wait()
         await site.stop()
 

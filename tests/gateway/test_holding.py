@@ -8,7 +8,7 @@ from aiohttp import web
 
 from millrace_gateway import proxy
 from millrace_gateway.holding import HoldLimits
-from millrace_gateway.objects import read_service
+from millrace_gateway.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
 from tests.gateway.conftest import Bench, make_pod, make_service, next_address
 
@@ -73,7 +73,11 @@ async def test_a_client_that_leaves_waits_no_more(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [HoldLimits(most=3, share=1.0), HoldLimits(most_bytes=3 * len(BODY), share=1.0), HoldLimits(most=12)],
+    [
+        HoldLimits(3, share=1.0, namespace_share=1.0),
+        HoldLimits(most_bytes=3 * len(BODY), share=1.0, namespace_share=1.0),
+        HoldLimits(most=12),
+    ],
 )
 async def test_what_goes_beyond_the_bounds_is_refused_at_once(bench: Bench, limits: HoldLimits) -> None:
     bench.gateway.holder._limits = limits
@@ -94,7 +98,19 @@ async def test_one_service_leaves_room_for_the_others(bench: Bench) -> None:
     held = [asyncio.create_task(ask(bench, model)) for model in ("chat", "other")]
     await bench.until(lambda: bench.gateway.holder.num_held == 2)
     assert await ask(bench) == 503
+    another, room = ServiceKey("shop", "third"), bench.gateway.holder.has_room
+    assert not room(another, 1)  # its namespace has a half
+    assert room(ServiceKey("search", "third"), 1)
     await end(*held)
+
+
+async def test_a_gateway_that_ends_holds_nothing(bench: Bench) -> None:
+    add_sleeper(bench)
+    asked = asyncio.create_task(ask(bench))
+    await bench.until(lambda: bench.gateway.holder.num_held == 1)
+    async with asyncio.timeout(5):
+        await bench.gateway.drain(bench.site)
+    assert await asked == 503
 
 
 async def test_a_request_that_is_refused_at_once_is_told_as_well(bench: Bench) -> None:
@@ -138,8 +154,20 @@ async def test_a_request_that_the_last_replica_refuses_waits_for_the_next_one(
         return web.Response(status=503, headers={HEADER_DRAINING: "1"})
 
     await bench.add_upstream("shop", "chat", refuse)
-    assert await ask(bench) == 200
+    async with asyncio.timeout(10):  # it waits for 30 s at most
+        assert await ask(bench) == 200
     assert num_asked == 3
+
+
+async def test_where_the_one_that_stays_refuses_the_one_that_leaves_is_asked(bench: Bench) -> None:
+    add_sleeper(bench)
+    uid = await bench.add_upstream("shop", "chat", answer, address := next_address())
+    leaver = make_pod("shop", "chat", uid, address=address)
+    leaver["metadata"]["annotations"] = {ANNOTATION_LEAVING: "2026-01-01T00:00:00Z"}
+    bench.gateway.replica_sinks[0].apply(leaver)
+    bench.add_pod("shop", "chat", "refuses", next_address())
+    async with asyncio.timeout(10):
+        assert await ask(bench) == 200
 
 
 async def test_a_held_request_learns_that_its_service_is_gone_or_rests_no_more(bench: Bench) -> None:
@@ -152,7 +180,7 @@ async def test_a_held_request_learns_that_its_service_is_gone_or_rests_no_more(b
     asked = asyncio.create_task(ask(bench))
     await bench.until(lambda: bench.gateway.holder.num_held == 1)
     bench.gateway.service_sinks[0].delete(make_service("shop", "chat"))
-    assert await asked == 503
+    assert await asked == 404
 
 
 @pytest.mark.parametrize("scaling", [{"minReplicas": 1}, {"mode": "External"}, {"mode": "DryRun"}])

@@ -1,7 +1,10 @@
 """What a gateway tells the leading operator, and that it tells nobody else."""
 
+import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import pytest
 
@@ -10,6 +13,7 @@ from millrace_gateway.balance import Balancer
 from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.report import Report
+from millrace_gateway.reporting import LeaderCheck
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.gateway.conftest import Bench, make_pod, make_service
 
@@ -74,6 +78,28 @@ async def test_strangers_are_told_nothing(bench: Bench, headers: dict[str, str])
     async with bench.client.get(f"{bench.url}/loads", headers=headers) as answer:
         assert answer.status == 401
         assert "leads" in (await answer.json())["error"]
+
+
+async def test_strangers_who_leave_make_nobody_ask_the_api_server_all_the_time() -> None:
+    num_asked = 0
+
+    class Hanging:
+        @asynccontextmanager
+        async def request(self, *_: object) -> AsyncIterator[None]:
+            nonlocal num_asked
+            num_asked += 1
+            await asyncio.sleep(60)
+            yield
+
+    check = LeaderCheck("millrace-system")
+    check.connection = Hanging()  # type: ignore[assignment]
+    check._expected = sha256(b"the leader's").hexdigest()
+    for _ in range(20):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await check.is_leader("a stranger's")
+    assert num_asked == 1
+    assert await check.is_leader("the leader's")  # also while the API server does not answer
 
 
 def test_services_with_requests_and_their_last_ends_are_told() -> None:

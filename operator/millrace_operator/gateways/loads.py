@@ -57,13 +57,13 @@ class Loads:
         told = self._told.get(gateway, _Told())
         try:
             num_open = _read_counts(line.get("open", {}))
-            ended = {str(key): now - float(age) for key, age in line.get("ended", {}).items()}
+            ended = {str(key): now - _read_age(age) for key, age in line.get("ended", {}).items()}
             new = _Told(
                 _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
                 frozenset(map(str, line["leaving"])) if "leaving" in line else told.leaving,
                 _merge(told.ready or {}, _read_counts(line["ready"])) if "ready" in line else told.ready,
                 _merge(told.num_open, num_open),
-                now - float(line["known"]) if "known" in line else told.known,
+                now - _read_age(line["known"]) if "known" in line else told.known,
             )
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
@@ -124,6 +124,14 @@ class Loads:
 
 def _read_counts(found: Mapping[str, Any]) -> dict[str, int]:
     return {str(name): int(count) for name, count in found.items()}
+
+
+def _read_age(found: Any) -> float:
+    """Return an age in seconds. Raises ValueError for one that cannot be."""
+    age = float(found)
+    if not 0.0 <= age < math.inf:
+        raise ValueError(f"{found} is no age")
+    return age
 
 
 def _merge(before: Mapping[str, int], changed: Mapping[str, int]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Reads gateways' pods: which may have requests, and where they listen. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from millrace_kubernetes.collection import Object
@@ -59,12 +59,12 @@ def _may_have_requests(pod: Object) -> bool:
 
 
 def _was_ready(pod: Object, unready_since: str | None) -> bool:
-    """Whether it turned unready after its containers had begun. One that never was Ready did so before."""
-    containers = pod["status"].get("containerStatuses") or ()
-    starts = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in containers]
-    if not starts or None in starts:
-        return False
-    return (parse_time(unready_since) or 0.0) > max(parse_time(start) or 0.0 for start in starts)
+    """Whether it turned unready after its container had begun. One that never was Ready did so before."""
+    own = {one.get("name") for one in pod["spec"]["containers"] if _list_ports([one])}
+    statuses = [one for one in pod["status"].get("containerStatuses") or () if one.get("name") in own]
+    starts = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in statuses]
+    start = parse_time(starts[0]) if starts else None
+    return start is not None and (parse_time(unready_since) or 0.0) > start
 
 
 def _find_end(pod: Object) -> float:
@@ -74,7 +74,10 @@ def _find_end(pod: Object) -> float:
 
 
 def _find_port(pod: Object) -> int:
-    containers = (pod.get("spec") or {}).get("containers") or ()
+    return next(iter(_list_ports((pod.get("spec") or {}).get("containers") or ())), PORT_GATEWAY)
+
+
+def _list_ports(containers: Iterable[Object]) -> list[int]:
+    """Return the ports of these containers that are a gateway's."""
     ports = [port for container in containers for port in container.get("ports") or ()]
-    named = (int(port["containerPort"]) for port in ports if port.get("name") == PORT_NAME_HTTP)
-    return next(named, PORT_GATEWAY)
+    return [int(port["containerPort"]) for port in ports if port.get("name") == PORT_NAME_HTTP]

@@ -91,12 +91,12 @@ def gateway(
     condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": since}
     return {
         "metadata": {"uid": uid} | ({"deletionTimestamp": ENDS} if going else {}),
-        "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8081}]}]},
+        "spec": {"containers": [{"name": "gateway", "ports": [{"name": "http", "containerPort": 8081}]}]},
         "status": {
             "podIP": address,
             "phase": "Running",
             "conditions": [condition],
-            "containerStatuses": [running],
+            "containerStatuses": [{"name": "gateway", **running}],
         },
     }
 
@@ -117,7 +117,12 @@ def test_a_gateway_that_is_ready_no_longer_may_have_requests_still() -> None:
     sink.apply(gateway("a", ready=False, since="2026-01-01T00:05:00Z"))
     assert list(sink.list_urls(NOW)) == ["a"]
     ended = gateway("a", ready=False, since="2026-01-01T00:05:00Z")
-    ended["status"] |= {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}  # type: ignore[operator]
+    young = {"name": "mesh", "state": {"running": {"startedAt": "2026-01-01T00:09:00Z"}}}
+    ended["status"]["containerStatuses"].append(young)  # type: ignore[index]
+    sink.apply(ended)
+    assert list(sink.list_urls(NOW)) == ["a"]
+    waiting = {"name": "gateway", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    ended["status"] |= {"containerStatuses": [waiting]}  # type: ignore[operator]
     sink.apply(ended)
     assert sink.list_urls(NOW) == {}
 
