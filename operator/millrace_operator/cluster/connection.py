@@ -125,9 +125,12 @@ class ApiServer(Cluster):
             {"fieldManager": FIELD_MANAGER},
         )
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
+    ) -> None:
         """Delete the object, and its dependents in the background."""
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        seen = {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": seen}
         body["propagationPolicy"] = "Background"
         await self._write("DELETE", kind.path(namespace, name), body, may_be_absent=True)
 

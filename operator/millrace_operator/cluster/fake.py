@@ -43,6 +43,8 @@ class FakeCluster(Cluster):
         self.read_faults: deque[ClusterError | None] = deque()
         self.refuse: Callable[[Obj], str | None] = lambda _obj: None
         """Says why a child is refused, as a quota or an admission policy does; None where it is not."""
+        self.refuse_other: dict[str, str] = {}
+        """Why another write is refused, by its verb: `annotate`, `delete`."""
         self._versions = itertools.count(10)
 
     def put(self, obj: Obj) -> Obj:
@@ -116,11 +118,15 @@ class FakeCluster(Cluster):
         kept = {key: value for key, value in merged.items() if value is not None}
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
+    ) -> None:
         obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("delete", obj)
         if ObjectKey(kind.kind, namespace, name) in self.objects:
-            self._require(obj, uid)
+            old = self._require(obj, uid)
+            if version not in (None, old["metadata"]["resourceVersion"]):
+                raise ConflictError(f"{name} has been modified")
             self.remove(kind, namespace, name)
 
     async def create_event(self, event: Obj) -> Obj:
@@ -152,6 +158,8 @@ class FakeCluster(Cluster):
     def _record(self, verb: str, obj: Obj) -> None:
         self.writes.append((verb, kind_of(obj).kind, obj["metadata"]["name"]))
         _raise_first(self.faults)
+        if verb in self.refuse_other:
+            raise RefusedError(self.refuse_other[verb])
 
     def _admit(self, obj: Obj) -> None:
         message = self.refuse(obj)

@@ -37,8 +37,13 @@ class Cluster(Protocol):
         Raises AbsentError when the pod is gone.
         """
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object of that uid. That it is gone already is no error."""
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
+    ) -> None:
+        """Delete the object of that uid, and of that resourceVersion where one is given.
+
+        That it is gone already is no error. Raises ConflictError when it is another one by now.
+        """
 
     async def create_event(self, event: Obj) -> Obj:
         """Record an Event, and return it with its name."""

@@ -122,8 +122,12 @@ class Ingest:
                 self._queue.add(owner, is_urgent=False)
 
     def record_event(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
-        """Record one event of a watch. Its type is None for an object of the first listing."""
-        self.last_event_at = self._clock()
+        """Record one event of a watch. Its type is None for an object of the first listing.
+
+        A node's are none of the last event's age: they come every few seconds, whatever else is silent.
+        """
+        if kind is not NODE:
+            self.last_event_at = self._clock()
         self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
         owner = owner_of(obj)

@@ -8,9 +8,10 @@ replica that finds no room waits, and nothing else happens.
 Not in a rollout: it makes new pods anyway, and the scheduler puts none of them on such a node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
+from millrace_operator.cluster.kinds import DEPLOYMENT, POD
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.rollout import Step
@@ -56,10 +57,14 @@ def plan_evacuation(
     departures: Mapping[str, str],
     *,
     start_seconds: float,
+    since: float | None = None,
+    refused: Container[str] = (),
 ) -> Evacuation:
     """Return what to do about replicas on nodes that are being emptied.
 
-    A replacement may take `start_seconds` from its creation on before a drain goes on without it.
+    A replacement may take `start_seconds` from its creation on before a drain goes on without it, and from
+    `since` on, when it was first asked for, where it is not there. `refused` are the kinds of what the API
+    server refuses: without marks the replacement would go, and not the replica on the node.
     """
     pods = observed.pods_of(revision)
     leaving = tuple(pod for pod in pods if pod.leaves_with(departures) and pod.is_serving)
@@ -68,14 +73,15 @@ def plan_evacuation(
     others = [pod for pod in pods if not pod.leaves_with(departures)]
     num_reached = sum(pod.is_reached for pod in pods)
     is_replaced = num_reached > desired or sum(pod.is_reached for pod in others) >= desired
-    starts_by = min((pod.created_at + start_seconds for pod in others if not pod.is_ready), default=None)
-    has_hope = starts_by is None or observed.moment.now < starts_by
-    is_blocked = observed.state(revision).lacks_room or bool(observed.failed)
+    begun = [pod.created_at for pod in others if not pod.is_ready] or [since or observed.moment.now]
+    starts_by = min(begun) + start_seconds
+    has_hope = observed.moment.now < starts_by
+    is_blocked = observed.state(revision).lacks_room or bool(observed.failed) or DEPLOYMENT.kind in refused
     holds_last = desired == 1 and has_hope and not is_blocked
     return Evacuation(
         tuple(sorted(leaving, key=lambda pod: pod.name)),
         departures,
-        is_extra_wanted=not is_replaced,
+        is_extra_wanted=not is_replaced or POD.kind in refused,
         holds_last=holds_last,
         looks_again_at=starts_by if holds_last else None,
     )

@@ -1,10 +1,11 @@
 """Snapshot, plan, act: the only file of this package with I/O, all of it through a Cluster."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import (
@@ -45,6 +46,19 @@ from millrace_operator.resources.status_types import ReplicaStatus
 LOG = logging.getLogger(__name__)
 
 
+MARK_SECONDS = 600.0
+"""How long no mark is tried after the API server refused one. Replicas then go without."""
+
+
+class _Refusal(NamedTuple):
+    """What the API server does not let us write, and until when that counts without another try."""
+
+    id: ObjectId
+    words: str
+    until: float
+    """In seconds since 1970."""
+
+
 class Reconciler:
     """Reconciles one service at a time.
 
@@ -76,7 +90,7 @@ class Reconciler:
         self._demand = demand
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
-        self._refusals: dict[ServiceKey, dict[ObjectId, str]] = {}
+        self._refusals: dict[ServiceKey, dict[ObjectId, _Refusal]] = {}
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
         self._journal = Journal()
@@ -89,13 +103,15 @@ class Reconciler:
         Raises ClusterError when a write failed in a way worth another try; what was written stands.
         """
         service = self._cache.service(key)
-        conflicts, refusals = self._conflicts.pop(key, frozenset()), self._refusals.pop(key, {})
+        conflicts = self._conflicts.pop(key, frozenset())
         if service is None:
+            self._refusals.pop(key, None)
             self._missed.pop(key, None)
             self._rivals.pop(key, None)
             return Outcome()
         await self._reveal(key, service)
         conflicts = await self._confirm(key, service, conflicts)
+        refusals = self._recall_refusals(key)
         pods = self._cache.pods(key)
         snapshot = Snapshot(
             service,
@@ -162,23 +178,55 @@ class Reconciler:
     ) -> Outcome:
         """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
         if chosen.status is not None and not await self._write_status(key, service, chosen.status):
-            return Outcome(chosen.requeue_after, REFUSED)  # nothing follows a decision that is not written
+            return Outcome(None, REFUSED)  # nothing follows a decision that is not written
         for note in chosen.events:
             await self._record(service, note)
+        has_news = False
         for mark in chosen.marks:
-            await self._mark(key, mark)
-        has_news = bool(chosen.marks)
+            has_news |= await self._mark(key, mark)
         for apply in chosen.applies:
             has_news |= await self._apply(key, service, apply)
         for delete in chosen.deletes:
-            await self._delete(key, delete)
-        return Outcome(chosen.requeue_after, self._find_retry(key, told, has_news=has_news))
+            has_news |= await self._delete(key, service, delete)
+        self._forget_refusals(key, chosen)
+        return Outcome(self._find_look(key, chosen), self._find_retry(key, told, has_news=has_news))
+
+    def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
+        """Return after how many seconds to plan again: as planned, or when marks are tried again."""
+        waits = [one.until - self._clock() for one in self._refusals.get(key, {}).values()]
+        waits += [] if chosen.requeue_after is None else [chosen.requeue_after]
+        return min((wait for wait in waits if wait < math.inf), default=None)
 
     def _find_retry(self, key: ServiceKey, told: Mapping[ObjectId, str], *, has_news: bool) -> Retry | None:
-        refusals = self._refusals.get(key, {})
+        refusals = self._recall_refusals(key)
         if has_news or refusals != told:
             return SOON
-        return REFUSED if refusals else None
+        is_tried = any(identity.kind != POD.kind for identity in refusals)
+        return REFUSED if is_tried else None
+
+    def _recall_refusals(self, key: ServiceKey) -> dict[ObjectId, str]:
+        """Return what the API server refuses: as long as we try it, and marks of pods for a while."""
+        found, now = self._refusals.get(key, {}), self._clock()
+        return {one.id: one.words for one in found.values() if now < one.until}
+
+    def _forget_refusals(self, key: ServiceKey, done: Plan) -> None:
+        """Forget what a plan that was acted on whole has not tried again. Marks are not tried for a while."""
+        tried = {object_id(apply.obj) for apply in done.applies}
+        tried |= {object_id(delete.obj) for delete in done.deletes}
+        now, found = self._clock(), self._refusals.get(key, {})
+        kept = {
+            identity: refusal
+            for identity, refusal in found.items()
+            if identity in tried or (identity.kind == POD.kind and now < refusal.until)
+        }
+        if kept:
+            self._refusals[key] = kept
+        else:
+            self._refusals.pop(key, None)
+
+    def _forget_refusal(self, key: ServiceKey, identity: ObjectId) -> None:
+        """Forget a refusal of what is written now."""
+        self._refusals.get(key, {}).pop(identity, None)
 
     async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> bool:
         """Write the decision first. A leader with an old view gets a 409 and writes nothing else.
@@ -198,18 +246,20 @@ class Reconciler:
         LOG.info("%s: status: %s", key, describe_status(status))
         return True
 
-    async def _mark(self, key: ServiceKey, mark: Mark) -> None:
+    async def _mark(self, key: ServiceKey, mark: Mark) -> bool:
+        """Mark one pod, or unmark it. Return whether anything is another than before."""
         try:
             pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, dict(mark.annotations))
         except AbsentError:  # its DELETED event is late
             self._cache.drop(POD, key.namespace, mark.pod)
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
-            return
+            return True
         except RefusedError as error:
             self._note_refusal(key, ObjectId(POD.kind, mark.pod), error)
-            return
+            return False
         self._put_written(pod)
         LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
+        return True
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
         """Apply one child. Return whether something else was found than what was planned for."""
@@ -230,6 +280,7 @@ class Reconciler:
         except RefusedError as error:
             self._note_refusal(key, identity, error)
             return False
+        self._forget_refusal(key, identity)
         LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         return False
 
@@ -239,7 +290,8 @@ class Reconciler:
         return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
 
     def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: RefusedError) -> None:
-        self._refusals.setdefault(key, {})[identity] = str(error)
+        until = self._clock() + MARK_SECONDS if identity.kind == POD.kind else math.inf
+        self._refusals.setdefault(key, {})[identity] = _Refusal(identity, str(error), until)
         LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
 
     async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
@@ -254,11 +306,22 @@ class Reconciler:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
 
-    async def _delete(self, key: ServiceKey, delete: Delete) -> None:
-        metadata, kind = delete.obj["metadata"], kind_of(delete.obj)
-        await self._cluster.delete(kind, key.namespace, metadata["name"], metadata["uid"])
+    async def _delete(self, key: ServiceKey, service: Obj, delete: Delete) -> bool:
+        """Delete one child. Return whether something else was found than what was planned for."""
+        metadata, kind, identity = delete.obj["metadata"], kind_of(delete.obj), object_id(delete.obj)
+        seen = metadata["uid"], metadata["resourceVersion"]
+        try:
+            await self._cluster.delete(kind, key.namespace, metadata["name"], *seen)
+        except ConflictError:
+            await self._settle_conflict(key, service, identity)
+            return True
+        except RefusedError as error:
+            self._note_refusal(key, identity, error)
+            return False
+        self._forget_refusal(key, identity)
         self._cache.drop(kind, key.namespace, metadata["name"])
-        LOG.info("%s: delete %s %s: %s", key, *object_id(delete.obj), delete.why)
+        LOG.info("%s: delete %s %s: %s", key, *identity, delete.why)
+        return False
 
     async def _record(self, service: Obj, note: Note) -> None:
         """Tell a note by a new Event, or by the one that tells it already."""

@@ -19,6 +19,7 @@ FAILED_SECONDS = 600.0
 ROUTING_SECONDS = 60.0
 """How long a Ready pod waits until all gateways know it. One that follows nothing must not stop rollouts."""
 ROUTING_LOOK_SECONDS = 0.5
+CLOCK_SECONDS = 5.0
 LOST_SECONDS = 30.0
 """After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
 
@@ -107,7 +108,8 @@ def _note_route(pod: Pod, loads: Mapping[str, PodLoad], now: float) -> Pod:
     load = loads.get(pod.uid)
     if load is None or load.is_routable or pod.ready_since is None:
         return pod
-    return replace(pod, is_routable=now >= pod.ready_since + ROUTING_SECONDS)
+    age = now - pod.ready_since  # by the node's clock: one that is ahead is not waited for
+    return replace(pod, is_routable=not 0.0 <= age + CLOCK_SECONDS <= ROUTING_SECONDS + CLOCK_SECONDS)
 
 
 def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterable[Obj]) -> frozenset[str]:
@@ -128,6 +130,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         hash=digest,
         num_wanted=num_wanted,
         num_pods=len(alive),
+        num_placed=sum(pod.unplaced is None for pod in alive),
         num_ready=sum(pod.is_reached for pod in alive),
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),

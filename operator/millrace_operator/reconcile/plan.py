@@ -44,6 +44,8 @@ from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
 
 CONFLICT_RETRY_SECONDS = 10.0
+LEAST_LOOK_SECONDS = 2.0
+"""Between two looks whether a service may rest, whatever its scaleToZeroAfter."""
 DRAIN_LOOK_SECONDS = 1.0
 """Between two looks at the requests that a marked pod still has."""
 
@@ -101,7 +103,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         spec = Spec.model_validate(snapshot.service["spec"])
         deadline = spec.rollout.progress_deadline_seconds
         moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
-        revisions = find_revisions(settings, snapshot, spec)
+        known = find_revisions(settings, snapshot, spec)
     except (ValidationError, ValueError) as error:
         status = render_refused_status(old, error, metadata.get("generation", 0), now)
         return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
@@ -111,7 +113,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
     )
-    targets = choose_targets(snapshot, spec, observed, count, revisions)
+    targets = choose_targets(snapshot, spec, observed, count, known)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     children = _render_children(settings, snapshot.service, targets, counts.by_revision, count)
     wanted = [child.obj for child in children]
@@ -129,6 +131,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         now,
         foreign,
         targets.evacuation,
+        known.error,
     )
     status = render_status(inputs)
     fleet = Fleet(targets.target, targets.revisions, snapshot.pods, count.desired, count.changes)
@@ -148,8 +151,8 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     waits += [DRAIN_LOOK_SECONDS] if counts.is_waiting else []
     waits += observed.changes_after()
     waits += [] if targets.evacuation.looks_again_at is None else [targets.evacuation.looks_again_at - now]
-    waits += _wait_for_rest(spec, count, rest, now)
-    waits += [] if pin is None else [pin.until - now + 1]
+    waits += _wait_for_rest(spec, count, rest, now) if pin is None else [pin.until - now + 1]
+    waits += inputs.late_after()
     waits += [] if scaling.look_again is None else [scaling.look_again]
     waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
     return Plan(
@@ -252,7 +255,7 @@ def _wait_for_rest(spec: Spec, count: Count, rest: Rest, now: float) -> list[flo
     if not spec.scaling.may_rest or count.desired == 0:
         return []
     after = spec.scaling.rest_seconds
-    return [after if rest.idle_since is None else max(1.0, rest.idle_since + after - now)]
+    return [max(LEAST_LOOK_SECONDS, after if rest.idle_since is None else rest.idle_since + after - now)]
 
 
 def _waits(status: dict[str, Any], progress: Progress, deadline: float) -> list[float]:

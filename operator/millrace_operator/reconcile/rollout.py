@@ -41,6 +41,8 @@ class RevisionState:
     """Those that are Ready, and that every gateway knows to be."""
     num_serving: int = 0
     num_terminating: int = 0
+    num_placed: int = 0
+    """Pods that have a node."""
     lacks_room: bool = False
     """Whether it has waited long enough for room for a pod, or a quota refuses one."""
     is_failing: bool = False
@@ -94,8 +96,10 @@ def plan_rollout(
     if most is not None:
         needed = max(needed, desired - most, 1 - slack)
     serving = sum(other.num_serving for other in live)
-    is_tried = most is not None or (target.is_failing and serving > 0) or _starts_beside(former, live, target)
+    is_tried = most is not None or (target.is_failing and serving > 0)
     kept = needed if is_tried else min(serving, needed)
+    if former is not None and not serving and not target.num_ready:
+        kept = max(kept, _start_beside(former, target, max(needed, 1)))
     wanted = min(desired, desired + 1 - slack - kept)
     if target.is_failing:
         wanted = min(wanted, target.num_ready + 1)
@@ -104,13 +108,16 @@ def plan_rollout(
     return Step({**_share(kept, live), target.hash: max(0, wanted)}, method, is_done=False)
 
 
-def _starts_beside(
-    former: RevisionState | None, live: Sequence[RevisionState], target: RevisionState
-) -> bool:
-    """Whether the former revision starts beside the target: nothing is Ready, and it may be so first."""
-    if former is None or former not in live or former.is_failing or former.lacks_room:
-        return False
-    return not target.num_ready and not any(other.num_serving for other in live)
+def _start_beside(former: RevisionState, target: RevisionState, needed: int) -> int:
+    """Return how many replicas the former revision starts, or goes on starting, while nothing is Ready.
+
+    Begun once, they only become fewer: where it fails, or as many as have no room.
+    """
+    if former.is_failing:
+        return 0
+    if not former.is_live:
+        return 0 if target.is_live else needed
+    return min(needed, former.num_wanted, former.num_placed if former.lacks_room else needed)
 
 
 def _choose_method(

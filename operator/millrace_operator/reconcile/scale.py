@@ -173,7 +173,7 @@ def _follow(advice: Advice, before: int) -> int:
 
 def _rest(spec: Spec, old: dict[str, Any], new: dict[str, Any], rest: Rest, now: float) -> dict[str, Any]:
     """Return no replica while no request comes, else `new`."""
-    is_at_rest = old.get("desiredReplicas") == 0
+    is_at_rest = old.get("desiredReplicas") == 0 and old.get("reason") == IDLE
     if is_at_rest and rest.is_asked:
         text = "a request has come, and there was no replica"
         return {**new, "reason": ACTIVATED, "message": text, "binding": "activation"}

@@ -15,6 +15,7 @@ from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import Spec
+from millrace_operator.resources.versions import VersionError
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class StatusInputs:
     foreign: frozenset[ObjectId] = frozenset()
     """Names of our children that objects of others have."""
     evacuation: Evacuation = NO_EVACUATION
+    unserved: VersionError | None = None
+    """Why the revision that the spec asks for cannot be made."""
 
     @property
     def old(self) -> dict[str, Any]:
@@ -76,11 +79,35 @@ class StatusInputs:
         moment = self.observed.moment
         pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
         rivals = map(explain_rival, self.snapshot.rivals)
-        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause), *rivals]
+        late = (self._explain_lateness(pod) for pod in self._list_loading() if self._late_at(pod) <= self.now)
+        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause), *late, *rivals]
+
+    def late_after(self) -> list[float]:
+        """Return after how many seconds pods that load now have done so for too long."""
+        return [
+            self._late_at(pod) - self.now + 1 for pod in self._list_loading() if self._late_at(pod) > self.now
+        ]
+
+    def _list_loading(self) -> list[Pod]:
+        """Return the pods that load the model, outside a rollout, whose own deadline tells more."""
+        pods = () if self.rollout() else self._sorted_pods()
+        return [pod for pod in pods if pod.is_running and not pod.has_started and pod.cause is None]
+
+    def _late_at(self, pod: Pod) -> float:
+        return pod.created_at + self.deadline_seconds
+
+    def _explain_lateness(self, pod: Pod) -> Cause:
+        deadline = self.spec.rollout.progress_deadline
+        return Cause(
+            Reason.DEADLINE_EXCEEDED,
+            f"pod {pod.name} has been loading the model for longer than rollout.progressDeadline "
+            f"({deadline}): raise that, or read the pod's log and delete the pod",
+        )
 
     def _own_causes(self) -> list[Cause]:
+        unserved = [] if self.unserved is None else [Cause(Reason.SETTINGS_INVALID, str(self.unserved))]
         names = sorted(self.foreign)
-        found = [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
+        found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
         found += [
             Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
             for (kind, name), message in sorted(self.snapshot.refusals.items())

@@ -1,7 +1,8 @@
 """Which revisions of a service are to have how many replicas. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
@@ -19,8 +20,10 @@ from millrace_operator.reconcile.revision import (
 from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read_method
 from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.resources.conditions import Reason, find_condition, parse_time
 from millrace_operator.resources.rollout_order import find_action
 from millrace_operator.resources.types import Rollback, Spec
+from millrace_operator.resources.versions import VersionError
 
 
 @dataclass(frozen=True)
@@ -39,38 +42,49 @@ class Targets:
     """Of the target's replicas."""
 
 
-def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> dict[str, Revision]:
-    """Return the revisions by hash, and with them the one that the spec asks for.
+class Known(NamedTuple):
+    """The revisions of a service, and which of them the spec asks for."""
 
-    One that is new is made here. Raises VersionError where it has no image.
+    revisions: dict[str, Revision]
+    """By hash."""
+    asked: str
+    error: VersionError | None = None
+    """Why the one that the spec asks for cannot be made. Then the one that served last is asked for."""
+
+
+def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> Known:
+    """Return the revisions with the one that the spec asks for. One that is new is made here.
+
+    Raises VersionError where that one has no image, and none has served before.
     """
     revisions = read_revisions(list(snapshot.owned().values()))
     inputs = revision_inputs(spec)
     digest = hash_inputs(inputs)
-    if digest not in revisions:
+    if digest in revisions:
+        return Known(revisions, digest)
+    try:
         template = render_pod_template(settings, snapshot.service, spec, digest)
-        revisions[digest] = Revision(digest, next_number(revisions.values()), inputs, template)
-    return revisions
+    except VersionError as error:
+        served = snapshot.service.get("status", {}).get("currentRevision")
+        if served not in revisions:
+            raise
+        return Known(revisions, served, error)
+    made = Revision(digest, next_number(revisions.values()), inputs, template)
+    return Known({**revisions, digest: made}, digest)
 
 
-def choose_targets(
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    count: Count,
-    revisions: dict[str, Revision],
-) -> Targets:
+def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:
     """Return which of the revisions are to have how many replicas."""
-    digest = hash_inputs(revision_inputs(spec))
+    revisions, digest = known.revisions, known.asked
     old = snapshot.service.get("status", {})
     rollout = old.get("rollout", {})
     stable = old.get("currentRevision") or digest
     choice, progress = _choose(snapshot, spec, observed, digest, revisions, desired=count.desired)
     chosen = choice.chosen
     method = read_method(rollout) if rollout.get("revision") == chosen else Method.SURGE
-    known = {*observed.states, stable} & revisions.keys() - {chosen}
+    beside = {*observed.states, stable} & revisions.keys() - {chosen}
     others = sorted(
-        map(observed.state, known),
+        map(observed.state, beside),
         key=lambda state: (state.hash != stable, -revisions[state.hash].number),
     )
     most = progress.canary.most if progress.canary else None
@@ -91,9 +105,18 @@ def choose_targets(
         observed,
         snapshot.departures,
         start_seconds=spec.rollout.progress_deadline_seconds,
+        since=_find_evacuation(old),
+        refused={refused.kind for refused in snapshot.refusals},
     )
     step = evacuation.add_extra(step, chosen)
     return Targets(revisions[chosen], revisions, step, stable, choice, progress, evacuation)
+
+
+def _find_evacuation(status: Mapping[str, Any]) -> float | None:
+    """Return since when replicas are being replaced, in seconds since 1970; None where none are."""
+    progressing = find_condition(dict(status), "Progressing") or {}
+    is_under_way = progressing.get("reason") == Reason.REPLACING
+    return parse_time(progressing.get("lastTransitionTime")) if is_under_way else None
 
 
 def _choose(

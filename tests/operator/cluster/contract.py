@@ -104,8 +104,12 @@ async def a_deletion_names_the_object_that_it_means(cluster: Cluster, namespace:
     made = await cluster.apply_new(make_account(namespace))
     with pytest.raises(ConflictError):
         await cluster.delete(SERVICE_ACCOUNT, namespace, "one", "another-uid")
+    uid, version = (made["metadata"][field] for field in ("uid", "resourceVersion"))
+    newer = await cluster.apply_owned(make_account(namespace, mounts=True), uid)
+    with pytest.raises(ConflictError):
+        await cluster.delete(SERVICE_ACCOUNT, namespace, "one", uid, version)
     for _ in range(2):
-        await cluster.delete(SERVICE_ACCOUNT, namespace, "one", made["metadata"]["uid"])
+        await cluster.delete(SERVICE_ACCOUNT, namespace, "one", uid, newer["metadata"]["resourceVersion"])
 
 
 @case

@@ -110,7 +110,8 @@ class FaultyServer:
         if method == "DELETE":
             if not await self.store.fetch(kind, namespace, name):
                 raise AbsentError(f"{name} not found")
-            await self.store.delete(kind, namespace, name, body["preconditions"]["uid"])
+            seen = body["preconditions"]
+            await self.store.delete(kind, namespace, name, seen["uid"], seen.get("resourceVersion"))
             return {"kind": "Status", "status": "Success"}
         if kind is LEASE:
             return await (self.store.create_lease if method == "POST" else self.store.replace_lease)(body)

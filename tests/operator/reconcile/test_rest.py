@@ -6,6 +6,7 @@ import pytest
 
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
+from millrace_operator.resources.pin import ANNOTATION
 from tests.operator.world import World, crash_status, unschedulable_status
 
 SCALING = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 4, "scaleToZeroAfter": "10m"}
@@ -245,3 +246,83 @@ async def test_scaling_is_told_truly_after_a_wake() -> None:
     world.demand = ASKED
     await world.settle()
     assert world.condition("ScalingActive")["reason"] == "Starting"
+
+
+@pytest.mark.parametrize(
+    ("fields", "demand", "pin"),
+    [
+        ({}, Demand(0, 0.0), True),
+        ({"scaleToZeroAfter": "1ms"}, UNKNOWN_DEMAND, False),
+        ({"scaleToZeroAfter": "1ms"}, ASKED, False),
+    ],
+)
+async def test_nobody_looks_all_the_time(fields: dict[str, Any], demand: Demand, *, pin: bool) -> None:
+    world = await started(**fields)
+    if pin:
+        metadata = {**world.service["metadata"], "annotations": {ANNOTATION: "1 until 2099-01-01T00:00:00Z"}}
+        world.cluster.put({**world.service, "metadata": metadata})
+    world.demand = demand
+    world.now += 5000.0
+    await world.settle()
+    look = (await world.reconcile()).look_again
+    assert look is None or look >= 2.0
+
+
+async def test_a_service_that_somebody_scaled_to_zero_begins_with_a_replica_when_the_mode_changes() -> None:
+    world = World(scaling={**SCALING, "mode": "External"}, replicas=0)
+    await world.settle()
+    assert counts(world) == (0, 0)
+    world.edit(scaling=SCALING, replicas=None)
+    await world.settle()
+    assert counts(world) == (1, 1)
+
+
+async def test_an_edit_to_an_unknown_version_at_zero_wakes_what_served() -> None:
+    world = await started()
+    await rest(world)
+    before = world.status["currentRevision"]
+    world.edit(engine={"version": "9.9"})
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "SettingsInvalid"
+    assert "9.9" in world.condition("Degraded")["message"]
+    world.demand = ASKED
+    await world.settle()
+    assert counts(world) == (1, 1)
+    assert list(world.deployments()) == [before]
+    assert world.condition("Ready")["status"] == "True"
+    assert world.condition("UpToDate")["status"] == "False"
+    world.edit(engine={})
+    await world.settle()
+    assert world.condition("Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize("controllers", [False, True])
+async def test_what_starts_beside_a_new_revision_only_becomes_less(*, controllers: bool) -> None:
+    world = World(scaling={"mode": "External"}, replicas=2)
+    await world.settle()
+    world.edit(replicas=0)
+    await world.settle()
+    former = world.status["currentRevision"]
+    world.edit(replicas=2, engine={"maxSequences": 4})
+    world.quota, world.capacity = 3, 0
+    seen = []
+    for _ in range(12):
+        await world.reconcile()
+        if controllers:
+            world.run_controllers()
+        world.now += 30.0
+        seen.append(world.deployments().get(former, 0))
+    assert seen[0] == 2
+    assert seen == sorted(seen, reverse=True)
+
+
+async def test_a_single_replica_that_makes_room_is_answered_for_by_the_former_revision_first() -> None:
+    world = await started()
+    world.edit(rollout={"strategy": "Replace"})
+    await rest(world)
+    former = world.status["currentRevision"]
+    world.edit(engine={"maxSequences": 4})
+    world.demand = ASKED
+    await world.reconcile()
+    await world.reconcile()
+    assert world.deployments()[former] == 1

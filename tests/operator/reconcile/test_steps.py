@@ -1,10 +1,11 @@
 """What waits for what: children that need others, and all that follows a decision that cannot be written."""
 
+import contextlib
 import logging
 
 import pytest
 
-from millrace_operator.cluster.errors import ConflictError, RefusedError
+from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import SERVICE_ACCOUNT, Obj
 from millrace_operator.reconcile.outcome import REFUSED, SOON
 from millrace_operator.reconcile.snapshot import ObjectId, PodLoad
@@ -102,7 +103,59 @@ async def test_replicas_go_unmarked_where_marks_are_refused() -> None:
     assert "Pod" in world.condition("Degraded")["message"]
     assert list(world.deployments().values()) == [1]
     await world.settle()
+    look = (await world.reconcile()).look_again
+    assert look is not None
+    world.now += look + 1.0  # then marks are tried again
+    await world.settle()
     assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_a_replacement_stays_beside_the_old_replica_where_marks_are_refused() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    world.put_node("a")
+    await world.settle()
+    world.put_node("b")
+    world.put_node("a", unschedulable=True)
+    world.cluster.refuse_other = {"annotate": WORDS}
+    names = set()
+    for _ in range(14):
+        await world.settle()
+        world.now += 60.0
+        names |= {pod["metadata"]["name"] for pod in world.pods()}
+    assert len(names) == len(world.pods()) == 2
+
+
+async def test_a_delete_that_is_refused_is_told_and_tried_again() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    world.cluster.refuse_other = {"delete": WORDS}
+    for _ in range(10):
+        outcome = await world.reconcile()
+        world.run_controllers()
+    assert outcome.retry == REFUSED
+    assert "Deployment" in world.condition("Degraded")["message"]
+    world.cluster.refuse_other = {}
+    await world.settle()
+    assert world.condition("Degraded")["status"] == "False"
+    assert len(world.objects("Deployment")) == 1
+
+
+async def test_a_refusal_is_told_through_a_moment_in_which_nothing_can_be_written() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    refuse("ControllerRevision", world)
+    for _ in range(3):
+        await world.reconcile()
+    since = world.condition("Degraded")["lastTransitionTime"]
+    world.now += 60.0
+    world.cluster.faults.append(TransientError("503"))
+    with contextlib.suppress(ClusterError):
+        await world.reconcile()
+    world.cluster.faults.clear()
+    for _ in range(3):
+        await world.reconcile()
+        assert world.condition("Degraded")["status"] == "True"
+    assert world.condition("Degraded")["lastTransitionTime"] == since
 
 
 async def test_what_is_written_late_undoes_nothing() -> None:
