@@ -285,3 +285,14 @@ def test_what_tells_that_a_node_is_emptied(fields: dict[str, Any], why: str | No
 def test_a_node_that_is_being_deleted_is_emptied() -> None:
     node = {"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {}}}
     assert find_departure(NODE.trim(node)) == "it is being deleted"
+
+
+async def test_a_drain_is_not_held_for_ever_where_the_replacement_cannot_even_be_asked_for() -> None:
+    world = await settled(1, "a", "b")
+    world.cluster.refuse = lambda obj: "no" if obj["kind"] == "Deployment" else None
+    await world.reconcile_until_quiet()
+    world.put_node("a", unschedulable=True)
+    for _ in range(5):
+        await world.reconcile()
+    (budget,) = world.objects("PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 0

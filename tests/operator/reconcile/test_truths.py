@@ -165,3 +165,21 @@ async def test_no_pod_is_ended_for_a_slow_start_that_its_owner_gave_more_time(de
     world.edit(rollout={"progressDeadline": "90h"})
     await world.settle()
     assert world.objects("Deployment") == frozen
+
+
+async def test_a_replica_that_loads_for_too_long_outside_a_rollout_is_trouble() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    loading = {"containerStatuses": [{"name": "replica", "started": False, "state": {"running": {}}}]}
+    world.broken[world.status["currentRevision"]] = {"phase": "Running", **loading}
+    world.edit(replicas=2)
+    await world.settle()
+    assert world.condition("Degraded")["status"] == "False"
+    look = (await world.reconcile()).look_again
+    assert look is not None
+    world.now += look + 1.0
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "DeadlineExceeded")
+    assert "progressDeadline (30m)" in degraded["message"]
+    assert world.condition("Ready")["status"] == "True"
