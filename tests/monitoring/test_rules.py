@@ -219,7 +219,7 @@ def test_a_state_that_lasts_is_a_ticket(
         ("leader_election_master_status", None, Alert("OperatorWithoutLeader", "page")),
         ("millrace_gateway_requests_in_flight", None, Alert("GatewayWithoutReplicas", "page")),
         ("millrace_ready_replicas", 0, Alert("ServiceWithoutReplicas", "ticket")),
-        ("millrace_operator_gateways", 0, Alert("GatewaySilent", "ticket")),
+        ("millrace_operator_gateways", 0, Alert("GatewayUnknown", "ticket")),
     ],
 )
 def test_what_is_gone_alerts(over: Check, metric: str, value: float | None, alert: Alert) -> None:
