@@ -21,7 +21,7 @@ def fetch(url: str, context: ssl.SSLContext | None = None, timeout: float = 2.0)
 def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
     """Return whether a GET is answered with success.
 
-    A server that resets the connection before TLS begins makes Python 3.11 drop its socket unclosed, and warn.
+    Python 3.11 drops a socket unclosed, and warns, where the server resets it before TLS begins.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
