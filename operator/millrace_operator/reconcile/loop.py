@@ -1,11 +1,10 @@
 """Snapshot, plan, act: the only file of this package with I/O, all of it through a Cluster."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import (
@@ -26,6 +25,7 @@ from millrace_operator.reconcile.journal import Journal, Note, Told, Topic, rend
 from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
+from millrace_operator.reconcile.refusals import Refusals
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.rivals import find_rivals
 from millrace_operator.reconcile.snapshot import (
@@ -44,19 +44,6 @@ from millrace_operator.reconcile.steps import find_unmet
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
-
-
-MARK_SECONDS = 600.0
-"""How long no mark is tried after the API server refused one. Replicas then go without."""
-
-
-class _Refusal(NamedTuple):
-    """What the API server does not let us write, and until when that counts without another try."""
-
-    id: ObjectId
-    words: str
-    until: float
-    """In seconds since 1970."""
 
 
 class Reconciler:
@@ -90,7 +77,7 @@ class Reconciler:
         self._demand = demand
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
-        self._refusals: dict[ServiceKey, dict[ObjectId, _Refusal]] = {}
+        self._refusals = Refusals()
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
         self._journal = Journal()
@@ -105,13 +92,13 @@ class Reconciler:
         service = self._cache.service(key)
         conflicts = self._conflicts.pop(key, frozenset())
         if service is None:
-            self._refusals.pop(key, None)
+            self._refusals.forget(key)
             self._missed.pop(key, None)
             self._rivals.pop(key, None)
             return Outcome()
         await self._reveal(key, service)
         conflicts = await self._confirm(key, service, conflicts)
-        refusals = self._recall_refusals(key)
+        refusals = self._refusals.recall(key, self._clock())
         pods = self._cache.pods(key)
         snapshot = Snapshot(
             service,
@@ -188,45 +175,21 @@ class Reconciler:
             has_news |= await self._apply(key, service, apply)
         for delete in chosen.deletes:
             has_news |= await self._delete(key, service, delete)
-        self._forget_refusals(key, chosen)
+        tried = {object_id(write.obj) for write in chosen.list_writes()}
+        self._refusals.keep(key, tried, self._clock())
         return Outcome(self._find_look(key, chosen), self._find_retry(key, told, has_news=has_news))
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""
-        waits = [one.until - self._clock() for one in self._refusals.get(key, {}).values()]
-        waits += [] if chosen.requeue_after is None else [chosen.requeue_after]
-        return min((wait for wait in waits if wait < math.inf), default=None)
+        waits = (chosen.requeue_after, self._refusals.seconds_to_next(key, self._clock()))
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _find_retry(self, key: ServiceKey, told: Mapping[ObjectId, str], *, has_news: bool) -> Retry | None:
-        refusals = self._recall_refusals(key)
+        refusals = self._refusals.recall(key, self._clock())
         if has_news or refusals != told:
             return SOON
         is_tried = any(identity.kind != POD.kind for identity in refusals)
         return REFUSED if is_tried else None
-
-    def _recall_refusals(self, key: ServiceKey) -> dict[ObjectId, str]:
-        """Return what the API server refuses: as long as we try it, and marks of pods for a while."""
-        found, now = self._refusals.get(key, {}), self._clock()
-        return {one.id: one.words for one in found.values() if now < one.until}
-
-    def _forget_refusals(self, key: ServiceKey, done: Plan) -> None:
-        """Forget what a plan that was acted on whole has not tried again. Marks are not tried for a while."""
-        tried = {object_id(apply.obj) for apply in done.applies}
-        tried |= {object_id(delete.obj) for delete in done.deletes}
-        now, found = self._clock(), self._refusals.get(key, {})
-        kept = {
-            identity: refusal
-            for identity, refusal in found.items()
-            if identity in tried or (identity.kind == POD.kind and now < refusal.until)
-        }
-        if kept:
-            self._refusals[key] = kept
-        else:
-            self._refusals.pop(key, None)
-
-    def _forget_refusal(self, key: ServiceKey, identity: ObjectId) -> None:
-        """Forget a refusal of what is written now."""
-        self._refusals.get(key, {}).pop(identity, None)
 
     async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> bool:
         """Write the decision first. A leader with an old view gets a 409 and writes nothing else.
@@ -280,7 +243,7 @@ class Reconciler:
         except RefusedError as error:
             self._note_refusal(key, identity, error)
             return False
-        self._forget_refusal(key, identity)
+        self._refusals.forget(key, identity)
         LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         return False
 
@@ -290,8 +253,7 @@ class Reconciler:
         return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
 
     def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: RefusedError) -> None:
-        until = self._clock() + MARK_SECONDS if identity.kind == POD.kind else math.inf
-        self._refusals.setdefault(key, {})[identity] = _Refusal(identity, str(error), until)
+        self._refusals.note(key, identity, str(error), self._clock())
         LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
 
     async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
@@ -318,7 +280,7 @@ class Reconciler:
         except RefusedError as error:
             self._note_refusal(key, identity, error)
             return False
-        self._forget_refusal(key, identity)
+        self._refusals.forget(key, identity)
         self._cache.drop(kind, key.namespace, metadata["name"])
         LOG.info("%s: delete %s %s: %s", key, *identity, delete.why)
         return False

@@ -83,6 +83,10 @@ class Plan:
     is_moved: bool = False
     """Whether somebody else changed the count of a Deployment."""
 
+    def list_writes(self) -> list[Apply | Delete]:
+        """Return what is to be written of children, in order."""
+        return [*self.applies, *self.deletes]
+
 
 class Counts(NamedTuple):
     """How far the Deployments may go now."""
