@@ -254,6 +254,8 @@ class Application:
             self.queue.retry(key, *outcome.retry)
             return "requeue"
         self.queue.forget_failures(key)
+        if outcome.has_written:  # the watch will bring what we hold already, which asks for no look
+            self.queue.add(key)
         return "success" if outcome.look_again is None else "requeue_after"
 
     async def _refresh(self, key: ServiceKey) -> None:

@@ -60,6 +60,10 @@ class Cache:
         self._link(key, obj)
         return True
 
+    def find(self, obj: Obj) -> Obj | None:
+        """Return what is held under an object's name, whatever its version and its uid."""
+        return self._objects.get(_key_of(obj))
+
     def forget(self, obj: Obj) -> None:
         """Forget an object that was deleted. Another object that has its name by now stays."""
         self._bury(obj)

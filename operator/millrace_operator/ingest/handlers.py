@@ -18,6 +18,7 @@ import kopf
 
 from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, NODE, Kind, Listing, Obj, Scope
 from millrace_operator.ingest.cache import Cache, owner_of
+from millrace_operator.ingest.news import is_news
 from millrace_operator.ingest.queue import WorkQueue
 
 RecordEvent = Callable[[Kind, str | None, Obj], None]
@@ -51,10 +52,12 @@ class Ingest:
         self._is_listed.set()
         self.last_event_at = clock()
 
-    def put_written(self, obj: Obj) -> None:
-        """Put what a write of ours returned into the cache. From a real change on, an event is due."""
-        if self._cache.put(obj):
+    def put_written(self, obj: Obj) -> bool:
+        """Put what a write of ours returned into the cache. Return whether it is new: so an event is due."""
+        is_new = self._cache.put(obj)
+        if is_new:
             self._expected_since.setdefault(obj["kind"], self._clock())
+        return is_new
 
     def overdue_seconds(self) -> float:
         """Return how long the event after a write of ours has not come; 0 when none is due."""
@@ -130,13 +133,13 @@ class Ingest:
             self.last_event_at = self._clock()
         self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
-        owner = owner_of(obj)
+        owner, before = owner_of(obj), self._cache.find(obj)
         with self._watching_departures(kind):
             if event_type == "DELETED":
                 self._cache.forget(obj)
             else:
                 self._cache.put(obj)
-        if owner is not None:
+        if owner is not None and (event_type is None or is_news(before, self._cache.find(obj))):
             self._queue.add(owner, is_urgent=event_type is not None)
 
     @contextlib.contextmanager

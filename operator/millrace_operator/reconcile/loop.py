@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
@@ -46,19 +47,31 @@ from millrace_operator.resources.status_types import ReplicaStatus
 LOG = logging.getLogger(__name__)
 
 
+class Done(Enum):
+    """What came of one planned write."""
+
+    WRITTEN = auto()
+    AGAIN = auto()
+    """Something is not as it was planned for, or a first step was taken: the next plan is due soon."""
+    HELD = auto()
+    """It was refused, or what it needs is not there."""
+    UNCHANGED = auto()
+    """It was answered, and all is as before: a webhook undoes it, or an older CRD drops a field."""
+
+
 class Reconciler:
     """Reconciles one service at a time.
 
-    `put_written` puts into the cache what a write returned; `advice` is the autoscaler's last word, and
-    `replicas` says what pods compute with, by name. `loads` says what gateways have at pods, by uid,
-    and `demand` what they know of a service's requests.
+    `put_written` puts into the cache what a write returned, and says whether it is new. `advice` is the
+    autoscaler's last word, and `replicas` says what pods compute with, by name. `loads` says what gateways
+    have at pods, by uid, and `demand` what they know of a service's requests.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         cache: Cache,
-        put_written: Callable[[Obj], None],
+        put_written: Callable[[Obj], bool],
         settings: RenderSettings,
         advice: Callable[[ServiceKey], Advice | None],
         *,
@@ -164,20 +177,20 @@ class Reconciler:
         self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
     ) -> Outcome:
         """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
-        if chosen.status is not None and not await self._write_status(key, service, chosen.status):
+        done = []
+        if chosen.status is not None:
+            done.append(await self._write_status(key, service, chosen.status))
+        if Done.HELD in done:
             return Outcome(None, REFUSED)  # nothing follows a decision that is not written
         for note in chosen.events:
             await self._record(service, note)
-        has_news = False
-        for mark in chosen.marks:
-            has_news |= await self._mark(key, mark)
-        for apply in chosen.applies:
-            has_news |= await self._apply(key, service, apply)
-        for delete in chosen.deletes:
-            has_news |= await self._delete(key, service, delete)
+        done += [await self._mark(key, mark) for mark in chosen.marks]
+        done += [await self._apply(key, service, apply) for apply in chosen.applies]
+        done += [await self._delete(key, service, delete) for delete in chosen.deletes]
         tried = {object_id(write.obj) for write in chosen.list_writes()}
         self._refusals.keep(key, tried, self._clock())
-        return Outcome(self._find_look(key, chosen), self._find_retry(key, told, has_news=has_news))
+        retry = self._find_retry(key, told, has_news=Done.AGAIN in done)
+        return Outcome(self._find_look(key, chosen), retry, has_written=Done.WRITTEN in done)
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""
@@ -191,10 +204,10 @@ class Reconciler:
         is_tried = any(identity.kind != POD.kind for identity in refusals)
         return REFUSED if is_tried else None
 
-    async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> bool:
+    async def _write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> Done:
         """Write the decision first. A leader with an old view gets a 409 and writes nothing else.
 
-        Return whether it is written. Some policy of the cluster may refuse it: only the log can tell that.
+        Some policy of the cluster may refuse it: only the log can tell that.
         """
         metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
         head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
@@ -204,48 +217,74 @@ class Reconciler:
             raise
         except RefusedError as error:
             LOG.error("%s: its status is refused, so that nothing else is written: %s", key, error)  # noqa: TRY400
-            return False
-        self._put_written(written)
+            return Done.HELD
+        has_changed = self._put_written(written)
         LOG.info("%s: status: %s", key, describe_status(status))
-        return True
+        return Done.WRITTEN if has_changed else Done.UNCHANGED
 
-    async def _mark(self, key: ServiceKey, mark: Mark) -> bool:
-        """Mark one pod, or unmark it. Return whether anything is another than before."""
+    async def _mark(self, key: ServiceKey, mark: Mark) -> Done:
+        """Mark one pod, or unmark it."""
         try:
             pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, dict(mark.annotations))
         except AbsentError:  # its DELETED event is late
             self._cache.drop(POD, key.namespace, mark.pod)
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
-            return True
+            return Done.AGAIN
         except RefusedError as error:
             self._note_refusal(key, ObjectId(POD.kind, mark.pod), error)
-            return False
+            return Done.HELD
         self._put_written(pod)
         LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
-        return True
+        return Done.AGAIN  # a count may fall at once, now that the pod is marked
 
-    async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> bool:
-        """Apply one child. Return whether something else was found than what was planned for."""
+    async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> Done:
+        """Apply one child."""
         identity = object_id(apply.obj)
         if unmet := find_unmet(apply.needs, self._find_standing(key, service)):
             LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
-            return False
+            return Done.HELD
+        done = await self._try_to(self._send(apply), key, service, identity)
+        if done is Done.WRITTEN:
+            LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
+        return done
+
+    async def _send(self, apply: Apply) -> bool:
+        """Apply one child. Return whether that changed it."""
+        if apply.seen is None:
+            return self._put_written(await self._cluster.apply_new(apply.obj))
+        seen = apply.seen["metadata"]
+        written = self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
+        return self._put_written(await written)
+
+    async def _delete(self, key: ServiceKey, service: Obj, delete: Delete) -> Done:
+        """Delete one child."""
+        metadata, kind, identity = delete.obj["metadata"], kind_of(delete.obj), object_id(delete.obj)
+        seen = metadata["uid"], metadata["resourceVersion"]
+
+        async def send() -> bool:
+            await self._cluster.delete(kind, key.namespace, metadata["name"], *seen)
+            self._cache.drop(kind, key.namespace, metadata["name"])
+            return True
+
+        done = await self._try_to(send(), key, service, identity)
+        if done is Done.WRITTEN:
+            LOG.info("%s: delete %s %s: %s", key, *identity, delete.why)
+        return done
+
+    async def _try_to(
+        self, write: Awaitable[bool], key: ServiceKey, service: Obj, identity: ObjectId
+    ) -> Done:
+        """Write one child. What stands in the way is kept for the next plan."""
         try:
-            if apply.seen is None:
-                self._put_written(await self._cluster.apply_new(apply.obj))
-            else:
-                seen = apply.seen["metadata"]
-                written = self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
-                self._put_written(await written)
+            has_changed = await write
         except ConflictError:
             await self._settle_conflict(key, service, identity)
-            return True
+            return Done.AGAIN
         except RefusedError as error:
             self._note_refusal(key, identity, error)
-            return False
+            return Done.HELD
         self._refusals.forget(key, identity)
-        LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
-        return False
+        return Done.WRITTEN if has_changed else Done.UNCHANGED
 
     def _find_standing(self, key: ServiceKey, service: Obj) -> dict[ObjectId, Obj]:
         """Return our children as they are now, with those that were just written."""
@@ -267,23 +306,6 @@ class Reconciler:
         else:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
-
-    async def _delete(self, key: ServiceKey, service: Obj, delete: Delete) -> bool:
-        """Delete one child. Return whether something else was found than what was planned for."""
-        metadata, kind, identity = delete.obj["metadata"], kind_of(delete.obj), object_id(delete.obj)
-        seen = metadata["uid"], metadata["resourceVersion"]
-        try:
-            await self._cluster.delete(kind, key.namespace, metadata["name"], *seen)
-        except ConflictError:
-            await self._settle_conflict(key, service, identity)
-            return True
-        except RefusedError as error:
-            self._note_refusal(key, identity, error)
-            return False
-        self._refusals.forget(key, identity)
-        self._cache.drop(kind, key.namespace, metadata["name"])
-        LOG.info("%s: delete %s %s: %s", key, *identity, delete.why)
-        return False
 
     async def _record(self, service: Obj, note: Note) -> None:
         """Tell a note by a new Event, or by the one that tells it already."""

@@ -25,3 +25,5 @@ class Outcome:
     """Seconds until something changes by time alone."""
     retry: Retry | None = None
     """There is more to do. Whoever asks waits longer from try to try: no plan may repeat at once for ever."""
+    has_written: bool = False
+    """Whether anything was changed. A plan is made of what was there before, so the next one may do more."""

@@ -1,9 +1,10 @@
 """What the API server refuses, and what others take away, is tried again ever more slowly."""
 
 import itertools
+from typing import Any
 
 from millrace_operator.cluster.kinds import Obj, ServiceKey
-from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.queue import PAUSE_SECONDS, WorkQueue
 from tests.operator.world import KEY, World
 
 HOUR = 3600.0
@@ -22,6 +23,7 @@ async def count_tries(world: World, seconds: float = HOUR) -> int:
                 queue.forget_failures(KEY)
             waits = [] if outcome.retry is None else [queue.retry(KEY, *outcome.retry)]
             waits += [] if outcome.look_again is None else [outcome.look_again]
+            waits += [PAUSE_SECONDS] if outcome.has_written and outcome.retry is None else []
             now += min(waits, default=seconds)
     return tries
 
@@ -68,6 +70,41 @@ async def test_marks_that_somebody_removes_again_are_no_hot_loop() -> None:
 
     world.cluster.put = strip  # type: ignore[method-assign]
     assert await count_tries(world) < 30
+
+
+async def test_what_a_webhook_undoes_each_time_is_no_hot_loop() -> None:
+    world = World()
+    await world.settle()
+    (budget,) = world.objects("PodDisruptionBudget")
+    undone = world.cluster.put({**budget, "spec": {**budget["spec"], "minAvailable": 5}})
+    tries = 0
+
+    async def undo(*_: Any) -> Obj:
+        nonlocal tries
+        tries += 1
+        return undone
+
+    world.cluster.apply_owned = undo  # type: ignore[method-assign]
+    assert await count_tries(world) < 80
+    assert tries > 0
+
+
+async def test_what_an_older_crd_drops_of_a_status_is_no_hot_loop() -> None:
+    world = World()
+    await world.settle()
+    apply_status, tries = world.cluster.apply_status, 0
+
+    async def drop(_: Obj) -> Obj:
+        nonlocal tries
+        tries += 1
+        return world.service
+
+    world.cluster.put({**world.service, "status": {**world.status, "selector": "dropped"}})
+    world.cluster.apply_status = drop  # type: ignore[method-assign]
+    assert await count_tries(world) < 80
+    assert tries > 0
+    world.cluster.apply_status = apply_status  # type: ignore[method-assign]
+    await world.settle()
 
 
 def test_a_wait_has_its_own_upper_bound() -> None:

@@ -1,0 +1,38 @@
+"""Which change of a watched object is worth a look at its service. Pure.
+
+A write of ours comes back from the watch as it is in the cache already. Argo CD, backup tools and people put
+labels and annotations of their own on services: each of them was a reconcile that found nothing to do.
+"""
+
+from typing import Any
+
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj
+from millrace_runtime import contract
+
+PREFIX = f"{contract.GROUP}/"
+"""Of the annotations on a service that say something to us."""
+UNREAD = frozenset({"resourceVersion", "managedFields"})
+UNREAD_OF_SERVICES = UNREAD | {"labels", "annotations"}
+"""A service's labels are read by nobody; of its annotations, ours are."""
+
+
+def is_news(before: Obj | None, after: Obj | None) -> bool:
+    """Whether a plan may be another one, now that an object is as `after`. None: it is not there."""
+    if before is after:
+        return False
+    if before is None or after is None:
+        return True
+    return _read(before) != _read(after)
+
+
+def _read(obj: Obj) -> tuple[Any, ...]:
+    """Return the parts of an object that plans read, in a form that can be compared."""
+    metadata = obj["metadata"]
+    is_service = obj["kind"] == INFERENCE_SERVICE.kind
+    unread = UNREAD_OF_SERVICES if is_service else UNREAD
+    words = (metadata.get("annotations") or {}).items() if is_service else ()
+    return (
+        {field: value for field, value in obj.items() if field != "metadata"},
+        {field: value for field, value in metadata.items() if field not in unread},
+        {name: text for name, text in words if name.startswith(PREFIX)},
+    )

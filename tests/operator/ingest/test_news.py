@@ -1,0 +1,86 @@
+"""Which changes of watched objects are worth a look."""
+
+from typing import Any
+
+import pytest
+
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, SERVICE, Kind, Obj
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.handlers import Ingest
+from millrace_operator.ingest.news import is_news
+from millrace_operator.ingest.queue import WorkQueue
+from tests.operator.world import KEY, make_pod, make_service
+
+
+def change(obj: Obj, version: int, **metadata: Any) -> Obj:
+    return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version), "uid": "u", **metadata}}
+
+
+def make_child() -> Obj:
+    return {**make_pod("chat"), "kind": SERVICE.kind}
+
+
+UNREAD: list[dict[str, Any]] = [
+    {"annotations": {"argocd.argoproj.io/tracking-id": "x"}},
+    {"labels": {"team": "search"}},
+    {"managedFields": [{"manager": "kubectl"}]},
+]
+READ: list[dict[str, Any]] = [
+    {"generation": 7},
+    {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    {"uid": "another"},
+    {"annotations": {"millrace.dev/pin": "3 until 2027-01-01T00:00:00Z"}},
+    {"annotations": {"millrace.dev/rollout": "promote x"}},
+]
+
+
+@pytest.mark.parametrize("metadata", UNREAD)
+def test_what_others_write_on_a_service_is_no_news(metadata: dict[str, Any]) -> None:
+    assert not is_news(change(make_service(), 1), change(make_service(), 2, **metadata))
+
+
+@pytest.mark.parametrize("metadata", READ)
+def test_what_a_plan_reads_of_a_service_is_news(metadata: dict[str, Any]) -> None:
+    before, after = change(make_service(), 1), change(make_service(), 2, **metadata)
+    assert is_news(before, after)
+    assert is_news(after, before)
+
+
+@pytest.mark.parametrize("part", ["spec", "status"])
+def test_a_changed_part_is_news(part: str) -> None:
+    assert is_news(change(make_service(), 1), {**change(make_service(), 2), part: {"model": "x"}})
+    assert is_news(change(make_pod(), 1), {**change(make_pod(), 2), part: {"nodeName": "x"}})
+
+
+@pytest.mark.parametrize("metadata", [{"labels": {}}, {"annotations": {"a": "b"}}, {"ownerReferences": []}])
+def test_all_that_somebody_changes_on_a_child_is_news(metadata: dict[str, Any]) -> None:
+    assert is_news(change(make_child(), 1), change(make_child(), 2, **metadata))
+
+
+def test_coming_and_going_is_news() -> None:
+    assert is_news(None, make_pod())
+    assert is_news(make_pod(), None)
+    assert not is_news(None, None)
+
+
+@pytest.mark.parametrize(("kind", "obj"), [(INFERENCE_SERVICE, make_service()), (SERVICE, make_child())])
+def test_the_echo_of_a_write_queues_nothing(kind: Kind, obj: Obj) -> None:
+    queue = WorkQueue()
+    ingest = Ingest(Cache(), queue)
+    with queue.opened():
+        assert ingest.put_written(change(obj, 5))
+        ingest.record_event(kind, "MODIFIED", change(obj, 5))
+        ingest.record_event(kind, "MODIFIED", change(obj, 4))  # late, and older
+        assert (len(queue), ingest.overdue_seconds()) == (0, 0)
+        ingest.record_event(kind, "MODIFIED", {**change(obj, 6), "spec": {"changed": "by somebody"}})
+        assert len(queue) == 1
+
+
+async def test_what_was_deleted_by_us_is_looked_at_once() -> None:
+    cache, queue = Cache(), WorkQueue()
+    ingest = Ingest(cache, queue)
+    with queue.opened():
+        cache.put(change(make_pod(), 5))
+        cache.drop(POD, KEY.namespace, "chat-1")
+        ingest.record_event(POD, "DELETED", change(make_pod(), 6))
+        assert len(queue) == 0
