@@ -6,7 +6,6 @@ trace. Whatever fails at a list or at a line of a watch, the next round lists an
 """
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import aiohttp
+import orjson
 
 from millrace_kubernetes.collection import Object, Sink, Source
 from millrace_kubernetes.connection import Connection
@@ -72,7 +72,7 @@ def _parsing(what: str) -> Iterator[None]:
 
 def _parse_page(body: bytes) -> _Page:
     with _parsing("list"):
-        page = json.loads(body)
+        page = orjson.loads(body)
         items, metadata = page.get("items") or [], page["metadata"]
         return _Page(items, metadata.get("continue") or "", str(metadata["resourceVersion"]))
 
@@ -80,7 +80,7 @@ def _parse_page(body: bytes) -> _Page:
 def _parse_event(line: bytes) -> _Event:
     """Return a watch's event. Raises ApiError for an ERROR event, MalformedError for what is no event."""
     with _parsing("event"):
-        event = json.loads(line)
+        event = orjson.loads(line)
         kind, item = event["type"], event["object"]
         if kind == "ERROR":
             raise make_api_error(item.get("code", 500), item.get("message", "the stream broke"))

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import uvloop
+
 from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
 from millrace_kubernetes.namespaces import parse_namespaces
 from millrace_operator.application import OperatorSettings, run_operator
@@ -197,7 +199,8 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
-        asyncio.run(_run_until_signal(settings))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run_until_signal(settings))
     except BadStartError as error:
         sys.stderr.write(f"millrace operator: {error}\n")
         return 1

@@ -4,13 +4,13 @@ Typed models of the `kubernetes` client drop fields they do not know on a round 
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 import aiohttp
+import orjson
 
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.credentials import Access
@@ -200,7 +200,7 @@ class ApiServer(Cluster):
     ) -> Obj | None:
         if self._session is None:
             raise TransientError("not connected")
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else orjson.dumps(body)
         url = self._access.server + path
         try:
             headers = await self._access.headers()
@@ -212,33 +212,33 @@ class ApiServer(Cluster):
                 headers={**headers, "Content-Type": content_type, "Accept": "application/json"},
             )
             async with asyncio.timeout(seconds), request as response:
-                text = await response.text(errors="replace")
+                content = await response.read()
                 self._on_request(method, response.status)
                 if response.status == 404 and may_be_absent:
                     return None
-                _raise_for_status(response.status, text, response.headers.get("Retry-After"))
+                _raise_for_status(response.status, content, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, AccessError, OSError) as error:  # TimeoutError is an OSError
             self._on_request(method, 0)
             raise TransientError(f"{method} {path}: {str(error) or type(error).__name__}") from error
-        return _parse(text, f"{method} {path}")
+        return _parse(content, f"{method} {path}")
 
 
-def _parse(text: str, request: str) -> Obj:
+def _parse(content: bytes, request: str) -> Obj:
     """Return the object that an answer with 200 holds. A proxy in between may answer anything."""
     try:
-        parsed = json.loads(text)
+        parsed = orjson.loads(content)
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise TransientError(f"{request}: no JSON object in the answer: {text[:200]!r}")
+        raise TransientError(f"{request}: no JSON object in the answer: {_quote(content)!r}")
     return parsed
 
 
-def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
+def _raise_for_status(status: int, content: bytes, retry_after: str | None) -> None:
     if status < 400:
         return
-    message = _read_message(text) or f"HTTP {status}"
-    if status == 409 or (status == 422 and _is_of_another_object(text)):
+    message = _read_message(content) or f"HTTP {status}"
+    if status == 409 or (status == 422 and _is_of_another_object(content)):
         raise ConflictError(message)
     if status == 404:
         raise AbsentError(message)
@@ -250,18 +250,23 @@ def _raise_for_status(status: int, text: str, retry_after: str | None) -> None:
     raise TransientError(f"HTTP {status}: {message}", seconds)
 
 
-def _is_of_another_object(text: str) -> bool:
+def _is_of_another_object(content: bytes) -> bool:
     """Whether a refusal is of the uid alone: the object of that name is another one than we mean."""
     try:
-        causes = json.loads(text)["details"]["causes"]
+        causes = orjson.loads(content)["details"]["causes"]
         return bool(causes) and all(cause.get("field") == "metadata.uid" for cause in causes)
     except (ValueError, LookupError, TypeError, AttributeError):
         return False
 
 
-def _read_message(text: str) -> str:
-    """Return the message of a Status object, or the text's beginning when it is none."""
+def _read_message(content: bytes) -> str:
+    """Return the message of a Status object, or the answer's beginning when it is none."""
     try:
-        return str(json.loads(text).get("message", ""))
+        return str(orjson.loads(content).get("message", ""))
     except (ValueError, AttributeError):
-        return text[:200]
+        return _quote(content)
+
+
+def _quote(content: bytes) -> str:
+    """Return the beginning of what came, for an error's message."""
+    return content[:200].decode(errors="replace")

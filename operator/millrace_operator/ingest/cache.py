@@ -90,8 +90,9 @@ class Cache:
     def spec(self, key: ServiceKey) -> Spec:
         """Return the service's spec, parsed once. Raises ValueError where it can't be read."""
         raw, held = self._services.get(key, {}).get("spec"), self._specs.get(key)
-        if held is None or (held.raw is not raw and held.raw != raw):
-            held = ParsedSpec(raw, Spec.model_validate(raw))
+        if held is None or held.raw is not raw:
+            is_same = held is not None and held.raw == raw
+            held = ParsedSpec(raw, held.spec if held and is_same else Spec.model_validate(raw))
             self._specs[key] = held
         return held.spec
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import kopf
+import uvloop
 from kopf._core.engines.peering import Identity
 
 from millrace_operator.cluster.kinds import Kind, Obj
@@ -64,7 +65,8 @@ async def run_watches(ingest: Ingest, namespace: str | None) -> None:
             stop.set()  # Kopf waits for it in a thread, and the loop's end waits for that thread
 
     def run() -> None:
-        asyncio.run(watch())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(watch())
 
     # A thread of its own: the loop's own few are also those that look names up.
     thread = ThreadPoolExecutor(1, "kopf")
