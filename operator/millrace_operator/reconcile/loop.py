@@ -1,9 +1,8 @@
-"""Snapshot, plan, act: the only file of this package with I/O, all of it through a Cluster."""
+"""Snapshot, plan, act: with `teller.py` the only file of this package with I/O, all through a Cluster."""
 
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
@@ -22,7 +21,6 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.drain import Mark
-from millrace_operator.reconcile.journal import Journal, Note, Told, Topic, render_again, render_event
 from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
@@ -42,6 +40,7 @@ from millrace_operator.reconcile.snapshot import (
 )
 from millrace_operator.reconcile.status import describe_status
 from millrace_operator.reconcile.steps import find_unmet
+from millrace_operator.reconcile.teller import Teller
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class Reconciler:
         self._refusals = Refusals()
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
-        self._journal = Journal()
+        self._teller = Teller(cluster, clock)
         self._missed: dict[ServiceKey, frozenset[str]] = {}
         """Deployments that pods speak of, and that were looked for."""
 
@@ -183,7 +182,7 @@ class Reconciler:
         if Done.HELD in done:
             return Outcome(None, REFUSED)  # nothing follows a decision that is not written
         for note in chosen.events:
-            await self._record(service, note)
+            await self._teller.tell(service, note)
         done += [await self._mark(key, mark) for mark in chosen.marks]
         done += [await self._apply(key, service, apply) for apply in chosen.applies]
         done += [await self._delete(key, service, delete) for delete in chosen.deletes]
@@ -306,26 +305,3 @@ class Reconciler:
         else:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
-
-    async def _record(self, service: Obj, note: Note) -> None:
-        """Tell a note by a new Event, or by the one that tells it already."""
-        now = self._clock()
-        topic = self._journal.choose(service, note, now)
-        told = self._journal.find(topic)
-        try:
-            if told is None or not await self._tell_again(service, note, topic, replace(told, last=now)):
-                event = await self._cluster.create_event(render_event(service, note, topic, now))
-                self._journal.keep(topic, Told(event["metadata"]["name"], 1, now))
-        except ClusterError as error:  # an Event is a courtesy: the conditions say the same
-            LOG.warning("event not recorded: %s", error)
-
-    async def _tell_again(self, service: Obj, note: Note, topic: Topic, told: Told) -> bool:
-        """Raise the count of an Event. Return whether it is still there."""
-        told = replace(told, count=told.count + 1)
-        try:
-            fields = render_again(note, topic, told)
-            await self._cluster.change_event(service["metadata"]["namespace"], told.name, fields)
-        except AbsentError:
-            return False
-        self._journal.keep(topic, told)
-        return True
