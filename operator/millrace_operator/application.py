@@ -28,7 +28,7 @@ from millrace_operator.cluster.errors import (
     NotLeaderError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Scope, ServiceKey, find_scopes
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Role, Scope, ServiceKey, find_scopes
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.gateways.follow import Gateways
@@ -133,7 +133,7 @@ class Application:
             asyncio.TaskGroup() as group,
         ):
             for scope in self.ingest.scopes:
-                if scope.kind is INFERENCE_SERVICE:
+                if scope.kind.role is Role.SERVICE:
                     ready = partial(self._wait_for_resource, scope)
                     group.create_task(supervise_watches(self.ingest, scope.namespace, ready))
             group.create_task(follow_children(self.ingest, connection))

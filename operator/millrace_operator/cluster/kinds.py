@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.node import trim_node
@@ -41,14 +42,30 @@ def _keep_whole(obj: Obj) -> Obj:
     return obj
 
 
+class Role(Enum):
+    """What objects of a kind are to a service: how they are followed, and whom a change of one concerns."""
+
+    SERVICE = auto()
+    """The service itself. Kopf watches these."""
+    CHILD = auto()
+    """One of a service's own, made by us."""
+    POD = auto()
+    """One of a service's pods, made by others for us."""
+    NODE = auto()
+    """Where pods run: in no namespace, and nobody's own."""
+    UNWATCHED = auto()
+    """Read and written when there is need."""
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A kind and its REST path."""
+    """A kind, its REST path, and what it is to us. A row of KINDS is all that a kind needs to be followed."""
 
     group: str
     version: str
     kind: str
     plural: str
+    role: Role = Role.UNWATCHED
     is_optional: bool = False
     """Whether all goes on without it where the API server has no such kind, or does not let us read it."""
     trim: Callable[[Obj], Obj] = _keep_whole
@@ -74,25 +91,40 @@ class Scope(NamedTuple):
     """None: in all namespaces."""
 
 
-SERVICE = Kind("", "v1", "Service", "services")
-POD = Kind("", "v1", "Pod", "pods")
-SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
-DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
-CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
-POD_DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contract.PLURAL, Role.SERVICE)
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts", Role.CHILD)
+SERVICE = Kind("", "v1", "Service", "services", Role.CHILD)
+CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", Role.CHILD)
+POD_DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", Role.CHILD)
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", Role.CHILD)
+POD = Kind("", "v1", "Pod", "pods", Role.POD)
+NODE = Kind("", "v1", "Node", "nodes", Role.NODE, is_optional=True, trim=trim_node)
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
 HORIZONTAL_POD_AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
-NODE = Kind("", "v1", "Node", "nodes", is_optional=True, trim=trim_node)
-INFERENCE_SERVICE = Kind(contract.GROUP, contract.VERSION, contract.KIND, contract.PLURAL)
 
-CHILDREN = (SERVICE_ACCOUNT, SERVICE, CONTROLLER_REVISION, POD_DISRUPTION_BUDGET, DEPLOYMENT)
-WATCHED = (INFERENCE_SERVICE, *CHILDREN, POD)
+KINDS = (
+    INFERENCE_SERVICE,
+    SERVICE_ACCOUNT,
+    SERVICE,
+    CONTROLLER_REVISION,
+    POD_DISRUPTION_BUDGET,
+    DEPLOYMENT,
+    POD,
+    NODE,
+    LEASE,
+    CONFIG_MAP,
+    EVENT,
+    HORIZONTAL_POD_AUTOSCALER,
+)
+CHILDREN = tuple(kind for kind in KINDS if kind.role is Role.CHILD)
+WATCHED = tuple(kind for kind in KINDS if kind.role in (Role.SERVICE, Role.CHILD, Role.POD))
+"""In the namespaces of services."""
 NODES = Scope(NODE)
 """In no namespace. The Role of a namespace alone does not let us read them."""
 EVERYWHERE = (*(Scope(kind) for kind in WATCHED), NODES)
-BY_NAME = {kind.kind: kind for kind in (*WATCHED, NODE, LEASE, EVENT, CONFIG_MAP)}
+BY_NAME = {kind.kind: kind for kind in KINDS}
 
 
 def find_scopes(namespaces: Sequence[str]) -> tuple[Scope, ...]:

@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import (
-    INFERENCE_SERVICE,
-    NODE,
-    POD,
     Kind,
     Listing,
     Obj,
     ObjectKey,
+    Role,
     Scope,
     ServiceKey,
+    kind_of,
 )
 from millrace_operator.cluster.node import find_departure
 from millrace_operator.ingest.compact import compact
@@ -80,7 +79,7 @@ class Cache:
         if obj is None:
             return
         self._unlink(key, obj)
-        if obj["kind"] == INFERENCE_SERVICE.kind:
+        if kind_of(obj).role is Role.SERVICE:
             self._specs.pop(ServiceKey(key.namespace, key.name), None)
 
     def service(self, key: ServiceKey) -> Obj | None:
@@ -155,28 +154,28 @@ class Cache:
             self._graves.add(_uid(obj))
 
     def _link(self, key: ObjectKey, obj: Obj) -> None:
-        owner = owner_of(obj)
-        if obj["kind"] == INFERENCE_SERVICE.kind:
+        role, owner = kind_of(obj).role, owner_of(obj)
+        if role is Role.SERVICE:
             self._services[ServiceKey(key.namespace, key.name)] = obj
-        elif obj["kind"] == NODE.kind:
+        elif role is Role.NODE:
             if departure := find_departure(obj):
                 self._departures[key.name] = departure
         elif owner is not None:
-            self._index_of(obj)[owner].add(key)
+            self._index(role)[owner].add(key)
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
-        owner = owner_of(obj)
-        if obj["kind"] == INFERENCE_SERVICE.kind:
+        role, owner = kind_of(obj).role, owner_of(obj)
+        if role is Role.SERVICE:
             del self._services[ServiceKey(key.namespace, key.name)]
-        elif obj["kind"] == NODE.kind:
+        elif role is Role.NODE:
             self._departures.pop(key.name, None)
-        elif owner is not None and owner in (index := self._index_of(obj)):
+        elif owner is not None and owner in (index := self._index(role)):
             index[owner].discard(key)
             if not index[owner]:
                 del index[owner]
 
-    def _index_of(self, obj: Obj) -> Index:
-        return self._pods if obj["kind"] == POD.kind else self._children
+    def _index(self, role: Role) -> Index:
+        return self._pods if role is Role.POD else self._children
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
@@ -187,10 +186,10 @@ def owner_of(obj: Obj) -> ServiceKey | None:
 
     Its controller says so, or else its label: a label can be lost, and a pod's controller is a ReplicaSet.
     """
-    metadata = obj["metadata"]
-    if obj["kind"] == INFERENCE_SERVICE.kind:
+    metadata, role = obj["metadata"], kind_of(obj).role
+    if role is Role.SERVICE:
         return ServiceKey(metadata["namespace"], metadata["name"])
-    if obj["kind"] == NODE.kind:
+    if role is Role.NODE:
         return None
     name = _find_controller(metadata) or metadata.get("labels", {}).get(contract.LABEL_SERVICE)
     return None if name is None else ServiceKey(metadata["namespace"], name)

@@ -11,7 +11,7 @@ from functools import partial
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Listing, Scope
+from millrace_operator.cluster.kinds import Listing, Role, Scope
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.relist import find_selector
 
@@ -47,7 +47,7 @@ async def follow_children(ingest: Ingest, connection: Connection) -> None:
     """Follow each kind until cancelled."""
     async with asyncio.TaskGroup() as group:
         for scope in ingest.scopes:
-            if scope.kind is INFERENCE_SERVICE:
+            if scope.kind.role is Role.SERVICE:
                 continue
             ingest.expect_list(scope)
             group.create_task(_make_watch(scope, ingest, connection).run())

@@ -16,7 +16,7 @@ from typing import Any
 
 import kopf
 
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, NODE, Kind, Listing, Obj, Scope
+from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Kind, Listing, Obj, Role, Scope
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.news import is_news
 from millrace_operator.ingest.queue import WorkQueue
@@ -96,7 +96,7 @@ class Ingest:
     def is_known(self, namespace: str) -> bool:
         """Whether all kinds of a namespace have been listed, so that no plan is made of half of them."""
         return not self._missing or not any(
-            scope.namespace in (None, namespace) and scope.kind is not INFERENCE_SERVICE
+            scope.namespace in (None, namespace) and scope.kind.role is not Role.SERVICE
             for scope in self._missing
         )
 
@@ -129,7 +129,7 @@ class Ingest:
 
         A node's are none of the last event's age: they come every few seconds, whatever else is silent.
         """
-        if kind is not NODE:
+        if kind.role is not Role.NODE:
             self.last_event_at = self._clock()
         self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
@@ -145,7 +145,7 @@ class Ingest:
     @contextlib.contextmanager
     def _watching_departures(self, kind: Kind) -> Iterator[None]:
         """Queue the services on nodes of which it changes inside whether they are being emptied."""
-        if kind is not NODE:
+        if kind.role is not Role.NODE:
             yield
             return
         before = dict(self._cache.departures())

@@ -6,7 +6,7 @@ labels and annotations of their own on services: each of them was a reconcile th
 
 from typing import Any
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj
+from millrace_operator.cluster.kinds import Obj, Role, kind_of
 from millrace_runtime import contract
 
 PREFIX = f"{contract.GROUP}/"
@@ -28,7 +28,7 @@ def is_news(before: Obj | None, after: Obj | None) -> bool:
 def _read(obj: Obj) -> tuple[Any, ...]:
     """Return the parts of an object that plans read, in a form that can be compared."""
     metadata = obj["metadata"]
-    is_service = obj["kind"] == INFERENCE_SERVICE.kind
+    is_service = kind_of(obj).role is Role.SERVICE
     unread = UNREAD_OF_SERVICES if is_service else UNREAD
     words = (metadata.get("annotations") or {}).items() if is_service else ()
     return (

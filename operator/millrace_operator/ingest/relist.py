@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millrace_operator.cluster.errors import RefusedError
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, NODE, Listing, Obj, Scope
+from millrace_operator.cluster.kinds import EVERYWHERE, Listing, Obj, Role, Scope
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.queue import WorkQueue
@@ -41,7 +41,7 @@ async def relist(
     """
     ghosts: list[Obj] = []
     missing: list[Scope] = []
-    for scope in sorted(scopes, key=lambda scope: scope.kind is not INFERENCE_SERVICE):
+    for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
         if scope.namespace in {one.namespace for one in missing}:
             missing.append(scope)
             continue
@@ -52,7 +52,7 @@ async def relist(
             if scope.kind.is_optional:
                 cache.sweep(scope, NOTHING)
                 continue
-            if scope.namespace is None or scope.kind is not INFERENCE_SERVICE:
+            if scope.namespace is None or scope.kind.role is not Role.SERVICE:
                 raise
             LOG.warning("namespace %s is left out: %s", scope.namespace, error)
             missing.append(scope)
@@ -64,7 +64,7 @@ async def relist(
 
 def find_selector(scope: Scope) -> str | None:
     """Return the label that a scope's objects have where they belong to a service; None for all."""
-    return None if scope.kind in (INFERENCE_SERVICE, NODE) else contract.LABEL_SERVICE
+    return contract.LABEL_SERVICE if scope.kind.role in (Role.CHILD, Role.POD) else None
 
 
 async def wait_period() -> None:
