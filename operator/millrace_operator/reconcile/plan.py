@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, POD, Obj
-from millrace_operator.reconcile.choice import Progress
-from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
 from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
-from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
 from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
@@ -36,10 +33,11 @@ from millrace_operator.reconcile.rivals import LOOK_SECONDS, is_moved
 from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
-from millrace_operator.reconcile.status import render_refused_status, render_status
+from millrace_operator.reconcile.status import render_refused_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.reconcile.steps import Child, Need, need
 from millrace_operator.reconcile.targets import Targets, choose_targets, find_revisions
+from millrace_operator.reconcile.told import tell_status
 from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
 
@@ -137,35 +135,23 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         targets.evacuation,
         known.error,
     )
-    status = render_status(inputs)
-    fleet = Fleet(targets.target, targets.revisions, snapshot.pods, count.desired, count.changes)
-    bill = draw_bill(find_prices(settings.prices, spec.cost), fleet, old.get("cost", {}), now)
-    if bill is not None:
-        status["cost"] = bill.keep_tokens(old.get("cost", {}))
-    figures = gather_figures(spec.scaling.mode, snapshot.advice, observed, now)
-    scaling = refresh_scaling(count, old, status, figures, now)
-    status["scaling"] = scaling.status
-    if scaling.holds_conditions:
-        status["conditions"] = old["conditions"]
-    if bill is not None:
-        status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
-    waits = _waits(status, targets.progress, deadline)
-    waits += [CONFLICT_RETRY_SECONDS] if foreign else []
-    waits += [LOOK_SECONDS] if snapshot.rivals else []
-    waits += [DRAIN_LOOK_SECONDS] if counts.is_waiting else []
-    waits += observed.changes_after()
-    waits += [] if targets.evacuation.looks_again_at is None else [targets.evacuation.looks_again_at - now]
-    waits += _wait_for_rest(spec, count, rest, now) if pin is None else [pin.until - now + 1]
-    waits += inputs.late_after()
-    waits += [] if scaling.look_again is None else [scaling.look_again]
-    waits += [] if bill is None or bill.changes_after is None else [bill.changes_after]
+    told = tell_status(inputs, targets)
+    looks = [
+        *told.looks,
+        *observed.changes_after(),
+        *([CONFLICT_RETRY_SECONDS] if foreign else []),
+        *([LOOK_SECONDS] if snapshot.rivals else []),
+        *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),
+        *([] if targets.evacuation.looks_again_at is None else [targets.evacuation.looks_again_at - now]),
+        *(_wait_for_rest(spec, count, rest, now) if pin is None else [pin.until - now + 1]),
+    ]
     return Plan(
-        status=status if status != old else None,
-        events=tuple(find_notes(old, status)),
+        status=told.status if told.status != old else None,
+        events=tuple(find_notes(old, told.status)),
         marks=counts.marks,
         applies=tuple(_diff(children, snapshot, foreign)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
-        requeue_after=min(waits, default=None),
+        requeue_after=min(looks, default=None),
         is_moved=is_moved(wanted, snapshot.owned()),
     )
 
@@ -260,13 +246,3 @@ def _wait_for_rest(spec: Spec, count: Count, rest: Rest, now: float) -> list[flo
         return []
     after = spec.scaling.rest_seconds
     return [max(LEAST_LOOK_SECONDS, after if rest.idle_since is None else rest.idle_since + after - now)]
-
-
-def _waits(status: dict[str, Any], progress: Progress, deadline: float) -> list[float]:
-    """Return after how many seconds to look again for the rollout."""
-    if "rollout" not in status:
-        return []
-    left = progress.seconds_left(deadline)
-    ends_at = progress.canary.ends_at if progress.canary else None
-    waits = [left, *([] if ends_at is None else [ends_at - progress.now])]
-    return [wait + 1 for wait in waits if wait > 0]

@@ -1,0 +1,48 @@
+"""The whole of what status says: its own truths, the autoscaler's figures and the bill. Pure."""
+
+from typing import Any, NamedTuple
+
+from millrace_operator.reconcile.cost import Fleet, draw_bill, find_prices
+from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
+from millrace_operator.reconcile.status import render_status
+from millrace_operator.reconcile.status_inputs import StatusInputs
+from millrace_operator.reconcile.targets import Targets
+
+
+class Told(NamedTuple):
+    """A status, and when time alone makes another one of it."""
+
+    status: dict[str, Any]
+    looks: list[float]
+    """Seconds from now."""
+
+
+def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
+    """Return the whole status. Figures that move all the time stay as they were until it is worth a write."""
+    old, count, now = inputs.old, inputs.count, inputs.now
+    status = render_status(inputs)
+    fleet = Fleet(targets.target, targets.revisions, inputs.snapshot.pods, count.desired, count.changes)
+    bill = draw_bill(find_prices(inputs.settings.prices, inputs.spec.cost), fleet, old.get("cost", {}), now)
+    if bill is not None:  # without the price of tokens, which moves with the figures
+        status["cost"] = bill.keep_tokens(old.get("cost", {}))
+    figures = gather_figures(inputs.spec.scaling.mode, inputs.snapshot.advice, inputs.observed, now)
+    scaling = refresh_scaling(count, old, status, figures, now)
+    status["scaling"] = scaling.status
+    if scaling.holds_conditions:
+        status["conditions"] = old["conditions"]
+    if bill is not None:
+        status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
+    timed = (scaling.look_again, None if bill is None else bill.changes_after)
+    looks = [look for look in timed if look is not None]
+    return Told(status, looks + inputs.late_after() + _list_rollout_looks(inputs, status))
+
+
+def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:
+    """Return after how many seconds the rollout is late, or its canary has served for long enough."""
+    if "rollout" not in status:
+        return []
+    progress = inputs.progress
+    ends_at = progress.canary.ends_at if progress.canary else None
+    left = progress.seconds_left(inputs.deadline_seconds)
+    waits = [left, *([] if ends_at is None else [ends_at - progress.now])]
+    return [wait + 1 for wait in waits if wait > 0]
