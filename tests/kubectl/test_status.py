@@ -7,8 +7,7 @@ import pytest
 
 from millrace_kubectl.screen import WIDTH
 from tests.kubectl.conftest import Terminal, make_service
-from tests.kubectl.lives.life import LIVES
-from tests.kubectl.screens import EXPECTED, render
+from tests.kubectl.screens import EXPECTED, SHOWN, render
 from tests.operator.world import BEGAN
 
 DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
@@ -25,7 +24,7 @@ def test_it_says_what_it_said(screens: dict[str, str]) -> None:
 
 
 def test_each_is_a_screen(screens: dict[str, str]) -> None:
-    assert len(screens) == len(LIVES)
+    assert len(screens) == len(SHOWN)
     for screen in screens.values():
         lines = screen.splitlines()
         assert len(lines) <= 24
@@ -37,13 +36,13 @@ def test_the_documented_one_is_one_of_them(screens: dict[str, str]) -> None:
     assert example in {screen.rstrip() for screen in screens.values()}
 
 
-@pytest.mark.parametrize("name", [one.__name__ for one in LIVES])
+@pytest.mark.parametrize("name", [one.__name__ for one in SHOWN])
 def test_what_is_in_the_way_comes_with_what_to_do(screens: dict[str, str], name: str) -> None:
     parts = {line[:10].strip(): line[12:] for line in screens[name].splitlines()}
     assert (parts["IN THE WAY"] == "nothing") is (parts["DO"] == "nothing")
 
 
-@pytest.mark.parametrize("name", [one.__name__ for one in LIVES])
+@pytest.mark.parametrize("name", [one.__name__ for one in SHOWN])
 def test_a_command_is_a_line_to_be_copied_and_is_for_the_services_namespace(
     screens: dict[str, str], name: str
 ) -> None:

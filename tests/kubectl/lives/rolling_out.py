@@ -42,6 +42,20 @@ async def canary_waits_for_promotion() -> World:
 
 
 @life
+async def canary_loads() -> World:
+    return await edit(await serve(rollout={"canary": {"promotion": "Manual"}}), wait(running={}))
+
+
+@life
+async def canary_was_promoted() -> World:
+    """And the replicas that it gets now load still."""
+    world = await edit(await serve(rollout={"canary": {"promotion": "Manual"}}))
+    revision = world.status["updateRevision"]
+    world.broken[revision] = wait(running={})
+    return await order(world, f"promote {revision}")
+
+
+@life
 async def canary_failed() -> World:
     world = await edit(await serve(rollout={"canary": {}}))
     for pod in world.pods(world.status["updateRevision"]):
@@ -53,7 +67,16 @@ async def canary_failed() -> World:
 @life
 async def aborted() -> World:
     world = await edit(await serve(rollout={"canary": {"promotion": "Manual"}}))
-    order = {ANNOTATION: f"abort {world.status['updateRevision']}"}
-    world.cluster.put({**world.service, "metadata": {**world.service["metadata"], "annotations": order}})
+    return await order(world, f"abort {world.status['updateRevision']}")
+
+
+@life
+async def order_is_unreadable() -> World:
+    return await order(await edit(await serve(rollout={"canary": {"promotion": "Manual"}})), "go on")
+
+
+async def order(world: World, text: str) -> World:
+    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: text}}
+    world.cluster.put({**world.service, "metadata": metadata})
     await world.settle()
     return world
