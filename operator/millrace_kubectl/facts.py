@@ -17,6 +17,7 @@ OLD_SECONDS = 900.0
 """Figures are written anew every ten minutes: older ones have no operator."""
 FIRST_SCRAPE_SECONDS = 90.0
 """Pods are scraped every 60 s where nobody chose otherwise, and a new one is found only after a while."""
+NO_NODE = " cannot be scheduled: "
 UPTAKE_SECONDS = 60.0
 """An operator that leads takes up a pin within seconds."""
 
@@ -175,6 +176,15 @@ class Facts:
     def is_true(self, name: str) -> bool:
         """Whether a condition is there and True."""
         return bool(self.condition(name).get("status") == "True")
+
+    @property
+    def shortage_words(self) -> str | None:
+        """The scheduler's words on a pod that finds no node; None where every pod has one."""
+        states = self.evidence.get("replicas") or {}
+        if states.get("unschedulable"):
+            return str(states.get("unschedulableMessage", ""))
+        messages = (one.get("message", "") for one in self.status.get("conditions", []))
+        return next((text.split(NO_NODE, 1)[1] for text in messages if NO_NODE in text), None)
 
     @property
     def is_blind(self) -> bool:

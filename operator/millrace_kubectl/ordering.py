@@ -5,6 +5,7 @@ from typing import Any
 
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Obj
+from millrace_kubectl.words import NO_OPERATOR
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,15 @@ class Revisions:
     is_rejected: bool
 
     @property
+    def is_promoted(self) -> bool:
+        """Whether the canary of the rollout under way is over."""
+        return "promotedAt" in (self.rollout.get("canary") or {})
+
+    @property
     def canary(self) -> dict[str, Any] | None:
         """Return what is known of a canary that is not promoted; None without one."""
         canary: dict[str, Any] | None = self.rollout.get("canary")
-        return None if canary is None or "promotedAt" in canary else canary
+        return None if self.is_promoted else canary
 
 
 def read_revisions(service: Obj) -> Revisions:
@@ -32,6 +38,9 @@ def read_revisions(service: Obj) -> Revisions:
     asked = status.get("updateRevision")
     if asked is None or status.get("observedGeneration") != metadata.get("generation"):
         name = metadata["name"]
-        raise PluginError(f"the operator has not seen the last edit of {name} yet; try again in a moment")
+        raise PluginError(
+            f"the operator has not seen the last edit of {name} yet; try again in a moment, "
+            f"and if it stays so, {NO_OPERATOR}"
+        )
     rejected = status.get("rejectedRevision", {}).get("revision")
     return Revisions(asked, status.get("currentRevision"), status.get("rollout", {}), rejected == asked)

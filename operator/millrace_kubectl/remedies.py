@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from millrace_kubectl.commands import find_look, name_place
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.words import (
     CHOOSE_BOUND,
@@ -21,14 +22,27 @@ from millrace_operator.resources.conditions import Reason
 
 ABORTED = "Aborted"
 """Of status.rejectedRevision.reason."""
+OF_REVISIONS = frozenset(
+    {
+        Reason.CRASHING,
+        Reason.OUT_OF_MEMORY,
+        Reason.MODEL_INVALID,
+        Reason.SETTINGS_INVALID,
+        Reason.UNSCHEDULABLE,
+        Reason.IMAGE_UNAVAILABLE,
+        Reason.CONTAINER_REFUSED,
+        Reason.PODS_REFUSED,
+        Reason.DEADLINE_EXCEEDED,
+    }
+)
+"""Reasons that a new revision may have brought. Then the one before is the way back."""
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
 """In the scheduler's words, once for each resource: 0/12 nodes are available: 4 Insufficient cpu, 8 ..."""
 
 
 def find_shortage(facts: Facts) -> str | None:
     """Return what no node has enough of, such as 2 nvidia.com/gpu; None where nodes lack different things."""
-    words = (facts.evidence.get("replicas") or {}).get("unschedulableMessage", "")
-    found = set(SHORTAGE.findall(words))
+    found = set(SHORTAGE.findall(facts.shortage_words or ""))
     if len(found) != 1:
         return None
     [name] = found
@@ -43,7 +57,7 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         yield NO_OPERATOR
         return
     yield from _find_rollout_remedies(facts)
-    if (facts.evidence.get("replicas") or {}).get("unschedulable"):
+    if facts.shortage_words is not None:
         shortage = find_shortage(facts)
         yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
     if facts.is_blind:
@@ -57,27 +71,49 @@ def find_remedies(facts: Facts) -> Iterator[str]:
 
 
 def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
-    degraded, rejected = facts.condition("Degraded"), facts.status.get("rejectedRevision") or {}
-    reason = degraded.get("reason") if degraded.get("status") == "True" else None
-    if reason == Reason.ROLLED_BACK and rejected.get("reason") == ABORTED:
-        reason = ABORTED
-    if reason in REMEDIES:
-        yield REMEDIES[reason]
+    remedy, degraded = _name_remedy(facts), facts.condition("Degraded")
+    if remedy in REMEDIES:
+        look = find_look(facts, remedy, degraded)
+        yield REMEDIES[remedy] if look is None else f"{REMEDIES[remedy]}: {look}"
+    if remedy and degraded.get("reason") in OF_REVISIONS and _has_way_back(facts):
+        yield name_place(facts, f"kubectl millrace abort {facts.name}")
     if facts.condition("Progressing").get("reason") == Reason.AWAITING_PROMOTION:
-        yield f"kubectl millrace promote {facts.name}"
-        yield f"kubectl millrace abort {facts.name}"
+        yield name_place(facts, f"kubectl millrace promote {facts.name}")
+        yield name_place(facts, f"kubectl millrace abort {facts.name}")
+
+
+def _name_remedy(facts: Facts) -> str | None:
+    """Return the reason why the service is degraded, or what says more; None where it is not."""
+    degraded, rejected = facts.condition("Degraded"), facts.status.get("rejectedRevision") or {}
+    if degraded.get("status") != "True":
+        return None
+    reason, message = str(degraded.get("reason")), degraded.get("message", "")
+    if reason == Reason.ROLLED_BACK and rejected.get("reason") == ABORTED:
+        return ABORTED
+    if reason in (Reason.CHILD_REFUSED, Reason.PODS_REFUSED) and "exceeded quota" in message:
+        return "Quota"
+    if reason == Reason.CRASHING and "SIGKILL" in message:
+        return "Killed"
+    return "Late" if reason == Reason.DEADLINE_EXCEEDED and not _has_way_back(facts) else reason
+
+
+def _has_way_back(facts: Facts) -> bool:
+    """Whether a revision takes over from another one, which `abort` would bring back."""
+    return bool(facts.status.get("rollout") and facts.status.get("currentRevision"))
 
 
 def _find_count_remedies(facts: Facts) -> Iterator[str]:
     is_missing, desired = bool(facts.objectives_in("Missed")), facts.desired
     if facts.condition("Pinned").get("reason") == "PinInvalid":
-        yield f"kubectl millrace unpin {facts.name}: its pin can't be read"
+        yield f"its pin can't be read: {_unpin(facts)}"
     if facts.mode == "External":
+        if facts.condition("Pinned"):
+            yield f"its mode obeys no pin: {_unpin(facts)}"
         if facts.ready == 0 and desired == 0:
-            yield f"kubectl scale infsvc {facts.name} --replicas=1"
+            yield name_place(facts, f"kubectl scale infsvc {facts.name} --replicas=1")
         return
     if facts.pin is not None and not (is_missing and _is_pin_enough(facts)):
-        yield f"kubectl millrace unpin {facts.name}"
+        yield _unpin(facts)
         return
     if facts.mode == "DryRun" and facts.scaling.get("recommendedReplicas", desired) != desired:
         yield "write mode: Automatic to follow the autoscaler"
@@ -94,12 +130,17 @@ def _find_help(facts: Facts, *, is_missing: bool) -> Iterator[str]:
     desired, states = facts.desired, facts.evidence.get("replicas") or {}
     is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
-        yield from [WAIT_FOR_REPLICAS] if not states or states.get("starting", 1) else []
+        is_starting = states.get("starting", 1) if states else facts.shortage_words is None
+        yield from [WAIT_FOR_REPLICAS] if is_starting else []
     elif facts.is_futile:
         yield MORE_IS_FUTILE
     elif is_missing and desired is not None and desired < facts.most:
         yield from [WAIT_FOR_FEEDBACK] if facts.waits_for_feedback else []
-        yield f"kubectl millrace pin {facts.name} {desired + 1} --for 1h"
+        yield name_place(facts, f"kubectl millrace pin {facts.name} {desired + 1} --for 1h")
+
+
+def _unpin(facts: Facts) -> str:
+    return name_place(facts, f"kubectl millrace unpin {facts.name}")
 
 
 def _is_pin_enough(facts: Facts) -> bool:

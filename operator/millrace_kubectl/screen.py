@@ -7,14 +7,17 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment
 from millrace_kubectl.remedies import find_remedies
-from millrace_kubectl.words import NOTHING, UNSEEN, WAIT
+from millrace_kubectl.words import NOTHING, UNSEEN, WAIT, shorten
 from millrace_operator.resources.conditions import Reason, parse_time
 
 WIDTH = 110
 """Columns: longer lines go on below their own words."""
 GOOD = {"Ready": "True", "Progressing": "False", "Degraded": "False"}
 """Of each condition the status that is as wanted; True for the others."""
-WAITS = frozenset({Reason.CANARY, Reason.AWAITING_PROMOTION})
+WOKEN = "activation"
+"""Of status.scaling.binding."""
+WORDS_LENGTH = 200
+"""Of why there is this count; `explain -v` shows all of it."""
 
 
 def render_screen(facts: Facts) -> list[str]:
@@ -25,7 +28,7 @@ def render_screen(facts: Facts) -> list[str]:
         *(("THERE", text) for text in _describe_there(facts)),
         *(("ROLLOUT", text) for text in _describe_rollout(facts)),
         *(("IN THE WAY", text) for text in _find_obstacles(facts) or ["nothing"]),
-        ("DO", " | ".join(find_remedies(facts)) or _find_patience(facts)),
+        *(("DO", text) for text in _list_remedies(facts)),
     ]
     width = max(len(label) for label, _ in parts) + 2
     lines, former = [], ""
@@ -43,23 +46,45 @@ def describe_phase(facts: Facts) -> str:
     """Return the gravest truth in a word, as Argo CD is told it, and how many replicas answer."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
-    counts = f"{_show(facts.ready)} of {_show(facts.desired)} replicas answer"
-    return f"{_name_phase(facts)}: {counts}"
+    return f"{_name_phase(facts)}: {_describe_counts(facts)}"
+
+
+def _describe_counts(facts: Facts) -> str:
+    if facts.desired is None and facts.ready is None:
+        return "no count is decided yet"
+    if facts.desired is not None and facts.ready is not None and facts.ready > facts.desired:
+        return f"{facts.ready} replicas answer, and {facts.desired} {_verb(facts.desired)} wanted"
+    return f"{_show(facts.ready)} of {_show(facts.desired)} replicas answer"
+
+
+def _verb(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _name_phase(facts: Facts) -> str:
-    progress, ready = facts.condition("Progressing"), facts.condition("Ready")
-    if facts.is_true("Degraded"):
-        return "DEGRADED"
-    if progress.get("reason") in WAITS:
-        return "WAITING for its owner" if progress["reason"] == Reason.AWAITING_PROMOTION else "IN CANARY"
-    if ready.get("reason") == Reason.SCALED_TO_ZERO:
-        return "AT ZERO"
-    if progress.get("reason") == Reason.ROLLING_OUT and facts.status.get("currentRevision"):
-        return "ROLLING OUT"
-    if not facts.is_true("Ready"):
-        return "STARTING"
-    return "SCALING" if progress.get("status") == "True" else "READY"
+    return next(name for name, is_so in _judge_phases(facts) if is_so)
+
+
+def _judge_phases(facts: Facts) -> Iterator[tuple[str, bool]]:
+    """Yield each phase, the gravest first, and whether the service is in it."""
+    progress, is_ready = facts.condition("Progressing"), facts.is_true("Ready")
+    reason, is_first = progress.get("reason"), not facts.status.get("currentRevision")
+    yield "DEGRADED", facts.is_true("Degraded")
+    yield "WAITING for its owner", reason == Reason.AWAITING_PROMOTION
+    yield "IN CANARY", reason == Reason.CANARY
+    yield "AT ZERO", facts.condition("Ready").get("reason") == Reason.SCALED_TO_ZERO
+    yield "ROLLING OUT", reason == Reason.ROLLING_OUT and not is_first
+    yield "WAKING", not is_ready and facts.binding == WOKEN
+    yield "STARTING", not is_ready
+    yield "REPLACING", reason == Reason.REPLACING
+    yield "SCALING", progress.get("status") == "True"
+    yield "READY", True
+
+
+def _list_remedies(facts: Facts) -> Iterator[str]:
+    """Yield what to do. A command is on a line of its own, to be copied."""
+    for text in list(find_remedies(facts)) or [_find_patience(facts)]:
+        yield from text.replace(": kubectl ", ":\nkubectl ").split("\n")
 
 
 def _find_patience(facts: Facts) -> str:
@@ -76,8 +101,12 @@ def _show(count: int | None) -> str:
 def _describe_wanted(facts: Facts) -> Iterator[str]:
     if not facts.status:
         return
+    if facts.desired is None and facts.ready is None:
+        return
     unit = "replica" if facts.desired == 1 else "replicas"
     yield f"{_show(facts.desired)} {unit}, {_describe_decider(facts)}"
+    if facts.mode != "External" and facts.pin is None and facts.scaling.get("message"):
+        yield shorten(facts.scaling["message"], WORDS_LENGTH)
     model = facts.status.get("model") or {}
     revision = facts.status.get("updateRevision")
     if revision:
@@ -98,9 +127,9 @@ def _describe_decider(facts: Facts) -> str:
 
 
 def _describe_there(facts: Facts) -> Iterator[str]:
-    if not facts.status:
+    if not facts.status or (facts.desired is None and facts.ready is None):
         return
-    exist = facts.status.get("replicas", 0)
+    exist = _show(facts.status.get("replicas"))
     current = facts.status.get("currentRevision")
     served = "no revision has served yet" if current is None else f"revision {current} served completely last"
     yield f"{_show(facts.ready)} that answer, of {exist} that exist; {served}"
@@ -144,8 +173,10 @@ def _find_obstacles(facts: Facts) -> list[str]:
     found: dict[str, str] = {}
     for one in sorted(facts.status.get("conditions", []), key=lambda one: str(one["type"]) != "Degraded"):
         is_good = one["status"] == GOOD.get(one["type"], "True")
-        if not is_good and not _is_early(facts, one):
+        if not is_good and not _is_harmless(one):
             found.setdefault(one.get("message", ""), f"{one['reason']} for {_age(facts, one)}")
+    if facts.is_pin_taken_up and facts.pin is not None:
+        found[facts.scaling["message"]] = f"Pinned for {_age(facts, facts.condition('Pinned'))}"
     unseen = [] if facts.is_seen else ["the operator has not seen the last edit"]
     return unseen + [f"{said}: {_leave_out(message, found)}" for message, said in found.items()]
 
@@ -157,10 +188,9 @@ def _leave_out(message: str, others: Iterable[str]) -> str:
     return message
 
 
-def _is_early(facts: Facts, condition: Obj) -> bool:
-    """Whether a condition is Unknown as nothing was measured yet, so that it is in nobody's way."""
-    is_idle = condition["reason"] == Reason.SCALED_TO_ZERO and facts.desired == 0
-    return bool(condition["status"] == "Unknown") and (is_idle or facts.is_true("Ready"))
+def _is_harmless(condition: Obj) -> bool:
+    """Whether a condition is Unknown as nothing was measured yet, or tells of a pin that is over."""
+    return bool(condition["status"] == "Unknown" or condition["reason"] == Reason.PIN_LAPSED)
 
 
 def _age(facts: Facts, condition: Obj) -> str:

@@ -40,10 +40,11 @@ LIMITS = {"saturation": "saturated beyond", "kvCache": "KV-bound", "slots": "bou
 """Of a replica, beside its objectives."""
 
 REMEDIES = {
-    "Conflict": "rename the service, or delete the object that has its name",
+    "Conflict": "see whose that object is, and rename it or this service",
     "Contested": "delete that autoscaler, or let it scale the InferenceService in mode External",
     "ChildRefused": "do what the API server says",
-    "PodsRefused": "raise the quota, or change the policy",
+    "PodsRefused": "change the policy",
+    "Quota": "raise the quota",
     "PodFailed": "do what the node says",
     "ImageUnavailable": "make the image pullable from the nodes",
     "ContainerRefused": "do what the node says",
@@ -51,14 +52,16 @@ REMEDIES = {
     "SettingsInvalid": "correct the setting it names",
     "OutOfMemory": "raise spec.resources.limits.memory",
     "Crashing": "read the pod's log",
+    "Killed": "read the pod's Events",
     "SidecarFailed": "read that container's log, and ask who adds it to the pods",
     "ProbeFailed": "read the pod's log and its Events",
     "NotReady": "see that the pod's node is Ready, and read the pod's Events",
     "RolledBack": "correct what it names and edit the spec, or undo the last edit",
     "Aborted": "edit the spec, or undo the last edit",
-    "DeadlineExceeded": "undo the last edit, or wait",
+    "DeadlineExceeded": "read the pod's log, or wait",
+    "Late": "read the pod's log, or raise spec.rollout.progressDeadline",
 }
-"""Of the condition Degraded, by its reason; an aborted revision has one of its own."""
+"""Of the condition Degraded, by its reason; where that says too little, by a name of its own."""
 
 DIGITS, MOST_DIGITS = 3, 9
 """Of a latency. What is equal with the most is equal."""

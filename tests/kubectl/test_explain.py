@@ -169,7 +169,7 @@ def test_figures_that_nobody_renews_are_old_whatever_they_say() -> None:
 def test_a_pin_that_nobody_takes_up_for_a_minute_needs_an_operator() -> None:
     """Who pinned just now is told to wait for nothing yet."""
     pinned = parse_time("2026-01-02T02:56:00Z") or 0.0
-    for seconds, remedy in ((59.0, "kubectl millrace unpin chat"), (61.0, NO_OPERATOR)):
+    for seconds, remedy in ((59.0, "kubectl millrace unpin chat -n shop"), (61.0, NO_OPERATOR)):
         summary = summarise(Facts(CASES["pin-not-taken-up"], pinned + seconds))
         assert summary.remedies == (remedy,), seconds
 
@@ -304,11 +304,11 @@ def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
     scaling["evidence"]["replicas"] |= {"ready": ready, "starting": 6 - ready}
     remedies = summarise(Facts(service, NOW)).remedies
     if recommended == 9:
-        assert remedies == ("kubectl millrace unpin chat",)
+        assert remedies == ("kubectl millrace unpin chat -n shop",)
     elif ready < 6:
         assert remedies == ("wait for the replicas that are not ready",)
     else:
-        assert remedies == ("kubectl millrace pin chat 7 --for 1h",)
+        assert remedies == ("kubectl millrace pin chat 7 --for 1h -n shop",)
 
 
 def test_the_status_of_another_version_is_told_as_far_as_it_is_understood() -> None:

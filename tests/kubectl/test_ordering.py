@@ -3,6 +3,7 @@
 from typing import Any
 
 from millrace_operator.resources.rollout_order import ANNOTATION
+from tests.kubectl import orders
 from tests.kubectl.conftest import Terminal
 from tests.operator.world import World, crash_status
 
@@ -22,6 +23,10 @@ async def with_canary() -> World:
     world.edit(**NEW)
     await world.settle()
     return world
+
+
+def test_they_say_what_they_said_in_each_state() -> None:
+    assert orders.render() == orders.EXPECTED.read_text(), "if that is wanted: python -m tests.kubectl.orders"
 
 
 def order_of(terminal: Terminal) -> str | None:

@@ -1,13 +1,16 @@
 """`status`: one screen, for each state that the operator leaves a service in."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from millrace_kubectl.screen import WIDTH
 from tests.kubectl.conftest import Terminal, make_service
-from tests.kubectl.screens import EXPECTED, LIVES, render
+from tests.kubectl.screens import EXPECTED, SHOWN, render
 from tests.operator.world import BEGAN
+
+DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +24,33 @@ def test_it_says_what_it_said(screens: dict[str, str]) -> None:
 
 
 def test_each_is_a_screen(screens: dict[str, str]) -> None:
-    assert len(screens) == len(LIVES)
+    assert len(screens) == len(SHOWN)
     for screen in screens.values():
         lines = screen.splitlines()
         assert len(lines) <= 24
         assert max(map(len, lines)) <= WIDTH
 
 
-@pytest.mark.parametrize("name", [one.__name__ for one in LIVES])
+def test_the_documented_one_is_one_of_them(screens: dict[str, str]) -> None:
+    example = DOCS.read_text().split("$ kubectl millrace status chat\n")[1].split("\n```")[0]
+    assert example in {screen.rstrip() for screen in screens.values()}
+
+
+@pytest.mark.parametrize("name", [one.__name__ for one in SHOWN])
 def test_what_is_in_the_way_comes_with_what_to_do(screens: dict[str, str], name: str) -> None:
     parts = {line[:10].strip(): line[12:] for line in screens[name].splitlines()}
     assert (parts["IN THE WAY"] == "nothing") is (parts["DO"] == "nothing")
+
+
+@pytest.mark.parametrize("name", [one.__name__ for one in SHOWN])
+def test_a_command_is_a_line_to_be_copied_and_is_for_the_services_namespace(
+    screens: dict[str, str], name: str
+) -> None:
+    lines = screens[name].split("\n\n")[0].splitlines()
+    rest = [line[12:] for line in lines[[line[:2] for line in lines].index("DO") :]]
+    commands = [line for line in rest if line.startswith("kubectl ")]
+    assert all(line.endswith(" -n shop") or line == "kubectl get lease -A" for line in commands)
+    assert not any(": kubectl " in line for line in rest)
 
 
 def test_a_user_sees_the_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,10 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  
     """Promote, and return what happens now. Raises PluginError."""
     name = arguments.name
     found = read_revisions(services.fetch(name))
+    if not found.is_rejected and found.is_promoted:
+        return (
+            f"revision {found.asked} of {name} was promoted before: it gets all replicas as they become ready"
+        )
     if not found.is_rejected and found.canary is None:
         what = "is being rolled out without a canary" if found.rollout else "has no rollout under way"
         return f"{name} {what}: there is nothing to promote"

@@ -115,10 +115,12 @@ def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
     ended = None if is_working else find_last_end(container)
     if ended is None or (ended.get("exitCode") == 0 and not is_backing_off):
         return
+    restarts = int(container.get("restartCount", 0))
     if ended.get("reason") == "OOMKilled":
-        yield Cause(Reason.SIDECAR_FAILED, f"{who} was killed for using more memory than its limit")
+        words = f"{who} was killed for using more memory than its limit"
+        yield Cause(Reason.SIDECAR_FAILED, f"{words} ({_describe_memory_kill(ended, restarts)})")
         return
-    text = _describe_end(ended, int(container.get("restartCount", 0)))
+    text = _describe_end(ended, restarts)
     yield Cause(Reason.SIDECAR_FAILED, f"{who} ended{text}")
 
 
@@ -132,21 +134,24 @@ def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
     if ended.get("reason") == "OOMKilled":
         return Cause(
             Reason.OUT_OF_MEMORY,
-            f"pod {name} was killed for using more memory than "
-            "spec.resources.limits.memory; write a larger one",
+            f"pod {name} was killed for using more memory than spec.resources.limits.memory "
+            f"({_describe_memory_kill(ended, restarts)}); write a larger one{_quote_last_line(last_line)}",
         )
     if code == _KILLED and ended.get("reason") == "Error":  # a container that is lost has the code, too
         return Cause(Reason.CRASHING, f"pod {name} {_describe_kill(last_line, restarts)}")
     return Cause(Reason.CRASHING, f"pod {name} ended{_describe_end(ended, restarts)}")
 
 
+def _describe_memory_kill(ended: dict[str, Any], restarts: int) -> str:
+    return f"OOMKilled, exit status {ended.get('exitCode')}, {_restarts(restarts)}"
+
+
 def _describe_kill(last_line: str, restarts: int) -> str:
     """Return what is known of a kill. The pod does not say who sent the signal; its Events may."""
-    said = f". Its last line: {last_line}" if last_line else ""
     return (
         f"was killed (SIGKILL, exit status {_KILLED}, {_restarts(restarts)}), and nothing says that it was "
         "for its memory limit: probably its startup or liveness probe failed and its grace ended, or its "
-        f"node ran out of memory. The pod's Events say which{said}"
+        f"node ran out of memory. The pod's Events say which{_quote_last_line(last_line)}"
     )
 
 
@@ -154,6 +159,10 @@ def _describe_end(ended: dict[str, Any], restarts: int) -> str:
     code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
     said = f": {last_line}" if last_line else f" with exit status {code}"
     return f"{said} (exit status {code}, {_restarts(restarts)})"
+
+
+def _quote_last_line(line: str) -> str:
+    return f". Its last line: {line}" if line else ""
 
 
 def _restarts(count: int) -> str:

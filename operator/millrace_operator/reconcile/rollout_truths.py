@@ -12,6 +12,9 @@ _REJECTIONS = {
     "Aborted": "was aborted and rolled back",
 }
 
+WAIT_SECONDS = 5.0
+"""A replica that goes sooner is not told of, which saves a write. Meanwhile the plan looks each second."""
+
 
 def progressing(inputs: StatusInputs) -> Truth:
     """Return the condition Progressing."""
@@ -29,9 +32,11 @@ def _progress(inputs: StatusInputs) -> Truth:
         return _rolling_out(inputs)
     if inputs.evacuation.pods:
         text = inputs.evacuation.describe()
-        return Truth("Progressing", True, Reason.REPLACING, text + _homeless(inputs))
+        return Truth("Progressing", True, Reason.REPLACING, text + _homeless(inputs) + _leaving(inputs))
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
-        text = f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}"
+        text = (
+            f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}{_leaving(inputs)}"
+        )
         return Truth("Progressing", True, Reason.SCALING, text)
     if inputs.choice.rejected:
         text = f"revision {inputs.revision} serves, as {inputs.choice.asked} was given up"
@@ -44,6 +49,17 @@ def _homeless(inputs: StatusInputs) -> str:
     pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
     words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
     return next((f"; {text}" for text in words), "")
+
+
+def _leaving(inputs: StatusInputs) -> str:
+    """Return which replica finishes its requests and goes, and by when; nothing where none does for long."""
+    leaving = {pod.name: pod.leaving_since for pod in inputs.observed.pods if pod.leaving_since is not None}
+    if not leaving or inputs.now < min(leaving.values()) + WAIT_SECONDS:
+        return ""
+    first = min(leaving)
+    ends_by = render_time(leaving[first] + inputs.spec.pod.grace_seconds)
+    others = f", and {len(leaving) - 1} more" if len(leaving) > 1 else ""
+    return f"; pod {first} finishes its requests and goes by {ends_by}{others}"
 
 
 def _rolling_out(inputs: StatusInputs) -> Truth:

@@ -72,7 +72,7 @@ class StatusInputs:
 
     def causes(self) -> list[Cause]:
         """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
-        return [*self._own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
+        return [*self.own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
 
     def grave_causes(self) -> list[Cause]:
         """Return the causes without those of pods that may wait for room still."""
@@ -80,7 +80,7 @@ class StatusInputs:
         pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
         rivals = map(explain_rival, self.snapshot.rivals)
         late = (self._explain_lateness(pod) for pod in self._list_loading() if self._late_at(pod) <= self.now)
-        return [*self._own_causes(), *(pod.cause for pod in pods if pod.cause), *late, *rivals]
+        return [*self.own_causes(), *(pod.cause for pod in pods if pod.cause), *late, *rivals]
 
     def late_after(self) -> list[float]:
         """Return after how many seconds pods that load now have done so for too long."""
@@ -104,7 +104,8 @@ class StatusInputs:
             f"({deadline}): raise that, or read the pod's log and delete the pod",
         )
 
-    def _own_causes(self) -> list[Cause]:
+    def own_causes(self) -> list[Cause]:
+        """Return what is wrong with the service itself, whatever its pods say."""
         unserved = [] if self.unserved is None else [Cause(Reason.SETTINGS_INVALID, str(self.unserved))]
         names = sorted(self.foreign)
         found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]

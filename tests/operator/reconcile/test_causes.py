@@ -102,7 +102,7 @@ def test_a_kill_that_is_not_for_memory_says_what_it_may_be() -> None:
         (
             waiting("CrashLoopBackOff", exitCode=137, reason="OOMKilled"),
             Reason.SIDECAR_FAILED,
-            "was killed for using more memory than its limit",
+            "was killed for using more memory than its limit (OOMKilled, exit status 137, again and again)",
         ),
         (
             {"state": {"terminated": {"exitCode": 1, "reason": "Error"}}},

@@ -4,6 +4,7 @@ import pytest
 
 from millrace_operator.reconcile.drain import UNTOLD_SECONDS
 from millrace_operator.reconcile.pods import DELETION_COST, read_pod
+from millrace_operator.reconcile.rollout_truths import WAIT_SECONDS
 from millrace_operator.reconcile.snapshot import PodLoad
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.operator.world import World
@@ -45,7 +46,25 @@ async def test_the_last_request_is_waited_for_and_then_the_replica_goes() -> Non
     assert uids(world) == before - {leaver}
 
 
-async def test_a_wait_writes_nothing() -> None:
+async def test_who_waits_for_a_replica_to_go_is_told_which_and_until_when() -> None:
+    world = await settled(3)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 1)
+    world.now += WAIT_SECONDS
+    await world.settle()
+    leavers = [pod["metadata"]["name"] for pod in world.pods() if pod["metadata"]["uid"] in marked(world)]
+    found = world.condition("Progressing")
+    assert (found["status"], found["reason"]) == ("True", "Scaling")
+    assert found["message"] == (
+        f"3 of 1 desired replicas are ready; pod {min(leavers)} finishes its requests and goes by "
+        "2026-01-01T00:10:30Z, and 1 more"
+    )
+    world.loads = {}
+    await world.settle()
+    assert world.condition("Progressing")["message"] == "1 of 1 desired replicas are ready"
+
+
+async def test_a_wait_is_told_once_and_writes_nothing_else() -> None:
     world = await settled(2)
     world.loads = dict.fromkeys(uids(world), BUSY)
     await scale(world, 1)
@@ -53,7 +72,7 @@ async def test_a_wait_writes_nothing() -> None:
     for _ in range(100):
         world.now += 1.0
         await world.reconcile()
-    assert world.cluster.writes == []
+    assert world.cluster.writes == [("status", "InferenceService", "chat")]
 
 
 async def test_a_request_without_end_holds_no_replica_for_longer_than_the_grace() -> None:

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.resources.conditions import Reason
 from tests.operator.world import crash_status, make_pod, ready_status, unschedulable_status
@@ -44,11 +45,14 @@ def test_a_cause_names_the_pod_and_says_why(status: dict[str, Any], reason: Reas
     assert text in cause.message
 
 
-def test_a_kill_for_memory_says_what_to_write() -> None:
-    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+def test_a_kill_for_memory_has_the_pods_own_words_and_says_what_to_write() -> None:
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "layer 16\nlayer 17\n"}}
     cause = read_pod(make_pod(containerStatuses=[{"name": "replica", "state": ended}])).cause
-    assert cause.reason is Reason.OUT_OF_MEMORY
-    assert "spec.resources.limits.memory" in cause.message
+    assert cause == Cause(
+        Reason.OUT_OF_MEMORY,
+        "pod chat-1 was killed for using more memory than spec.resources.limits.memory (OOMKilled, exit "
+        "status 137, first time); write a larger one. Its last line: layer 17",
+    )
 
 
 @pytest.mark.parametrize(

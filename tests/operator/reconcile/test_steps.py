@@ -59,7 +59,8 @@ async def test_a_deployment_waits_while_its_account_is_somebody_elses() -> None:
     for _ in range(5):
         await world.reconcile()
     assert world.objects("Deployment") == []
-    assert world.condition("Degraded")["reason"] == "Conflict"
+    for condition in ("Degraded", "Ready", "ModelReady"):
+        assert world.condition(condition)["reason"] == "Conflict"
 
 
 async def test_a_deployment_that_is_there_goes_on_without_what_it_once_needed() -> None:

@@ -1,0 +1,47 @@
+"""Services of which something can't be written or read."""
+
+from tests.kubectl.lives.life import EXTERNAL, life, serve
+from tests.operator.reconcile.test_versions import started
+from tests.operator.world import World
+
+QUOTA = "exceeded quota: objects, requested: count/deployments.apps=1, used: 20, limited: 20"
+
+
+@life
+async def child_is_refused() -> World:
+    world = World(scaling=EXTERNAL, replicas=1)
+    world.cluster.refuse = lambda obj: QUOTA if obj["kind"] == "Deployment" else None
+    for _ in range(3):
+        await world.reconcile()
+    return world
+
+
+@life
+async def version_is_unknown() -> World:
+    world = await started(scaling=EXTERNAL, replicas=1)
+    world.now += 3600
+    world.edit(engine={"version": "0.3.0"})
+    await world.settle()
+    return world
+
+
+@life
+async def first_version_is_unknown() -> World:
+    return await started(scaling=EXTERNAL, replicas=1, engine={"version": "0.3.0"})
+
+
+@life
+async def spec_is_unreadable() -> World:
+    world = await serve(2)
+    world.edit(rollout={"progressDeadline": "soon"})
+    await world.settle()
+    return world
+
+
+@life
+async def childs_name_is_taken() -> World:
+    world = World(scaling=EXTERNAL, replicas=1)
+    metadata = {"namespace": "shop", "name": "chat-replica", "uid": "theirs"}
+    world.cluster.put({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    await world.settle()
+    return world

@@ -1,0 +1,82 @@
+"""Services whose spec was edited: a new revision on its way, as a canary, and given up."""
+
+from millrace_operator.resources.rollout_order import ANNOTATION
+from tests.kubectl.lives.life import edit, life, serve, wait
+from tests.operator.world import World, crash_status
+
+
+@life
+async def rolls_out() -> World:
+    return await edit(await serve(), wait(running={}))
+
+
+@life
+async def new_revision_crashes() -> World:
+    return await edit(await serve(), crash_status("no kernel image is available", code=1))
+
+
+@life
+async def rolled_back() -> World:
+    world = await edit(await serve(), crash_status("no kernel image is available", code=1))
+    world.now += 1900
+    await world.settle()
+    return world
+
+
+@life
+async def never_rolled_back() -> World:
+    world = await edit(await serve(rollout={"rollback": "Never"}), wait(running={}))
+    world.now += 1900
+    await world.settle()
+    return world
+
+
+@life
+async def canary_serves() -> World:
+    return await edit(await serve(rollout={"canary": {}}))
+
+
+@life
+async def canary_waits_for_promotion() -> World:
+    return await edit(await serve(rollout={"canary": {"promotion": "Manual"}}))
+
+
+@life
+async def canary_loads() -> World:
+    return await edit(await serve(rollout={"canary": {"promotion": "Manual"}}), wait(running={}))
+
+
+@life
+async def canary_was_promoted() -> World:
+    """And the replicas that it gets now load still."""
+    world = await edit(await serve(rollout={"canary": {"promotion": "Manual"}}))
+    revision = world.status["updateRevision"]
+    world.broken[revision] = wait(running={})
+    return await order(world, f"promote {revision}")
+
+
+@life
+async def canary_failed() -> World:
+    world = await edit(await serve(rollout={"canary": {}}))
+    for pod in world.pods(world.status["updateRevision"]):
+        world.cluster.put({**pod, "status": crash_status("CUDA error: an illegal memory access", code=134)})
+    await world.settle()
+    return world
+
+
+@life
+async def aborted() -> World:
+    world = await edit(await serve(rollout={"canary": {"promotion": "Manual"}}))
+    return await order(world, f"abort {world.status['updateRevision']}")
+
+
+@life
+async def order_is_unreadable() -> World:
+    return await order(await edit(await serve(rollout={"canary": {"promotion": "Manual"}})), "go on")
+
+
+async def order(world: World, text: str) -> World:
+    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: text}}
+    world.cluster.put({**world.service, "metadata": metadata})
+    await world.settle()
+    return world

@@ -1,0 +1,64 @@
+"""Services that start: their pods on the way, and what stops them there."""
+
+from tests.kubectl.lives.life import EXTERNAL, begin, life, wait
+from tests.operator.world import World, crash_status, make_pod
+
+
+@life
+async def not_seen() -> World:
+    return World(scaling=EXTERNAL, replicas=3)
+
+
+@life
+async def waits_for_a_node() -> World:
+    world = World(scaling=EXTERNAL, replicas=2)
+    world.capacity = 0
+    await world.settle()
+    world.now += 120
+    await world.settle()
+    return world
+
+
+@life
+async def pulls_an_image() -> World:
+    return await begin(wait(waiting={"reason": "ContainerCreating"}))
+
+
+@life
+async def has_no_image() -> World:
+    return await begin(
+        wait(waiting={"reason": "ImagePullBackOff", "message": "no such image: example.com/none:1"})
+    )
+
+
+@life
+async def loads() -> World:
+    return await begin(wait(running={}))
+
+
+@life
+async def has_no_model() -> World:
+    return await begin(crash_status("file:///models/stories: there is no config.json", code=65))
+
+
+@life
+async def quota_refuses() -> World:
+    world = World(scaling=EXTERNAL, replicas=2)
+    world.quota = 1
+    await world.settle()
+    world.now += 120
+    await world.settle()
+    return world
+
+
+@life
+async def node_refuses() -> World:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.reconcile()
+    world.capacity = 0
+    await world.settle()
+    words = "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": words}
+    world.cluster.put(make_pod("chat-refused", world.status["updateRevision"], **status))
+    await world.settle()
+    return world

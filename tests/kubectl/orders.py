@@ -1,0 +1,83 @@
+"""What `promote` and `abort` say in each state of a rollout, and what the operator makes of it.
+
+After a change of words, `python -m tests.kubectl.orders` writes orders.txt anew: its diff shows each.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from millrace_kubectl.errors import PluginError
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.screen import describe_phase
+from millrace_kubectl.subcommands import abort, promote
+from millrace_operator.resources.rollout_order import ANNOTATION
+from tests.kubectl.lives import refused, rolling_out, serving, starting
+from tests.kubectl.lives.life import Life
+from tests.operator.world import World
+
+EXPECTED = Path(__file__).with_name("golden") / "orders.txt"
+LIVES: tuple[Life, ...] = (
+    rolling_out.canary_waits_for_promotion,
+    rolling_out.canary_serves,
+    rolling_out.canary_loads,
+    rolling_out.canary_was_promoted,
+    rolling_out.rolls_out,
+    rolling_out.new_revision_crashes,
+    rolling_out.rolled_back,
+    rolling_out.canary_failed,
+    rolling_out.aborted,
+    serving.serves,
+    serving.edit_not_seen,
+    refused.version_is_unknown,
+    refused.spec_is_unreadable,
+    starting.loads,
+    starting.not_seen,
+)
+
+
+class Services:
+    """The service of a world, as the plugin reaches it through kubectl."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def fetch(self, _name: str) -> dict[str, Any]:
+        return self._world.service
+
+    def annotate(self, _name: str, key: str, value: str) -> dict[str, Any]:
+        assert key == ANNOTATION
+        service = self._world.service
+        metadata = {**service["metadata"], "annotations": {key: value}}
+        return self._world.cluster.put({**service, "metadata": metadata})
+
+
+async def give(one: Life, subcommand: Any) -> str:
+    """The transcript: what is typed, what is said, and how the service is when the operator has followed."""
+    world = await one()
+    name = subcommand.__name__.rpartition(".")[2]
+    before = world.service
+    try:
+        said = subcommand.run(argparse.Namespace(name="chat"), Services(world), world.now)
+    except PluginError as error:
+        said = f"kubectl millrace: {error}"
+    lines = [f"$ kubectl millrace {name} chat", said]
+    if world.service != before:
+        await world.settle()
+        lines.append(f"then {describe_phase(Facts(world.service, world.now))}")
+    return "\n".join(lines)
+
+
+def render() -> str:
+    parts = []
+    for one in LIVES:
+        told = [asyncio.run(give(one, subcommand)) for subcommand in (promote, abort)]
+        parts.append("\n".join([f"## {one.__name__}", *told]))
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text(render())
+    sys.exit(0)

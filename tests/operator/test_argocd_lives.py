@@ -1,0 +1,58 @@
+"""The health that Argo CD reads of a service in each state of a life, as the operator itself wrote it."""
+
+import pytest
+
+from tests.kubectl.lives.life import Life
+from tests.kubectl.screens import SHOWN
+from tests.operator.test_argocd_health import judge
+
+HEALTHY = {
+    "serves",
+    "scales_up",
+    "signals_are_missing",
+    "rests",
+    "replica_leaves",
+    "node_is_emptied",
+    "node_is_emptied_and_no_other_has_room",
+    "is_pinned",
+    "pin_is_invalid",
+    "pin_has_lapsed",
+    "pin_is_not_for_this_mode",
+    "misses_an_objective",
+}
+"""Enough that a sync need not wait for anything."""
+PROGRESSING = {
+    "not_seen",
+    "edit_not_seen",
+    "waits_for_a_node",
+    "pulls_an_image",
+    "loads",
+    "wakes",
+    "wakes_without_room",
+    "rolls_out",
+    "canary_serves",
+    "canary_loads",
+    "canary_was_promoted",
+}
+SUSPENDED = {"at_zero", "canary_waits_for_promotion", "order_is_unreadable"}
+"""They wait for a person."""
+
+
+def expect(name: str) -> str:
+    """The health of a state; of all that fails it is Degraded, also behind healthy replicas."""
+    states = {"Healthy": HEALTHY, "Progressing": PROGRESSING, "Suspended": SUSPENDED}
+    return next((health for health, names in states.items() if name in names), "Degraded")
+
+
+@pytest.mark.parametrize("one", SHOWN, ids=lambda one: one.__name__)
+async def test_health_is_that_of_the_state(one: Life) -> None:
+    world = await one()
+    health, message = judge(world.service)
+    assert health == expect(one.__name__)
+    if health == "Degraded":
+        assert message == world.condition("Degraded")["message"]
+    assert message
+
+
+def test_every_named_state_is_there() -> None:
+    assert {one.__name__ for one in SHOWN} >= HEALTHY | PROGRESSING | SUSPENDED
