@@ -4,8 +4,10 @@ It listens on 127.0.0.1 without TLS, in a thread of its own, and passes everythi
 """
 
 import asyncio
+import json
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Self
@@ -60,6 +62,19 @@ class ApiProxy:
         """What an operator takes for the API server."""
         return f"http://127.0.0.1:{self.port}"
 
+    def render_kubeconfig(self) -> str:
+        """Return a kubeconfig without credentials: the proxy has them."""
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "proxy", "cluster": {"server": self.server}}],
+                "users": [{"name": "nobody", "user": {}}],
+                "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
+                "current-context": "proxy",
+            }
+        )
+
     def strike(self, name: str, number: int, moment: Moment, act: Callable[[], None]) -> None:
         """Call `act` once, at the write of that number, from 1 on, that speaks of an object named so."""
         self._strike = (name, number, moment, act)
@@ -75,6 +90,13 @@ class ApiProxy:
 
     def _call(self, work: object) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)  # type: ignore[arg-type]
+
+    def wait_until_quiet(self, seconds: float = 5.0) -> None:
+        """Wait until the operator writes nothing for so long: its first decisions follow its children."""
+        num_writes = -1
+        while num_writes != len(self.writes):
+            num_writes = len(self.writes)
+            time.sleep(seconds)
 
     async def _begin(self) -> None:
         connector = aiohttp.TCPConnector(ssl=self._context, limit=0)

@@ -48,6 +48,7 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
         local.kill_part("kube-controller-manager")
         yield local
     finally:
+        local.kill_part("kube-apiserver")  # it would wait for those who watch
         local.stop()
 
 
@@ -57,27 +58,12 @@ def proxy(cluster: LocalCluster) -> Iterator[ApiProxy]:
         yield found
 
 
-def render_kubeconfig(proxy: ApiProxy) -> str:
-    """Return a kubeconfig without credentials: the proxy has them."""
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": {"server": proxy.server}}],
-            "users": [{"name": "nobody", "user": {}}],
-            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
-            "current-context": "proxy",
-        }
-    )
-
-
 def start(proxy: ApiProxy, folder: Path, cluster: LocalCluster, lease: str, name: str) -> OperatorProcess:
     """Start an operator whose Lease is in a namespace `lease` of its own, unless it shares it."""
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(render_namespace(lease)))
     flags = ("--writes-per-second", "1000")
-    return OperatorProcess(
-        render_kubeconfig(proxy), lease, folder / f"{name}.log", identity=name, flags=flags
-    )
+    log = folder / f"{name}.log"
+    return OperatorProcess(proxy.render_kubeconfig(), lease, log, identity=name, flags=flags)
 
 
 def render_namespace(name: str) -> dict[str, Any]:
@@ -138,14 +124,6 @@ def wait_whole(cluster: LocalCluster, name: str, num_revisions: int = 1, seconds
         wait_until(f"{name} is whole", lambda: is_whole(cluster, name, num_revisions), seconds)
     except AssertionError as error:
         raise AssertionError(f"{error}: {list_children(cluster, name)}") from None
-
-
-def wait_until_quiet(proxy: ApiProxy, seconds: float = 5.0) -> None:
-    """Wait until an operator writes nothing more, for so long: its first decisions follow its children."""
-    num_writes = -1
-    while num_writes != len(proxy.writes):
-        num_writes = len(proxy.writes)
-        time.sleep(seconds)
 
 
 @pytest.mark.parametrize("moment", [Moment.LOST, Moment.LANDED])
@@ -232,7 +210,7 @@ def test_what_happened_before_etcd_forgot_it_is_seen(
             operator.wait_leading()
             apply(cluster, render_service("compacted"))
             wait_whole(cluster, "compacted")
-            wait_until_quiet(proxy)
+            proxy.wait_until_quiet()
             operator.pause()
             cluster.kubectl("-n", NAMESPACE, "delete", "service", "compacted-replicas")
             apply(cluster, render_service("compacted", 8))
@@ -261,7 +239,7 @@ def test_an_outage_of_minutes_at_many_services_ends_no_operator(
         apply(cluster, *map(render_service, names))
         for name in names:
             wait_whole(cluster, name, seconds=180)
-        wait_until_quiet(proxy)
+        proxy.wait_until_quiet()
         before, status = len(proxy.writes), read_status(cluster, "outage-9")
         cluster.kill_part("kube-apiserver")
         time.sleep(90)

@@ -72,7 +72,8 @@ async def check_sight(running: Running) -> None:
 
 def find_targets(fault: Fault) -> tuple[str, ...]:
     """Return the collections at which a fault is tried."""
-    targets = {"lease": ("leases",), "page": ("services",), "get": (DEPLOYMENTS,), "deletion": (DEPLOYMENTS,)}
+    pages = (SERVICES, SERVICE.plural)
+    targets = {"lease": ("leases",), "page": pages, "get": (DEPLOYMENTS,), "deletion": (DEPLOYMENTS,)}
     return targets.get(fault.stage, WATCHES)
 
 
@@ -92,6 +93,24 @@ async def test_the_operator_gets_over_each_fault(fault: Fault, tmp_path: Path) -
         if fault is Fault.DELETION_HIDDEN:
             await asyncio.sleep(QUIET_SECONDS)
             running.relist.set()
+        await converge(running)
+        await check_quiet(running)
+        await check_sight(running)
+
+
+LIST_FAULTS = tuple(fault for fault in Fault if fault.stage in ("list", "page"))
+
+
+async def test_kopf_lists_the_services_at_last_however_often_its_pages_fail(tmp_path: Path) -> None:
+    """Its history has gone, so that only a whole list tells it of the edit. The service is on page 2."""
+    async with run_operator(tmp_path) as running:
+        await wait_until_async("the services are watched", running.is_watching)
+        await converge(running)
+        running.script.add(Fault.EVENT_EXPIRED, SERVICES)
+        for fault in (*LIST_FAULTS, Fault.PAGE_EXPIRED):
+            running.script.add(fault, SERVICES)
+        running.world.edit(engine={"maxSequences": 4})
+        await wait_until_async("all of them happened", lambda: not running.script.pending)
         await converge(running)
         await check_quiet(running)
         await check_sight(running)

@@ -17,7 +17,7 @@ from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
-from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, ObjectKey
+from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.ingest import supervisor
 from millrace_operator.metrics import Metrics
@@ -124,10 +124,14 @@ class Running:
 
 @asynccontextmanager
 async def run_operator(folder: Path, faults: Iterable[tuple[Fault, str]] = ()) -> AsyncIterator[Running]:
-    """Run an operator on a new API server with one service, and with these faults from the start."""
+    """Run an operator on a new API server with one service, and with these faults from the start.
+
+    Another service stands before it in every list. So the one that is looked at is on a second page.
+    """
     store = History()
     world = World()
     world.cluster = store
+    store.put(make_other())
     store.put(make_service(scaling=EXTERNAL, replicas=1))
     server = FaultyServer(store)
     for fault, plural in faults:
@@ -142,6 +146,12 @@ async def run_operator(folder: Path, faults: Iterable[tuple[Fault, str]] = ()) -
             patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
             async with _run_application(patch, world, store, server) as running:
                 yield running
+
+
+def make_other() -> Obj:
+    """Return a service that nobody can serve: it has a status and no children."""
+    other = make_service(model={})
+    return {**other, "metadata": {**other["metadata"], "name": "another"}}
 
 
 @asynccontextmanager
