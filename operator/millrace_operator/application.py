@@ -21,14 +21,8 @@ from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.connection import WRITES_PER_SECOND, ApiServer
 from millrace_operator.cluster.credentials import load_access
-from millrace_operator.cluster.errors import (
-    AbsentError,
-    ClusterError,
-    ConflictError,
-    NotLeaderError,
-    TransientError,
-)
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Role, Scope, ServiceKey, find_scopes
+from millrace_operator.cluster.errors import ClusterError
+from millrace_operator.cluster.kinds import Role, Scope, ServiceKey, find_scopes
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.gateways.follow import Gateways
@@ -41,11 +35,11 @@ from millrace_operator.ingest.relist import relist, wait_period
 from millrace_operator.ingest.supervisor import supervise_watches
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
-from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.types import ScalingMode
 from millrace_operator.server import Health, Views, serve
 from millrace_operator.service_metrics import ServiceCollector
+from millrace_operator.worker import Worker
 from millrace_runtime.contract import LEASE_OPERATOR
 
 RESOURCE_RETRY_SECONDS = 2.0
@@ -115,7 +109,7 @@ class Application:
         self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
         metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
-        self._reconciler = Reconciler(
+        reconciler = Reconciler(
             cluster,
             self.cache,
             self.ingest.put_written,
@@ -125,6 +119,7 @@ class Application:
             loads=self.gateways.read,
             demand=self.gateways.read_demand,
         )
+        self._worker = Worker(reconciler, cluster, self.cache, self.queue)
 
     async def run(self, connection: Connection) -> None:
         """Follow the cluster over `connection`, and work, until cancelled."""
@@ -224,50 +219,11 @@ class Application:
                 self._metrics.count_reconcile(result, time.monotonic() - started)
 
     async def _reconcile(self, key: ServiceKey) -> str:
-        """Reconcile one service and return the result in controller-runtime's words."""
+        """Reconcile one service whose namespace is known, and return the result."""
         if not self.ingest.is_known(key.namespace):
             self.queue.add_after(key, UNKNOWN_SECONDS)
             return "requeue_after"
-        try:
-            outcome = await self._reconciler.reconcile(key)
-        except NotLeaderError:  # for a moment, or until another leader lists everything
-            self.queue.retry(key)
-            return "error"
-        except (AbsentError, ConflictError):
-            await self._refresh(key)
-            self.queue.retry(key)
-            return "requeue"
-        except TransientError as error:
-            wait = self.queue.retry(key, error.retry_after_seconds or 0.0)
-            LOG.warning("%s: %s; again in %.1f s", key, error, wait)
-            return "error"
-        except Exception:
-            wait = self.queue.retry(key)
-            LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
-            return "error"
-        return self._come_back(key, outcome)
-
-    def _come_back(self, key: ServiceKey, outcome: Outcome) -> str:
-        if outcome.look_again is not None:
-            self.queue.add_after(key, outcome.look_again)
-        if outcome.retry is not None:
-            self.queue.retry(key, *outcome.retry)
-            return "requeue"
-        self.queue.forget_failures(key)
-        if outcome.has_written:  # the watch will bring what we hold already, which asks for no look
-            self.queue.add(key)
-        return "success" if outcome.look_again is None else "requeue_after"
-
-    async def _refresh(self, key: ServiceKey) -> None:
-        """Fetch a service that has changed or is gone, because the watch may be late."""
-        try:
-            found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
-        except ClusterError:
-            return
-        if found is None:
-            self.cache.drop(INFERENCE_SERVICE, *key)
-        else:
-            self.cache.put(found)
+        return await self._worker.work_on(key)
 
     def _views(self) -> Views:
         return Views(

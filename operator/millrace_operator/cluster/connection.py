@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from millrace_kubernetes.errors import AccessError
+from millrace_operator.cluster.body import encode_body
 from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import (
     AbsentError,
@@ -200,7 +201,7 @@ class ApiServer(Cluster):
     ) -> Obj | None:
         if self._session is None:
             raise TransientError("not connected")
-        data = None if body is None else orjson.dumps(body)
+        data = None if body is None else encode_body(body)
         url = self._access.server + path
         try:
             headers = await self._access.headers()

@@ -30,6 +30,15 @@ class ParsedSpec(NamedTuple):
     spec: Spec
 
 
+class Swept(NamedTuple):
+    """What a complete list changed."""
+
+    ghosts: list[Obj]
+    """What is gone."""
+    edited: list[Obj]
+    """What was there in another version."""
+
+
 class Cache:
     """Raw objects by kind, namespace and name, and by the service that they belong to."""
 
@@ -128,8 +137,8 @@ class Cache:
         finally:
             self._graves = None
 
-    def sweep(self, scope: Scope, listing: Listing) -> list[Obj]:
-        """Bring a scope up to date with a complete list of it. Return what is gone.
+    def sweep(self, scope: Scope, listing: Listing) -> Swept:
+        """Bring a scope up to date with a complete list of it.
 
         What came while the list was under way is newer than it, and what went meanwhile does not come back.
         """
@@ -144,10 +153,12 @@ class Cache:
         ]
         for ghost in ghosts:
             self._remove(_key_of(ghost))
+        edited = []
         for obj in listing.objects:
-            if _uid(obj) not in (self._graves or ()):
-                self.put(obj)
-        return ghosts
+            held = self.find(obj)
+            if _uid(obj) not in (self._graves or ()) and self.put(obj) and held is not None:
+                edited.append(obj)
+        return Swept(ghosts, edited)
 
     def _bury(self, obj: Obj) -> None:
         if self._graves is not None:

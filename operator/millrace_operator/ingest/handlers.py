@@ -118,8 +118,8 @@ class Ingest:
         self.last_event_at = self._clock()
         self._expected_since.pop(scope.kind.kind, None)
         with self._watching_departures(scope.kind):
-            ghosts = self._cache.sweep(scope, listing)
-        for obj in (*ghosts, *listing.objects):
+            swept = self._cache.sweep(scope, listing)
+        for obj in (*swept.ghosts, *listing.objects):
             owner = owner_of(obj)
             if owner is not None:
                 self._queue.add(owner, is_urgent=False)

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import NamedTuple
 
 from millrace_operator.cluster.kinds import ServiceKey
 
@@ -19,6 +20,16 @@ PAUSE_SECONDS = 1.0
 """From the beginning of one work on a key to that of the next, where only events ask for it."""
 LISTED_TURN = 4
 """Each so many-th key is one of a listing, or a busy cluster would never come to them."""
+
+
+class Tries(NamedTuple):
+    """Tries in a row for one reason."""
+
+    why: str
+    number: int
+
+
+NO_TRIES = Tries("", 0)
 
 
 class WorkQueue:
@@ -37,7 +48,7 @@ class WorkQueue:
         self._later: dict[ServiceKey, float] = {}
         self._in_work: set[ServiceKey] = set()
         self._dirty: set[ServiceKey] = set()
-        self._failures: dict[ServiceKey, int] = {}
+        self._tries: dict[ServiceKey, Tries] = {}
         self._due: dict[ServiceKey, float] = {}
         self._delayed: list[tuple[float, ServiceKey]] = []
         self._rests_until: dict[ServiceKey, float] = {}
@@ -59,7 +70,7 @@ class WorkQueue:
             yield
         finally:
             self._is_open = False
-            kept = (self._urgent, self._later, self._due, self._delayed, self._failures, self._rests_until)
+            kept = (self._urgent, self._later, self._due, self._delayed, self._tries, self._rests_until)
             for each in kept:
                 each.clear()
 
@@ -95,20 +106,30 @@ class WorkQueue:
             self._wake.set()
 
     def retry(
-        self, key: ServiceKey, at_least_seconds: float = 0.0, at_most_seconds: float = BACKOFF_LAST_SECONDS
+        self,
+        key: ServiceKey,
+        at_least_seconds: float = 0.0,
+        at_most_seconds: float = BACKOFF_LAST_SECONDS,
+        *,
+        why: str = "",
     ) -> float:
-        """Add `key` again after a failure, each time after twice the wait. Return the wait in seconds."""
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
+        """Add `key` again, each time after twice the wait. Return the wait in seconds.
+
+        Only tries in a row for the same reason count: one that something has refused for an hour is looked
+        at soon after a conflict.
+        """
+        tries = self._tries.get(key, NO_TRIES)
+        number = tries.number if tries.why == why else 0
+        self._tries[key] = Tries(why, number + 1)
         self.num_retries += 1
-        doubled = BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 16)
+        doubled = BACKOFF_FIRST_SECONDS * 2.0 ** min(number, 16)
         wait = max(at_least_seconds, min(at_most_seconds, doubled))
         self.add_after(key, wait)
         return wait
 
     def forget_failures(self, key: ServiceKey) -> None:
         """Make the next failure of `key` wait as long as a first one."""
-        self._failures.pop(key, None)
+        self._tries.pop(key, None)
 
     async def get(self) -> ServiceKey:
         """Wait for a key and return it. No other worker gets it before `done` is called with it."""

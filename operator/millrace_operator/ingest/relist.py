@@ -33,33 +33,52 @@ class Relisted(NamedTuple):
 async def relist(
     cluster: Cluster, cache: Cache, queue: WorkQueue, scopes: Iterable[Scope] = EVERYWHERE
 ) -> Relisted:
-    """Replace these scopes by complete lists, and queue every service.
+    """Replace these scopes by complete lists, and queue every service, also where a list fails.
 
     Raises ClusterError where that fails, but for a namespace whose services may not be read: one that is
     gone must not keep the others from being looked after. Of an optional kind that is not there, or may not
     be read, nothing is known then; its watch has told so.
     """
-    ghosts: list[Obj] = []
+    num_ghosts = 0
     missing: list[Scope] = []
-    for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
-        if scope.namespace in {one.namespace for one in missing}:
-            missing.append(scope)
-            continue
-        try:
-            with cache.listing():
-                ghosts += cache.sweep(scope, await cluster.fetch_all(scope, find_selector(scope)))
-        except RefusedError as error:
-            if scope.kind.is_optional:
-                cache.sweep(scope, NOTHING)
+    try:
+        for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
+            if scope.namespace in {one.namespace for one in missing}:
+                missing.append(scope)
                 continue
-            if scope.namespace is None or scope.kind.role is not Role.SERVICE:
-                raise
-            LOG.warning("namespace %s is left out: %s", scope.namespace, error)
-            missing.append(scope)
-    owners = {owner for ghost in ghosts if (owner := owner_of(ghost)) is not None}
-    for key in [*owners, *cache.service_keys()]:
-        queue.add(key, is_urgent=False)
-    return Relisted(len(ghosts), tuple(missing))
+            try:
+                num_ghosts += await _relist_scope(cluster, cache, queue, scope)
+            except RefusedError as error:
+                if scope.namespace is None or scope.kind.role is not Role.SERVICE:
+                    raise
+                LOG.warning("namespace %s is left out: %s", scope.namespace, error)
+                missing.append(scope)
+    finally:
+        for key in cache.service_keys():
+            queue.add(key, is_urgent=False)
+    return Relisted(num_ghosts, tuple(missing))
+
+
+async def _relist_scope(cluster: Cluster, cache: Cache, queue: WorkQueue, scope: Scope) -> int:
+    """Replace a scope by a complete list, and return how many objects were gone."""
+    try:
+        with cache.listing():
+            swept = cache.sweep(scope, await cluster.fetch_all(scope, find_selector(scope)))
+    except RefusedError:
+        if not scope.kind.is_optional:
+            raise
+        cache.sweep(scope, NOTHING)
+        return 0
+    _queue_owners(queue, [*swept.ghosts, *swept.edited])
+    return len(swept.ghosts)
+
+
+def _queue_owners(queue: WorkQueue, objects: Iterable[Obj]) -> None:
+    """Queue whom the watch is late to tell of: once it comes, its event is no news."""
+    for obj in objects:
+        owner = owner_of(obj)
+        if owner is not None:
+            queue.add(owner)
 
 
 def find_selector(scope: Scope) -> str | None:

@@ -139,7 +139,7 @@ class Reconciler:
             found = await self._cluster.fetch(DEPLOYMENT, key.namespace, name)
             if found is not None and is_owned(found, service["metadata"]["uid"]):
                 LOG.info("%s: Deployment %s has lost its label", key, name)
-                self._put_written(found)
+                self._cache.put(found)
         if names:
             self._missed[key] = names
         else:
@@ -176,20 +176,23 @@ class Reconciler:
         self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
     ) -> Outcome:
         """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
-        done = []
+        is_told = False
         if chosen.status is not None:
-            done.append(await self._write_status(key, service, chosen.status))
-        if Done.HELD in done:
-            return Outcome(None, REFUSED)  # nothing follows a decision that is not written
+            came = await self._write_status(key, service, chosen.status)
+            if came is Done.HELD:
+                return Outcome(None, REFUSED)  # nothing follows a decision that is not written
+            is_told = came is Done.WRITTEN
         for note in chosen.events:
             await self._teller.tell(service, note)
-        done += [await self._mark(key, mark) for mark in chosen.marks]
+        done = [await self._mark(key, mark) for mark in chosen.marks]
         done += [await self._apply(key, service, apply) for apply in chosen.applies]
         done += [await self._delete(key, service, delete) for delete in chosen.deletes]
         tried = {object_id(write.obj) for write in chosen.list_writes()}
         self._refusals.keep(key, tried, self._clock())
         retry = self._find_retry(key, told, has_news=Done.AGAIN in done)
-        return Outcome(self._find_look(key, chosen), retry, has_written=Done.WRITTEN in done)
+        # Where status alone told anew what is refused, only the retry is due.
+        has_moved = Done.WRITTEN in done or (is_told and retry is None)
+        return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved)
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""
@@ -301,7 +304,7 @@ class Reconciler:
         if found is None:
             self._cache.drop(kind, key.namespace, identity.name)
         elif is_owned(found, service["metadata"]["uid"]):
-            self._put_written(found)
+            self._cache.put(found)
         else:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}

@@ -9,11 +9,13 @@ class Retry(NamedTuple):
 
     at_least_seconds: float
     at_most_seconds: float
+    why: str
+    """Tries for another reason don't count."""
 
 
-SOON = Retry(0.0, 300.0)
+SOON = Retry(0.0, 300.0, "soon")
 """What is there is not what was planned for, or a first step was taken: the next plan sees it."""
-REFUSED = Retry(10.0, 60.0)
+REFUSED = Retry(10.0, 60.0, "refused")
 """The API server refuses a child for a reason that status tells already. Nothing tells us when it is gone."""
 
 
@@ -25,5 +27,5 @@ class Outcome:
     """Seconds until something changes by time alone."""
     retry: Retry | None = None
     """There is more to do. Whoever asks waits longer from try to try: no plan may repeat at once for ever."""
-    has_written: bool = False
-    """Whether anything was changed. A plan is made of what was there before, so the next one may do more."""
+    has_moved: bool = False
+    """Whether a step was taken. A plan is made of what was there before it: the next one may do more."""

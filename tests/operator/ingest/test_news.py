@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from millrace_operator.cluster.errors import TransientError
+from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, SERVICE, Kind, Obj
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.news import is_news
 from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.relist import relist
 from tests.operator.world import KEY, make_pod, make_service
 
 
@@ -76,7 +79,7 @@ def test_the_echo_of_a_write_queues_nothing(kind: Kind, obj: Obj) -> None:
         assert len(queue) == 1
 
 
-async def test_what_was_deleted_by_us_is_looked_at_once() -> None:
+def test_what_we_deleted_is_no_news_when_the_watch_tells() -> None:
     cache, queue = Cache(), WorkQueue()
     ingest = Ingest(cache, queue)
     with queue.opened():
@@ -84,3 +87,46 @@ async def test_what_was_deleted_by_us_is_looked_at_once() -> None:
         cache.drop(POD, KEY.namespace, "chat-1")
         ingest.record_event(POD, "DELETED", change(make_pod(), 6))
         assert len(queue) == 0
+
+
+def test_kopfs_first_list_is_looked_at_whether_it_is_news_or_not() -> None:
+    queue = WorkQueue()
+    ingest = Ingest(Cache(), queue)
+    with queue.opened():
+        ingest.put_written(change(make_service(), 5))
+        ingest.record_event(INFERENCE_SERVICE, None, change(make_service(), 5))
+        assert len(queue) == 1
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_a_relist_brings_before_its_watch_is_looked_at_also_where_the_relist_fails(
+    *, fails: bool
+) -> None:
+    cluster, cache, queue = FakeCluster(), Cache(), WorkQueue()
+    ingest = Ingest(cache, queue)
+    with queue.opened():
+        old = cluster.put(make_service(replicas=1))
+        cache.put(old)
+        edited = cluster.put({**old, "spec": {**old["spec"], "replicas": 5}})
+        if fails:
+            cluster.read_faults.extend([None, None, TransientError("HTTP 500")])
+            with pytest.raises(TransientError):
+                await relist(cluster, cache, queue)
+        else:
+            await relist(cluster, cache, queue)
+        ingest.record_event(INFERENCE_SERVICE, "MODIFIED", edited)
+        assert len(queue) == 1
+
+
+async def test_what_a_relist_finds_changed_goes_before_all_that_is_listed() -> None:
+    cluster, cache, queue = FakeCluster(), Cache(), WorkQueue()
+    names = [f"other-{number}" for number in range(20)]
+    for name in names:
+        other = make_service()
+        cache.put(cluster.put({**other, "metadata": {**other["metadata"], "name": name}}))
+    old = cluster.put(make_service(replicas=1))
+    cache.put(old)
+    cluster.put({**old, "spec": {**old["spec"], "replicas": 5}})
+    with queue.opened():
+        await relist(cluster, cache, queue)
+        assert await queue.get() == KEY

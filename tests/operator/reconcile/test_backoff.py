@@ -21,9 +21,11 @@ async def count_tries(world: World, seconds: float = HOUR) -> int:
             assert tries < 10_000, "a hot loop"
             if outcome.retry is None:
                 queue.forget_failures(KEY)
-            waits = [] if outcome.retry is None else [queue.retry(KEY, *outcome.retry)]
+            waits = (
+                [] if outcome.retry is None else [queue.retry(KEY, *outcome.retry[:2], why=outcome.retry.why)]
+            )
             waits += [] if outcome.look_again is None else [outcome.look_again]
-            waits += [PAUSE_SECONDS] if outcome.has_written and outcome.retry is None else []
+            waits += [PAUSE_SECONDS] if outcome.has_moved else []
             now += min(waits, default=seconds)
     return tries
 

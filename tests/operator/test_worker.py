@@ -1,0 +1,138 @@
+"""When a service is looked at again. Events come beside that, and only where they bring something new."""
+
+import pytest
+
+from millrace_operator.cluster.errors import ClusterError, ConflictError, TransientError
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj, ServiceKey
+from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS
+from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
+from millrace_operator.worker import Worker
+from tests.operator.watched import Watched
+from tests.operator.world import KEY, World
+
+EXTERNAL = {"mode": "External"}
+
+
+class Scripted:
+    """A reconciler that ends as it is told."""
+
+    def __init__(self, *ends: Outcome | ClusterError) -> None:
+        self._ends = list(ends)
+
+    async def reconcile(self, key: ServiceKey) -> Outcome:
+        assert key == KEY
+        end = self._ends.pop(0)
+        if isinstance(end, ClusterError):
+            raise end
+        return end
+
+
+async def find_next_look(watched: Watched, *ends: Outcome | ClusterError) -> float | None:
+    """Return after how many seconds there is another look, when reconciles have ended like this."""
+    worker = Worker(Scripted(*ends), watched.world.cluster, watched.world.cache, watched.queue)
+    for _ in ends:
+        watched.queue.add(KEY)
+        watched.world.now += 2 * BACKOFF_LAST_SECONDS
+        async with watched.queue.work() as key:
+            await worker.work_on(key)
+    return watched.queue.seconds_to_next()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seconds"),
+    [
+        (Outcome(), None),
+        (Outcome(look_again=7.0), 7.0),
+        (Outcome(has_moved=True), PAUSE_SECONDS),
+        (Outcome(look_again=7.0, has_moved=True), PAUSE_SECONDS),
+        (Outcome(retry=REFUSED), REFUSED.at_least_seconds),
+        (Outcome(retry=REFUSED, has_moved=True), PAUSE_SECONDS),
+        (Outcome(retry=SOON, has_moved=True), 0.05),
+    ],
+)
+async def test_the_earliest_reason_to_look_counts(outcome: Outcome, seconds: float | None) -> None:
+    watched = Watched(World())
+    with watched.queue.opened():
+        found = await find_next_look(watched, outcome)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+async def test_tries_for_another_reason_make_no_wait_longer() -> None:
+    watched = Watched(World())
+    with watched.queue.opened():
+        ends = [Outcome(retry=REFUSED)] * 20 + [Outcome(retry=SOON)]
+        assert await find_next_look(watched, *ends) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("failure", [TransientError("away"), ConflictError("modified")])
+async def test_an_edit_that_a_conflict_showed_is_looked_at_whatever_failed_before(
+    failure: ClusterError,
+) -> None:
+    """The fetch after the conflict has put it into the cache, so its event is no news."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(10)
+        await find_next_look(watched, *[failure] * 11)
+        world.edit(replicas=3)
+        assert await find_next_look(watched, ConflictError("the object has been modified")) < 2
+        before = len(watched.looks)
+        await watched.run(3)
+        assert len(watched.looks) > before
+        assert world.deployments() == {world.status["updateRevision"]: 3}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 5)])
+async def test_what_is_refused_for_good_slows_nothing_else(before: int, after: int) -> None:
+    world = World(scaling=EXTERNAL, replicas=before)
+    world.cluster.refuse = lambda obj: "denied" if obj["kind"] == "PodDisruptionBudget" else None
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(1200)
+        world.edit(replicas=after)
+        touch_deployment(world)  # so that the first apply of its count is a conflict
+        watched.ingest.record_event(INFERENCE_SERVICE, "MODIFIED", world.service)
+        await watched.run(5)
+    assert world.deployments() == {world.status["updateRevision"]: after}
+
+
+def touch_deployment(world: World) -> None:
+    """Let Kubernetes' own controller write something on it of which no event has come yet."""
+    (found,) = world.objects("Deployment")
+    annotations = {**found["metadata"].get("annotations", {}), "deployment.kubernetes.io/revision": "1"}
+    world.cluster.put({**found, "metadata": {**found["metadata"], "annotations": annotations}})
+
+
+async def test_a_world_that_is_followed_by_events_alone_comes_to_rest() -> None:
+    """From nothing to three replicas, through a new revision, to none and back; and then nobody looks."""
+    world = World(scaling=EXTERNAL, replicas=3)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        assert world.condition("UpToDate")["status"] == "True"
+        world.edit(engine={"maxSequences": 4})
+        await watched.run(120)
+        assert world.deployments() == {world.status["updateRevision"]: 3}
+        for count in (0, 2):
+            world.edit(replicas=count)
+            await watched.run(120)
+            assert (sum(world.deployments().values()), len(world.pods())) == (count, count)
+        looks, writes = len(watched.looks), len(world.cluster.writes)
+        await watched.run(3600)
+        assert len(world.cluster.writes) == writes
+        assert len(watched.looks) - looks <= 1
+
+
+async def test_what_somebody_undoes_is_done_again_within_a_second() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        for child in list(world.objects("Service")):
+            remove(world, child)
+        await watched.run(1.1)
+        assert len(world.objects("Service")) == 2
+
+
+def remove(world: World, obj: Obj) -> None:
+    del world.cluster.objects[next(key for key, held in world.cluster.objects.items() if held is obj)]
