@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.convergence.api import Api
+from benchmarks.convergence.causes import measure_cause_lag
 from benchmarks.convergence.measures import (
     NUM_STRANGERS,
     add_pods,
@@ -48,7 +49,7 @@ Measure = Callable[[Api, LocalCluster, Path, argparse.Namespace], Awaitable[dict
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.convergence", description=__doc__)
-    parser.add_argument("--services", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--services", type=int, default=2000, help="how many (2000), 100 at least")
     parser.add_argument(
         "--writes-per-second", type=float, default=1000.0, help="the operator's budget (1000; shipped: 50)"
     )
@@ -75,6 +76,7 @@ async def measure(
         found: dict[str, Any] = await measure_convergence(api, operator, arguments.services)
         tell(f"converged: {found}")
         found["status_lag_p99_seconds"] = await measure_status_lag(api)
+        found["cause_lag_p99_seconds"] = await measure_cause_lag(api)
         await add_pods(api)
         await settle(operator)
         rest = await measure_rest(api, operator)

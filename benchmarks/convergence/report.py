@@ -19,6 +19,7 @@ AIMS = {
     "reconciles_for_500_edits": "<= 3",
     "child_restore_p99_seconds": "< 1",
     "status_lag_p99_seconds": "<= 5",
+    "cause_lag_p99_seconds": "<= 5",
     "unrelated_objects_cost.rss": "<= 1.05",
     "unrelated_objects_cost.cpu": "<= 1.05",
     "failover_crash_seconds": "<= 17",

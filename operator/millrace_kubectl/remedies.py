@@ -60,6 +60,8 @@ def find_remedies(facts: Facts) -> Iterator[str]:
     if facts.shortage_words is not None:
         shortage = find_shortage(facts)
         yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
+    if _is_revisions_fault(facts) and _has_way_back(facts):
+        yield f"or go back: {name_place(facts, f'kubectl millrace abort {facts.name}')}"
     if facts.is_blind:
         yield WAIT_FOR_SCRAPE if facts.is_just_blind else NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):
@@ -75,8 +77,8 @@ def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
     if remedy in REMEDIES:
         look = find_look(facts, remedy, degraded)
         yield REMEDIES[remedy] if look is None else f"{REMEDIES[remedy]}: {look}"
-    if remedy and degraded.get("reason") in OF_REVISIONS and _has_way_back(facts):
-        yield name_place(facts, f"kubectl millrace abort {facts.name}")
+    if remedy in (Reason.ROLLED_BACK, ABORTED):
+        yield f"or try it again: {name_place(facts, f'kubectl millrace promote {facts.name}')}"
     if facts.condition("Progressing").get("reason") == Reason.AWAITING_PROMOTION:
         yield name_place(facts, f"kubectl millrace promote {facts.name}")
         yield name_place(facts, f"kubectl millrace abort {facts.name}")
@@ -95,6 +97,11 @@ def _name_remedy(facts: Facts) -> str | None:
     if reason == Reason.CRASHING and "SIGKILL" in message:
         return "Killed"
     return "Late" if reason == Reason.DEADLINE_EXCEEDED and not _has_way_back(facts) else reason
+
+
+def _is_revisions_fault(facts: Facts) -> bool:
+    """Whether the service is degraded for what a new revision may have brought."""
+    return facts.is_true("Degraded") and facts.condition("Degraded").get("reason") in OF_REVISIONS
 
 
 def _has_way_back(facts: Facts) -> bool:

@@ -50,6 +50,8 @@ def describe_phase(facts: Facts) -> str:
 
 
 def _describe_counts(facts: Facts) -> str:
+    if facts.is_at_rest and not facts.ready:
+        return "the next request starts a replica"
     if facts.desired is None and facts.ready is None:
         return "no count is decided yet"
     if facts.desired is not None and facts.ready is not None and facts.ready > facts.desired:
@@ -122,7 +124,7 @@ def _describe_decider(facts: Facts) -> str:
     least = facts.least if facts.mode == "DryRun" else facts.spec.get("minReplicas", 1)
     bounds = f"between {least} and {facts.most}"
     if facts.mode == "DryRun":
-        return f"as spec.replicas says: mode DryRun only shows what the autoscaler would choose {bounds}"
+        return f"as before: mode DryRun only shows what the autoscaler would choose {bounds}"
     return f"chosen by the autoscaler {bounds} ({facts.reason or 'no decision yet'})"
 
 
@@ -173,19 +175,29 @@ def _find_obstacles(facts: Facts) -> list[str]:
     found: dict[str, str] = {}
     for one in sorted(facts.status.get("conditions", []), key=lambda one: str(one["type"]) != "Degraded"):
         is_good = one["status"] == GOOD.get(one["type"], "True")
-        if not is_good and not _is_harmless(one):
-            found.setdefault(one.get("message", ""), f"{one['reason']} for {_age(facts, one)}")
-    if facts.is_pin_taken_up and facts.pin is not None:
-        found[facts.scaling["message"]] = f"Pinned for {_age(facts, facts.condition('Pinned'))}"
+        is_told = any(one.get("message", "").rstrip(".") in other for other in found)
+        if not is_good and not is_told and not _is_harmless(one):
+            found[one.get("message", "")] = f"{one['reason']} for {_age(facts, one)}"
+    found |= dict(_find_decisions(facts))
     unseen = [] if facts.is_seen else ["the operator has not seen the last edit"]
     return unseen + [f"{said}: {_leave_out(message, found)}" for message, said in found.items()]
 
 
+def _find_decisions(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield what keeps the count from being the autoscaler's, and since when: a person's doing."""
+    would = facts.scaling.get("recommendedReplicas")
+    if facts.pin is not None and facts.is_pin_taken_up:
+        yield facts.scaling["message"], f"Pinned for {_age(facts, facts.condition('Pinned'))}"
+    elif facts.mode == "DryRun" and would not in (None, facts.desired):
+        since = _age(facts, facts.condition("ScalingActive"))
+        yield f"the autoscaler would have {would}", f"DryRun for {since}"
+
+
 def _leave_out(message: str, others: Iterable[str]) -> str:
-    """Return the message without another one that it repeats at its end."""
-    for other in others:
-        message = message.removesuffix(f"; {other}")
-    return message
+    """Return the message without what it repeats of another one at its end."""
+    head, _, tail = message.partition("; ")
+    is_repeated = any(tail.rstrip(".") in other for other in others if other != message)
+    return head if tail and is_repeated else message
 
 
 def _is_harmless(condition: Obj) -> bool:

@@ -19,6 +19,7 @@ HEALTHY = {
     "pin_has_lapsed",
     "pin_is_not_for_this_mode",
     "misses_an_objective",
+    "only_shows_what_it_would_have",
 }
 """Enough that a sync need not wait for anything."""
 PROGRESSING = {
@@ -30,6 +31,7 @@ PROGRESSING = {
     "wakes",
     "wakes_without_room",
     "rolls_out",
+    "old_replicas_make_room",
     "canary_serves",
     "canary_loads",
     "canary_was_promoted",

@@ -31,8 +31,8 @@ def _progress(inputs: StatusInputs) -> Truth:
     if inputs.rollout():
         return _rolling_out(inputs)
     if inputs.evacuation.pods:
-        text = inputs.evacuation.describe()
-        return Truth("Progressing", True, Reason.REPLACING, text + _homeless(inputs) + _leaving(inputs))
+        text = inputs.evacuation.describe() + (_homeless(inputs) or _coming(inputs)) + _leaving(inputs)
+        return Truth("Progressing", True, Reason.REPLACING, text)
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
         text = (
             f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}{_leaving(inputs)}"
@@ -49,6 +49,13 @@ def _homeless(inputs: StatusInputs) -> str:
     pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
     words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
     return next((f"; {text}" for text in words), "")
+
+
+def _coming(inputs: StatusInputs) -> str:
+    """Return which pod is to take the place of one on a node that is being emptied; nothing without it."""
+    nodes = inputs.evacuation.departures or {}
+    names = [pod.name for pod in inputs.observed.pods if not (pod.is_ready or pod.leaves_with(nodes))]
+    return f"; pod {min(names)} takes its place once it is Ready" if names else ""
 
 
 def _leaving(inputs: StatusInputs) -> str:

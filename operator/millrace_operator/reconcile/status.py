@@ -151,7 +151,8 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
 
 def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if causes:
-        text = causes[0].message + (f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else "")
+        more = f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else ""
+        text = (causes[0].message.removesuffix(".") if more else causes[0].message) + more
         return Truth("Degraded", True, causes[0].reason, text)
     if inputs.choice.rejected:
         return Truth("Degraded", True, Reason.ROLLED_BACK, explain_rollback(inputs))

@@ -119,6 +119,11 @@ async def pin_is_not_for_this_mode() -> World:
 
 
 @life
+async def only_shows_what_it_would_have() -> World:
+    return await pass_time(await automatic(STEADY, mode="DryRun"), 60)
+
+
+@life
 async def misses_an_objective() -> World:
     """And one replica more would help, but finds no node."""
     world = World(

@@ -1,7 +1,7 @@
 """Services whose spec was edited: a new revision on its way, as a canary, and given up."""
 
 from millrace_operator.resources.rollout_order import ANNOTATION
-from tests.kubectl.lives.life import edit, life, serve, wait
+from tests.kubectl.lives.life import EDIT, edit, life, serve, wait
 from tests.operator.world import World, crash_status
 
 
@@ -29,6 +29,24 @@ async def never_rolled_back() -> World:
     world.now += 1900
     await world.settle()
     return world
+
+
+@life
+async def new_revision_finds_no_room() -> World:
+    world = await serve(1)
+    world.capacity = 1
+    world.edit(**EDIT)
+    await world.settle()
+    world.now += 700
+    await world.settle()
+    return world
+
+
+@life
+async def old_replicas_make_room() -> World:
+    world = await serve(3, rollout={"strategy": "Replace"})
+    world.capacity = 3
+    return await edit(world, wait(running={}))
 
 
 @life

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from millrace_runtime import contract
+from tests.operator.reconcile.test_evacuation import cordon, names, progressing, settled
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import World, crash_status, make_pod, ready_status
 
@@ -183,3 +184,16 @@ async def test_a_replica_that_loads_for_too_long_outside_a_rollout_is_trouble() 
     assert (degraded["status"], degraded["reason"]) == ("True", "DeadlineExceeded")
     assert "progressDeadline (30m)" in degraded["message"]
     assert world.condition("Ready")["status"] == "True"
+
+
+async def test_who_waits_for_a_replacement_is_told_which_pod_it_is() -> None:
+    world = await settled(1, "a", "b")
+    (name,) = names(world.pods())
+    world.broken[world.status["currentRevision"]] = LOADING
+    await cordon(world, "a")
+    await world.settle()
+    (new,) = set(names(world.pods())) - {name}
+    told = (
+        f"replica {name} is replaced, as node a is being emptied (it is cordoned); pod {new} takes its place"
+    )
+    assert progressing(world)[2] == f"{told} once it is Ready"
