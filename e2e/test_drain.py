@@ -1,13 +1,13 @@
 """A scale-down under load: the leaving replica gets nothing new, ends what it has, and only then goes."""
 
 import time
-import urllib.request
 from typing import Any
 from urllib.error import URLError
 
 from e2e.load import assert_unharmed, load_beside
+from e2e.replica_metrics import read_running
 from e2e.service import Service
-from millrace_runtime.contract import ANNOTATION_LEAVING, METRIC_RUNNING, PATH_METRICS, PORT_HTTP
+from millrace_runtime.contract import ANNOTATION_LEAVING
 
 RATE = 3.0
 LONG = 600
@@ -30,14 +30,6 @@ def start_two(service: Service) -> set[str]:
 
 def find_leavers(service: Service) -> list[dict[str, Any]]:
     return [pod for pod in service.pods() if ANNOTATION_LEAVING in pod["metadata"].get("annotations", {})]
-
-
-def read_running(pod: dict[str, Any]) -> float:
-    """Return the requests that a replica computes now."""
-    url = f"http://{pod['status']['podIP']}:{PORT_HTTP}{PATH_METRICS}"
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(METRIC_RUNNING))
 
 
 def test_a_leaving_replica_goes_when_its_last_stream_has_ended(service: Service) -> None:

@@ -1,7 +1,12 @@
-"""A node that is emptied under load: the replica on it is replaced elsewhere first."""
+"""Pods that are evicted under load: one of several at a time, a last one once another took its place."""
 
+import json
+import time
 from typing import Any
 
+import pytest
+
+from e2e.cluster.errors import PartFailedError
 from e2e.load import assert_unharmed, load_beside
 from e2e.service import Service
 from millrace_runtime.contract import LABEL_SERVICE
@@ -47,3 +52,37 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
     assert new["spec"]["nodeName"] != node
     assert_unharmed(load)
     assert (read_budget(service)["spec"]["minAvailable"], service.status()["replicas"]) == (0, 1)
+
+
+def test_a_second_eviction_waits_until_the_first_replica_is_replaced(service: Service) -> None:
+    service.spec["scaling"] = {"mode": "External"}
+    service.spec["replicas"] = 2
+    service.apply()
+    service.wait_ready()
+    service.wait_for("room to evict one", lambda: count_evictable(service) == 1, 60)
+    first, second = service.pods()
+    with load_beside(service, RATE) as load:
+        time.sleep(5.0)
+        evict(service, first)
+        with pytest.raises(PartFailedError, match="disruption budget"):
+            evict(service, second)
+        service.wait_for("one replica less", lambda: service.status().get("readyReplicas") == 1, 20)
+        service.wait_for("another one in its place", lambda: count_evictable(service) == 1, 60)
+    assert first["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in service.pods()}
+    assert second["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in service.pods()}
+    assert_unharmed(load)
+
+
+def count_evictable(service: Service) -> int:
+    """Return how many pods the budget lets go now."""
+    found = read_budget(service)
+    is_seen = found["status"].get("observedGeneration") == found["metadata"]["generation"]
+    return int(found["status"].get("disruptionsAllowed", 0)) if is_seen else 0
+
+
+def evict(service: Service, pod: dict[str, Any]) -> None:
+    """Ask the eviction API, as those who empty nodes do. Raises PartFailedError where it refuses."""
+    metadata = {"name": pod["metadata"]["name"], "namespace": service.namespace}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{service.namespace}/pods/{metadata['name']}/eviction"
+    service.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
