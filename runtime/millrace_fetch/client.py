@@ -100,6 +100,11 @@ def read_retry_after(value: str | None, now: float) -> float | None:
         return None
 
 
+def read_validator(response: aiohttp.ClientResponse) -> str | None:
+    """Return what changes when the file does: its ETag, else its date."""
+    return response.headers.get("ETag") or response.headers.get("Last-Modified")
+
+
 def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:
     location = response.headers.get("Location", "")
     try:

@@ -13,15 +13,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from millrace_fetch.client import Client
+from millrace_fetch.client import Client, read_validator
 from millrace_fetch.errors import ChangedError, CorruptError, FetchError, RefusedError, UnavailableError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span, split
 from millrace_fetch.retry import MAX_TRIES
-from millrace_fetch.sources.source import Say, pause
-from millrace_fetch.sources.web import read_validator
+from millrace_fetch.trying import Say, pause
 
 REQUEST_BYTES = 64 << 20
 """A range that one request asks for."""

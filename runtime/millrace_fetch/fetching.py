@@ -13,8 +13,9 @@ from millrace_fetch.names import check_names
 from millrace_fetch.part import PartFile
 from millrace_fetch.selection import INDEX, read_shards, select
 from millrace_fetch.sources.hub import HubSource
-from millrace_fetch.sources.source import Say, Source, read_small
+from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.sources.web import WebSource
+from millrace_fetch.trying import Say
 from millrace_fetch.uri import HubModel, ModelUri
 
 _MAX_ROUNDS = 3

@@ -1,8 +1,8 @@
 """One file on its way: its bytes so far, and a journal of which they are.
 
 Both are in `.millrace/parts/`, so that no half file has a model's name. The journal's lines are JSON,
-appended: first what the file is, then each range that is on the disk, at last its hash. A line that a kill cut short is
-ignored, and so are bytes without a line.
+appended: first what the file is, then each range that is on the disk, at last its hash. A line that a kill
+cut short is ignored, and so are bytes without a line.
 """
 
 import errno

@@ -168,7 +168,8 @@ class FakeHub:
         if path.startswith("/api/models/"):
             return self._describe(request, path.removeprefix("/api/models/"))
         repository, _, rest = path.removeprefix("/").partition("/resolve/")
-        assert repository == "org/m"
+        if repository != "org/m":
+            return web.Response(status=404)  # of what the Hub's library asks beside
         commit, _, name = rest.partition("/")
         assert commit == self.commit
         return await self._resolve(request, name)

@@ -54,14 +54,14 @@ async def test_a_file_that_changes_under_way_makes_it_look_again(
     files = folder_server.files
     later = make_model(120_000)
 
-    def change(name: str) -> None:
-        if name == SHARDS[0]:
-            files.on_sent = None
+    def change(request: web.Request) -> None:
+        if request.method == "GET" and request.path.endswith(SHARDS[1]):
             files.contents[SHARDS[1]] = later[SHARDS[1]]
 
-    files.on_sent = change
+    files.faults.append(change)
     await fetcher.fetch(folder_server.uri)
     fetcher.check(files.contents)
+    assert fetcher.witness.said == [f"{SHARDS[1]} changed while it was fetched; looking at the source again"]
 
 
 async def test_a_file_that_keeps_changing_is_an_error(

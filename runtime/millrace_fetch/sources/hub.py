@@ -19,7 +19,7 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from millrace_fetch.client import Client, read_retry_after
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
 from millrace_fetch.manifest import Checksum, Manifest, RemoteFile
-from millrace_fetch.sources.source import Say, with_tries
+from millrace_fetch.trying import Say, with_tries
 from millrace_fetch.uri import HubModel
 
 _TIMEOUT_SECONDS = 30.0

@@ -1,19 +1,13 @@
-"""What every source can do, and which source a URI has."""
+"""What every source can do."""
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from millrace_fetch.client import Client
-from millrace_fetch.errors import CorruptError, FetchError, RefusedError, UnavailableError
+from millrace_fetch.errors import CorruptError, FetchError, RefusedError
 from millrace_fetch.manifest import Manifest, RemoteFile
-from millrace_fetch.retry import MAX_TRIES, plan_wait
+from millrace_fetch.trying import Say, with_tries
 
 MAX_SMALL_BYTES = 64 << 20
-Say = Callable[[str], None]
-"""Tells the user something on a line of its own."""
-T = TypeVar("T")
 
 
 class Source(Protocol):
@@ -32,23 +26,6 @@ class Source(Protocol):
 
     def explain(self, refusal: RefusedError) -> FetchError:
         """Return an error that says what a refusal means here, and what to do."""
-
-
-async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
-    """Call until it succeeds, at most MAX_TRIES times. Raises the last UnavailableError."""
-    for num_failures in range(1, MAX_TRIES):
-        try:
-            return await call()
-        except UnavailableError as error:
-            await pause(error, num_failures, say)
-    return await call()
-
-
-async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
-    """Wait before the next try, and tell of it."""
-    seconds = plan_wait(num_failures, error.retry_after_seconds, random.random())  # noqa: S311  spreads load
-    say(f"{error}; trying again in {seconds:.1f} s")
-    await asyncio.sleep(seconds)
 
 
 async def read_small(client: Client, file: RemoteFile, say: Say) -> bytes:

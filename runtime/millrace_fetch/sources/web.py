@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 
 import aiohttp
 
-from millrace_fetch.client import Client
+from millrace_fetch.client import Client, read_validator
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
 from millrace_fetch.manifest import Manifest, RemoteFile
 from millrace_fetch.names import check_names
 from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
-from millrace_fetch.sources.source import Say, read_small, with_tries
+from millrace_fetch.sources.source import read_small
+from millrace_fetch.trying import Say, with_tries
 from millrace_fetch.uri import WebFolder
 
 _ABSENT = (403, 404, 410)
@@ -97,11 +98,6 @@ def _announce(name: str, url: str, response: aiohttp.ClientResponse) -> RemoteFi
         validator=read_validator(response),
         has_ranges=is_part or headers.get("Accept-Ranges", "").lower() == "bytes",
     )
-
-
-def read_validator(response: aiohttp.ClientResponse) -> str | None:
-    """Return what changes when the file does: its ETag, else its date."""
-    return response.headers.get("ETag") or response.headers.get("Last-Modified")
 
 
 def _hash_state(files: Iterable[RemoteFile]) -> str:
