@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 
 from millrace_fetch.errors import FetchError, UsageError
@@ -13,6 +15,7 @@ from millrace_fetch.uri import WRITABLE, parse_uri
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 MAX_CONNECTIONS = 64
 
 
@@ -26,8 +29,9 @@ def main(argv: list[str]) -> int:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
         return _fail(str(error), EXIT_FAILED)
-    except KeyboardInterrupt:
-        return _fail("stopped; run it again, and it goes on from here", EXIT_INTERRUPTED)
+    except (KeyboardInterrupt, asyncio.CancelledError) as stop:
+        status = EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
+        return _fail("stopped; run it again, and it goes on from here", status)
     sys.stdout.write(f"{describe(order, outcome)}\n")
     return 0
 
@@ -41,7 +45,14 @@ def run(order: Order) -> Outcome:
     """Fetch, and show how far it is on stderr."""
     source = open_source(order)
     with Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr) as watch:
-        return asyncio.run(fetch(order, source, watch))
+        return asyncio.run(_run_until_told(fetch(order, source, watch)))
+
+
+async def _run_until_told(fetching: Coroutine[None, None, Outcome]) -> Outcome:
+    """End at SIGTERM too: a container's first process that does not ask for it never gets it."""
+    task = asyncio.ensure_future(fetching)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 def describe(order: Order, outcome: Outcome) -> str:

@@ -20,7 +20,7 @@ from millrace_fetch.manifest import FileRecord, RemoteFile
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span, split
 from millrace_fetch.retry import MAX_TRIES
-from millrace_fetch.trying import Say, pause
+from millrace_fetch.trying import Say, give_up, pause
 
 REQUEST_BYTES = 64 << 20
 """A range that one request asks for."""
@@ -148,7 +148,7 @@ class Download:
                 num_failures = 1 if piece.span and transfer.noted > position else num_failures + 1
                 position = transfer.noted if piece.span else 0
                 if num_failures >= MAX_TRIES:
-                    raise
+                    raise give_up(error) from error
                 await pause(error, num_failures, self._say)
 
 
@@ -214,9 +214,13 @@ def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, *, is_rang
     total = (
         headers.get("Content-Range", "").rpartition("/")[2] if is_range else headers.get("Content-Length", "")
     )
-    is_other = file.checksum is None and read_validator(response) != file.validator
-    if is_other or (total.isdecimal() and file.size_bytes is not None and int(total) != file.size_bytes):
+    has_other_size = total.isdecimal() and file.size_bytes not in (None, int(total))
+    if file.checksum is None and (has_other_size or read_validator(response) != file.validator):
         raise ChangedError(f"{file.name} changed while it was fetched")
+    if has_other_size:
+        raise CorruptError(
+            f"{file.name} came with {total} bytes, and {file.size_bytes} were announced: try it later"
+        )
     if is_range and response.status != 206:
         raise RefusedError(f"the server gives no part of {file.name}, which it said it does", response.status)
 

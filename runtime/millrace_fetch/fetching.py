@@ -65,7 +65,7 @@ def open_source(order: Order) -> Source:
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
     folder = Folder(order.folder)
-    with folder.locked(watch.say):
+    async with folder.locked(watch.say):
         marker = folder.read_marker()
         pinned = order.uri.pinned if isinstance(order.uri, HubModel) else None
         # A commit never changes, so a pod that restarts needs no Hub.

@@ -3,16 +3,16 @@
 `.millrace/manifest.json` is written last, by an atomic rename: where it is, the model is whole.
 """
 
+import asyncio
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import sleep
 
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.manifest import FileRecord
@@ -48,17 +48,35 @@ class Folder:
         self._own = path / OWN_FOLDER
         self.parts = self._own / "parts"
 
-    @contextmanager
-    def locked(self, say: Callable[[str], None]) -> Iterator[None]:
+    @asynccontextmanager
+    async def locked(self, say: Callable[[str], None]) -> AsyncIterator[None]:
         """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
         with writing(self.path):
             self._own.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _wait_for(lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it"))
+            await self._wait_for(
+                lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it")
+            )
             yield
         finally:
             os.close(lock)
+
+    async def _wait_for(self, lock: int, tell: Callable[[], None]) -> None:
+        has_told = False
+        while not self._try_lock(lock):
+            if not has_told:
+                tell()
+                has_told = True
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+    def _try_lock(self, lock: int) -> bool:
+        with writing(self._own / "lock"):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
 
     def read_marker(self) -> Marker | None:
         """Return what is whole here, or None."""
@@ -135,17 +153,6 @@ class Folder:
                 f"{self.path} has {free / 1e9:.1f} GB free, and {num_bytes / 1e9:.1f} GB are still to come: "
                 "make room"
             )
-
-
-def _wait_for(lock: int, tell: Callable[[], None]) -> None:
-    has_told = False
-    while True:
-        with suppress(BlockingIOError):
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not has_told:
-            tell()
-            has_told = True
-        sleep(_LOCK_POLL_SECONDS)
 
 
 def _read_marker(path: Path) -> Marker | None:

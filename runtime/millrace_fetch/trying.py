@@ -20,7 +20,17 @@ async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
             return await call()
         except UnavailableError as error:
             await pause(error, num_failures, say)
-    return await call()
+    try:
+        return await call()
+    except UnavailableError as error:
+        raise give_up(error) from error
+
+
+def give_up(error: UnavailableError) -> UnavailableError:
+    """Return the error that ends a fetch."""
+    return UnavailableError(
+        f"{error}, {MAX_TRIES} times in a row: run it again later, and it goes on from here"
+    )
 
 
 async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:

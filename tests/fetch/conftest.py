@@ -70,6 +70,9 @@ class Fetcher:
         order = Order(parse_uri(uri), self.folder, include, 4, verify)
         return await fetching.fetch(order, self._open_source(order), self.witness)
 
+    def hub_source(self) -> Source:
+        return HubSource(HubModel("org/m"), self.endpoint)
+
     def _open_source(self, order: Order) -> Source:
         if isinstance(order.uri, HubModel):
             return HubSource(order.uri, self.endpoint)

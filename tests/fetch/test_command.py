@@ -90,6 +90,25 @@ async def test_what_is_noted_is_not_fetched_again(fetcher: Fetcher) -> None:
         fetcher.check(hub.files.contents)
 
 
+async def test_sigterm_ends_it_and_keeps_what_came(fetcher: Fetcher) -> None:
+    async with FakeHub(make_model(1 << 20)) as hub:
+        hub.large.bytes_per_second = 4e5
+        process = await start(hub, fetcher.folder)
+        await until(lambda: bool(hub.large.sent[SHARDS[0]]))
+        await asyncio.sleep(0.2)
+        process.terminate()
+        status, _, err = await finish(process)
+        assert (status, err.splitlines()[-1]) == (
+            143,
+            "millrace fetch: stopped; run it again, and it goes on from here",
+        )
+        hub.large.bytes_per_second = None
+        before = hub.large.sent[SHARDS[0]]
+        assert (await finish(await start(hub, fetcher.folder)))[0] == 0
+        assert hub.large.sent[SHARDS[0]] - before < 1 << 20
+        fetcher.check(hub.files.contents)
+
+
 async def test_the_second_of_two_waits_and_finds_it_whole(fetcher: Fetcher) -> None:
     async with FakeHub(make_model(1 << 20)) as hub:
         hub.large.bytes_per_second = 4e5
