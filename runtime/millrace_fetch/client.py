@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, UnavailableError
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
 from millrace_fetch.uri import redact
 
 MAX_REDIRECTS = 10
@@ -58,6 +58,8 @@ class Client:
             response = await self._follow(method, URL(url, encoded=True), dict(headers or {}))
             async with response:
                 yield response
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise SourceError(_describe(error, url)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnavailableError(_describe(error, url)) from error
 
@@ -124,8 +126,8 @@ def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:
 def _describe(error: Exception, url: str) -> str:
     """Say what broke. The text of aiohttp's errors may hold the whole URL, so it is not used."""
     place = redact(url)
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        return f"{place}: no trusted TLS ({error.os_error}); SSL_CERT_FILE names certificates to trust"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{place}: its certificate is not trusted; name those to trust in SSL_CERT_FILE"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"{place}: there is no host {error.host}, or no DNS to find it"
     if isinstance(error, aiohttp.ClientProxyConnectionError):

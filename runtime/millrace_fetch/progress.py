@@ -19,6 +19,8 @@ from rich.progress import (
 
 _LINE_PERCENT = 10
 _LINE_SECONDS = 30.0
+_LEAST_SECONDS = 1.0
+"""Between two lines: a small model comes in less than the time it takes to read of it."""
 
 
 class Meter:
@@ -38,7 +40,7 @@ class Meter:
         """Count bytes. Return a line every 10 % and every 30 s, else None."""
         self._done += num_bytes
         is_step = self._percent // _LINE_PERCENT > self._told_percent // _LINE_PERCENT
-        if not is_step and now - self._told_at < _LINE_SECONDS:
+        if now - self._told_at < (_LEAST_SECONDS if is_step else _LINE_SECONDS):
             return None
         self._told_percent, self._told_at = self._percent, now
         return self._describe(now)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
@@ -93,7 +94,8 @@ class Files:
 class Server:
     """Serves requests at a free port."""
 
-    def __init__(self, handler: Callable[[web.Request], Any]) -> None:
+    def __init__(self, handler: Callable[[web.Request], Any], context: SSLContext | None = None) -> None:
+        self._context = context
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", handler)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -101,9 +103,10 @@ class Server:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        scheme = "https" if self._context else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(
@@ -137,7 +140,7 @@ class WebFolderServer:
 class FakeHub:
     """Has one repository, `org/m`, as the Hub's API tells of it. Files over 1 kB are on the other host."""
 
-    def __init__(self, contents: dict[str, bytes]) -> None:
+    def __init__(self, contents: dict[str, bytes], context: SSLContext | None = None) -> None:
         self.files = Files(contents)
         self.large = Files(contents)
         self.commit = "1" * 40
@@ -148,7 +151,7 @@ class FakeHub:
         self.num_api_requests = 0
         self.announced: dict[str, bytes] = {}
         """Contents that the API speaks of, where they are others than those sent."""
-        self._server, self._cdn = Server(self._handle), Server(self._send_large)
+        self._server, self._cdn = Server(self._handle, context), Server(self._send_large, context)
         self._exits = AsyncExitStack()
 
     @property

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import ssl
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -21,9 +22,11 @@ SHARD_BYTES = 20 << 20
 KILLS = [20, pytest.param(200, marks=pytest.mark.long)]
 
 
-async def start(hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = ()) -> Process:
+async def start(
+    hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = (), **environment: str
+) -> Process:
     arguments = [*prefix, str(MILLRACE), "fetch", "hf://org/m", "--to", str(folder), *flags]
-    environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)}
+    environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)} | environment
     return await asyncio.create_subprocess_exec(*arguments, env=environment, stdout=PIPE, stderr=PIPE)
 
 
@@ -43,7 +46,6 @@ async def test_it_says_how_far_it_is_and_what_is_there(hub: FakeHub, fetcher: Fe
     assert status == 0, err
     assert out == f"{fetcher.folder} has hf://org/m now: 8 files, 205.1 kB, revision {hub.commit}\n"
     assert err.startswith("millrace fetch: fetching 205.1 kB\n")
-    assert "100 %" in err
     fetcher.check(hub.files.contents)
     status, out, err = await finish(await start(hub, fetcher.folder, "--verify"))
     assert (status, err) == (0, "")
@@ -122,6 +124,24 @@ async def test_the_second_of_two_waits_and_finds_it_whole(fetcher: Fetcher) -> N
     assert hub.large.sent[SHARDS[0]] == len(hub.files.contents[SHARDS[0]])
 
 
+async def test_it_goes_through_the_proxy_of_the_environment(hub: FakeHub, fetcher: Fetcher) -> None:
+    asked = {"HF_ENDPOINT": "http://hub.invalid", "HTTP_PROXY": hub.endpoint, "NO_PROXY": "127.0.0.1"}
+    status, _, err = await finish(await start(hub, fetcher.folder, **asked))
+    assert status == 0, err
+    fetcher.check(hub.files.contents)
+
+
+async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make_certificate(certificate, key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with FakeHub(make_model(), context) as hub:
+        status, _, err = await finish(await start(hub, fetcher.folder, SSL_CERT_FILE=str(certificate)))
+        assert status == 0, err
+        fetcher.check(hub.files.contents)
+
+
 async def test_a_full_disk_is_told_and_what_came_is_kept(hub: FakeHub, fetcher: Fetcher) -> None:
     limited = (sys.executable, "-c", _LIMITED)
     status, _, err = await finish(await start(hub, fetcher.folder, prefix=limited))
@@ -130,6 +150,12 @@ async def test_a_full_disk_is_told_and_what_came_is_kept(hub: FakeHub, fetcher: 
     assert not set(SHARDS) & set(fetcher.names())
     assert (await finish(await start(hub, fetcher.folder)))[0] == 0
     fetcher.check(hub.files.contents)
+
+
+def make_certificate(certificate: Path, key: Path) -> None:
+    options = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", *options, *files], check=True, capture_output=True)
 
 
 _LIMITED = """
