@@ -142,6 +142,10 @@ class Download:
             transfer = _Transfer(self._client, piece.item, self._advance, position)
             try:
                 return await transfer.run(piece.span)
+            except RefusedError as error:
+                if error.status == 416:  # it has become shorter
+                    raise ChangedError(f"{piece.item.part.file.name} changed while it was fetched") from error
+                raise
             except UnavailableError as error:
                 if piece.span is None:
                     self._advance(-transfer.position)

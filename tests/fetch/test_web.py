@@ -3,7 +3,7 @@ from aiohttp import web
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.servers import WebFolderServer
+from tests.fetch.servers import WebFolderServer, once
 
 
 async def test_a_folder_comes_as_its_index_names_it(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
@@ -62,6 +62,17 @@ async def test_a_file_that_changes_under_way_makes_it_look_again(
     await fetcher.fetch(folder_server.uri)
     fetcher.check(files.contents)
     assert fetcher.witness.said == [f"{SHARDS[1]} changed while it was fetched; looking at the source again"]
+
+
+async def test_a_file_that_became_shorter_makes_it_look_again(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    refuse = once(lambda: web.Response(status=416))
+    folder_server.files.cuts[SHARDS[0]] = 1
+    folder_server.files.faults.append(lambda request: refuse(request) if "Range" in request.headers else None)
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+    assert any(f"{SHARDS[0]} changed" in text for text in fetcher.witness.said)
 
 
 async def test_a_file_that_keeps_changing_is_an_error(

@@ -5,6 +5,7 @@ writes.
 """
 
 import asyncio
+import ssl
 
 from huggingface_hub import HfApi, constants, get_token, hf_hub_url
 from huggingface_hub.errors import (
@@ -81,6 +82,10 @@ class HubSource:
         except OfflineModeIsEnabled as error:
             raise SourceError("HF_HUB_OFFLINE is set, so the Hub is not asked: unset it to fetch") from error
         except Exception as error:
+            if _is_untrusted(error):
+                raise SourceError(
+                    f"{self.origin}: its certificate is not trusted; name those to trust in SSL_CERT_FILE"
+                ) from error
             # No connection, in the words of whichever HTTP library huggingface_hub uses.
             raise UnavailableError(f"{self.origin} can't be reached ({type(error).__name__})") from error
 
@@ -111,6 +116,12 @@ class HubSource:
             f"{self.origin} shows no model {self._model.repository}: check its name; if it is private, "
             f"{_TOKEN_ADVICE}"
         )
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    while error and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _checksum_of(sibling: RepoSibling) -> Checksum | None:
