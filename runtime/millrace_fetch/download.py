@@ -81,24 +81,27 @@ class Download:
         finally:
             for part in parts:
                 part.close()
+        assert len(self._records) == len(parts), "a file was left out"
         return self._records
 
     def _generate(self, parts: Sequence[PartFile]) -> Iterator[_Piece]:
         """Yield pieces in order. A file is opened when its first is taken, so few are open at a time."""
         for part in parts:
+            if part.finished and not self._is_there(part, part.finished):
+                self._advance(-part.num_done_bytes)
+                part.reset()
             if part.finished:
                 self._install(part, part.finished)
             else:
                 part.open()
                 yield from self._plan(_Item(part, self._threads))
 
+    def _is_there(self, part: PartFile, record: FileRecord) -> bool:
+        return part.path.exists() or self._folder.has(part.file.name, record)
+
     def _install(self, part: PartFile, record: FileRecord) -> None:
         if part.path.exists():
             self._folder.install(part.path, part.file.name)
-        elif not self._folder.has(part.file.name, record):
-            part.reset()
-            self._pieces.extend(self._plan(_Item(part, self._threads)))
-            return
         self._records[part.file.name] = record
 
     def _plan(self, item: _Item) -> list[_Piece]:

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from millrace_fetch.errors import FolderError, NoSpaceError
+from millrace_fetch.errors import FolderError, NoSpaceError, UnsafeNameError
 from millrace_fetch.manifest import FileRecord
-from millrace_fetch.names import OWN_FOLDER
+from millrace_fetch.names import OWN_FOLDER, check_names
 from millrace_fetch.part import writing
 
 MANIFEST = "manifest.json"
@@ -159,8 +159,9 @@ def _read_marker(path: Path) -> Marker | None:
     try:
         fields = json.loads(path.read_text())
         files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
+        check_names(files)  # who else writes the volume may have written this
         return Marker(files=files, **fields)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (UnsafeNameError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or of another version: then it is fetched anew
 
 

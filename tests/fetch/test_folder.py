@@ -53,6 +53,23 @@ async def test_a_kill_before_a_file_has_its_name_costs_nothing(
     assert hub.large.sent[SHARDS[1]] == len(hub.files.contents[SHARDS[1]])
 
 
+async def test_a_finished_file_that_is_gone_comes_again(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(_folder: Folder, _marker: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "complete", complete)
+        with pytest.raises(RuntimeError, match="killed"):
+            await fetcher.fetch(URI)
+    for name in fetcher.names():
+        (fetcher.folder / name).unlink()
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert fetcher.witness.done == fetcher.witness.total
+
+
 async def test_a_folder_that_cannot_be_made_says_so(fetcher: Fetcher, hub: FakeHub) -> None:
     fetcher.folder.write_text("a file")
     with pytest.raises(FolderError, match="can't be written"):
@@ -103,7 +120,11 @@ class _Resumed:
 def test_a_marker_of_another_version_is_no_marker(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     (tmp_path / ".millrace").mkdir()
-    for text in ("", "[]", "{}", '{"files": {"a": 1}}'):
+    outside = (
+        '{"source": "", "revision": "", "include": [], "files": '
+        '{"../x": {"size_bytes": 1, "sha256": "", "identity": null}}}'
+    )
+    for text in ("", "[]", "{}", '{"files": {"a": 1}}', outside):
         (tmp_path / ".millrace" / "manifest.json").write_text(text)
         assert folder.read_marker() is None
     assert not folder.has("absent", FileRecord(1, "", None))
