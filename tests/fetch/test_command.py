@@ -135,6 +135,15 @@ async def test_it_goes_through_the_proxy_of_the_environment(hub: FakeHub, fetche
     fetcher.check(hub.files.contents)
 
 
+async def test_the_token_goes_before_a_netrc_of_the_same_host(hub: FakeHub, fetcher: Fetcher) -> None:
+    hub.token = "hf_secret"
+    netrc = fetcher.folder.parent / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    status, _, err = await finish(await start(hub, fetcher.folder, HF_TOKEN=hub.token, NETRC=str(netrc)))
+    assert status == 0, err
+    assert "Bearer hf_secret" not in hub.large.authorizations
+
+
 async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     make_certificate(certificate, key)
