@@ -44,6 +44,7 @@ MODULES = {
     "serve": "millrace_runtime.replica.command",
     "operator": "millrace_operator.command",
     "gateway": "millrace_gateway.command",
+    "fetch": "millrace_fetch.command",
 }
 PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")

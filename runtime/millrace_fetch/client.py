@@ -1,0 +1,139 @@
+"""HTTP for all sources: redirects, credentials, and what a status means.
+
+Credentials go to the host that they are for, and to no other that it redirects to.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
+from millrace_fetch.uri import redact
+
+MAX_REDIRECTS = 10
+_REDIRECTS = (301, 302, 303, 307, 308)
+_AGAIN = (408, 425, 429)
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
+
+
+class Client:
+    """A session of one fetch. Its proxy and its trusted certificates are those of the environment."""
+
+    def __init__(self, origin: str, authorization: str | None, connections: int) -> None:
+        self._origin = URL(origin).origin() if authorization else None
+        self._authorization = authorization
+        self._connections = connections
+
+    async def __aenter__(self) -> Self:
+        # Bodies are counted as the server stores them, so they are neither asked for nor decoded as gzip.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections),
+            timeout=_TIMEOUT,
+            trust_env=True,
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "millrace-fetch"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # As a middleware, because aiohttp refuses the header where ~/.netrc names the same host.
+            middlewares=(self._authorize,),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Follow redirects and hand out an answer of 2xx. Raises RefusedError or UnavailableError.
+
+        UnavailableError is also raised for a connection that breaks while the answer is read.
+        """
+        try:
+            response = await self._follow(method, URL(url, encoded=True), dict(headers or {}))
+            async with response:
+                yield response
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise SourceError(_describe(error, url)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnavailableError(_describe(error, url)) from error
+
+    async def _follow(self, method: str, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        for _ in range(MAX_REDIRECTS):
+            response = await self._session.request(method, url, headers=headers, allow_redirects=False)
+            if response.status not in _REDIRECTS:
+                return await self._check(response)
+            response.release()
+            url = _next_url(url, response)
+        raise RefusedError(f"{redact(str(url))} redirects again and again", 310)
+
+    async def _authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if self._authorization and request.url.origin() == self._origin:
+            request.headers["Authorization"] = self._authorization
+        return await handler(request)
+
+    async def _check(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+        status = response.status
+        if 200 <= status < 300:
+            return response
+        response.release()
+        message = f"{redact(str(response.url))} answered {status}"
+        if status in _AGAIN or status >= 500:
+            raise UnavailableError(message, read_retry_after(response.headers.get("Retry-After"), time()))
+        raise RefusedError(message, status, response.headers.get("X-Error-Code", ""))
+
+
+def read_retry_after(value: str | None, now: float) -> float | None:
+    """Return the seconds that a Retry-After asks for, be it a number or a date."""
+    if not value:
+        return None
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except ValueError:
+        return None
+
+
+def read_validator(response: aiohttp.ClientResponse) -> str | None:
+    """Return what changes when the file does: its ETag, else its date."""
+    return response.headers.get("ETag") or response.headers.get("Last-Modified")
+
+
+def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:
+    location = response.headers.get("Location", "")
+    try:
+        following = url.join(URL(location, encoded=True))
+    except ValueError:
+        following = URL()
+    if not location or following.scheme not in ("http", "https") or not following.host:
+        raise RefusedError(f"{redact(str(url))} redirects to nowhere", response.status)
+    if url.scheme == "https" and following.scheme == "http":
+        raise RefusedError(
+            f"{redact(str(url))} redirects from https to http, where anybody could change it: refused",
+            response.status,
+        )
+    return following
+
+
+def _describe(error: Exception, url: str) -> str:
+    """Say what broke. The text of aiohttp's errors may hold the whole URL, so it is not used."""
+    place = redact(url)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{place}: its certificate is not trusted; name those to trust in SSL_CERT_FILE"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"{place}: there is no host {error.host}, or no DNS to find it"
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return f"{place}: the proxy of the environment can't be reached"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{place}: no connection to {error.host}:{error.port} ({error.strerror or 'failed'})"
+    if isinstance(error, TimeoutError):
+        return f"{place}: no answer in time"
+    return f"{place}: the connection broke ({type(error).__name__})"

@@ -1,0 +1,155 @@
+"""One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from millrace_fetch.client import Client
+from millrace_fetch.download import Download
+from millrace_fetch.errors import ChangedError, RefusedError
+from millrace_fetch.folder import Folder, Marker
+from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
+from millrace_fetch.names import check_names
+from millrace_fetch.part import PartFile
+from millrace_fetch.selection import INDEX, read_shards, select
+from millrace_fetch.sources.hub import HubSource
+from millrace_fetch.sources.source import Source, read_small
+from millrace_fetch.sources.web import WebSource
+from millrace_fetch.trying import Say
+from millrace_fetch.uri import HubModel, ModelUri
+
+_MAX_ROUNDS = 3
+"""Of a source that changes under way."""
+
+
+class Watch(Protocol):
+    """Who is told how far a fetch is."""
+
+    def begin(self, total_bytes: int, done_bytes: int) -> None:
+        """The size of all files, and what of it is there."""
+
+    def advance(self, num_bytes: int) -> None:
+        """So many bytes more are there; fewer if it is negative."""
+
+    def say(self, text: str) -> None:
+        """Something that the user should know, in one line."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted."""
+
+    uri: ModelUri
+    folder: Path
+    include: tuple[str, ...] = ()
+    connections: int = 8
+    verify: bool = False
+    """Whether to hash what is there already."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is there now."""
+
+    marker: Marker
+    has_fetched: bool
+
+
+def open_source(order: Order) -> Source:
+    """Return the source of the order's URI."""
+    if isinstance(order.uri, HubModel):
+        return HubSource(order.uri)
+    return WebSource(order.uri, order.include)
+
+
+async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
+    """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
+    folder = Folder(order.folder)
+    async with folder.locked(watch.say):
+        marker = folder.read_marker()
+        pinned = order.uri.pinned if isinstance(order.uri, HubModel) else None
+        # A commit never changes, so a pod that restarts needs no Hub.
+        if marker and pinned and _is_whole(order, folder, marker, pinned, watch.say):
+            return Outcome(marker, has_fetched=False)
+        async with Client(source.origin, source.authorization, order.connections) as client:
+            try:
+                return await _Fetch(order, source, watch, folder, client).run(marker)
+            except RefusedError as error:
+                raise source.explain(error) from error
+
+
+class _Fetch:
+    """The part of a fetch that needs the source."""
+
+    def __init__(self, order: Order, source: Source, watch: Watch, folder: Folder, client: Client) -> None:
+        self._order = order
+        self._source = source
+        self._watch = watch
+        self._folder = folder
+        self._client = client
+
+    async def run(self, marker: Marker | None) -> Outcome:
+        for _ in range(_MAX_ROUNDS):
+            manifest = await self._source.resolve(self._client, self._watch.say)
+            if marker and _is_whole(self._order, self._folder, marker, manifest.revision, self._watch.say):
+                return Outcome(marker, has_fetched=False)
+            marker = None
+            try:
+                return await self._bring(manifest)
+            except ChangedError as error:
+                # All files are looked at again, so that what is there at the end is of one state.
+                self._watch.say(f"{error}; looking at the source again")
+        raise ChangedError(f"{self._order.uri} keeps changing: run it again when it is written completely")
+
+    async def _bring(self, manifest: Manifest) -> Outcome:
+        files = await self._choose(manifest)
+        self._folder.check_foreign(file.name for file in files)
+        self._folder.begin()
+        kept = self._keep(files)
+        parts = [PartFile(self._folder.parts, file) for file in files if file.name not in kept]
+        total = sum(file.size_bytes or 0 for file in files)
+        missing = sum((part.file.size_bytes or 0) - part.num_done_bytes for part in parts)
+        self._folder.check_space(missing)
+        self._watch.begin(total, total - missing)
+        download = Download(self._client, self._folder, self._watch.advance, self._watch.say)
+        records = kept | await download.run(parts, self._order.connections)
+        return Outcome(self._complete(manifest, records), has_fetched=True)
+
+    async def _choose(self, manifest: Manifest) -> list[RemoteFile]:
+        by_name = manifest.by_name()
+        index = by_name.get(INDEX)
+        shards = read_shards(await read_small(self._client, index, self._watch.say)) if index else None
+        names = select(by_name, shards, self._order.include)
+        check_names(names)
+        return [by_name[name] for name in names]
+
+    def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
+        """Return the files that an earlier revision has alike."""
+        previous = self._folder.read_previous()
+        records = previous.files if previous else {}
+        alike = {file.name: records[file.name] for file in files if file.name in records and file.is_known}
+        by_name = {file.name: file for file in files}
+        return {
+            name: record
+            for name, record in alike.items()
+            if record.identity == by_name[name].identity and self._folder.has(name, record)
+        }
+
+    def _complete(self, manifest: Manifest, records: dict[str, FileRecord]) -> Marker:
+        marker = Marker(self._order.uri.place, manifest.revision, list(self._order.include), records)
+        self._folder.complete(marker)
+        return marker
+
+
+def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:
+    """Whether the folder has what is wanted: by sizes, and by hashes where the user asks for it."""
+    wanted = (order.uri.place, revision, list(order.include))
+    if wanted != (marker.source, marker.revision, marker.include):
+        return False
+    bad = [name for name, record in marker.files.items() if not folder.has(name, record)]
+    if order.verify and not bad:
+        bad = [name for name, record in marker.files.items() if folder.hash_file(name) != record.sha256]
+    for name in bad:
+        say(f"{name} is not what was fetched; fetching it anew")
+        folder.discard(name)
+    return not bad

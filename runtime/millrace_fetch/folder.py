@@ -1,0 +1,173 @@
+"""The folder that a model is fetched into: who may write it, what is complete, what has room.
+
+`.millrace/manifest.json` is written last, by an atomic rename: where it is, the model is whole.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from millrace_fetch.errors import FolderError, NoSpaceError, UnsafeNameError
+from millrace_fetch.manifest import FileRecord
+from millrace_fetch.names import OWN_FOLDER, check_names
+from millrace_fetch.part import writing
+
+MANIFEST = "manifest.json"
+_PREVIOUS = "previous.json"
+_LOCK_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What the folder holds, once it is whole."""
+
+    source: str
+    """Where the model is, without a revision and without what is secret."""
+    revision: str
+    include: list[str]
+    files: dict[str, FileRecord]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all files."""
+        return sum(record.size_bytes for record in self.files.values())
+
+
+class Folder:
+    """A model's folder, while this process alone writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._own = path / OWN_FOLDER
+        self.parts = self._own / "parts"
+
+    @asynccontextmanager
+    async def locked(self, say: Callable[[str], None]) -> AsyncIterator[None]:
+        """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
+        with writing(self.path):
+            self._own.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            await self._wait_for(
+                lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it")
+            )
+            yield
+        finally:
+            os.close(lock)
+
+    async def _wait_for(self, lock: int, tell: Callable[[], None]) -> None:
+        has_told = False
+        while not self._try_lock(lock):
+            if not has_told:
+                tell()
+                has_told = True
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+    def _try_lock(self, lock: int) -> bool:
+        with writing(self._own / "lock"):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def read_marker(self) -> Marker | None:
+        """Return what is whole here, or None."""
+        return _read_marker(self._own / MANIFEST)
+
+    def read_previous(self) -> Marker | None:
+        """Return what was whole here before this fetch began."""
+        return self.read_marker() or _read_marker(self._own / _PREVIOUS)
+
+    def begin(self) -> None:
+        """From now on, and until `complete`, nothing is whole here."""
+        with writing(self._own), suppress(FileNotFoundError):
+            (self._own / MANIFEST).rename(self._own / _PREVIOUS)
+
+    def complete(self, marker: Marker) -> None:
+        """Remove what is no longer of the model, and then say that it is whole."""
+        previous = self.read_previous()
+        with writing(self.path):
+            for name in set(previous.files if previous else ()) - set(marker.files):
+                (self.path / name).unlink(missing_ok=True)
+            temporary = self._own / f"{MANIFEST}.new"
+            with temporary.open("w") as file:
+                json.dump(asdict(marker), file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self._own / MANIFEST)
+            _sync_folder(self._own)
+            (self._own / _PREVIOUS).unlink(missing_ok=True)
+        # After the marker: until then the journals tell which files are ours.
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+    def install(self, part: Path, name: str) -> None:
+        """Give a verified file its name."""
+        target = self.path / name
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.rename(target)
+            _sync_folder(target.parent)
+
+    def has(self, name: str, record: FileRecord) -> bool:
+        """Whether the file is there in its size."""
+        with suppress(OSError):
+            return (self.path / name).stat().st_size == record.size_bytes
+        return False
+
+    def discard(self, name: str) -> None:
+        """Remove a file that is not what it should be."""
+        with writing(self.path / name):
+            (self.path / name).unlink(missing_ok=True)
+
+    def hash_file(self, name: str) -> str:
+        """Return the sha256 of a file that is there."""
+        with writing(self.path / name), (self.path / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def check_foreign(self, names: Iterable[str]) -> None:
+        """Raise FolderError where a file that is not ours would be overwritten."""
+        previous = self.read_previous()
+        for name in names:
+            is_ours = (previous and name in previous.files) or (self.parts / f"{name}.journal").exists()
+            if not is_ours and (self.path / name).exists():
+                raise FolderError(
+                    f"{self.path / name} is there already, and not from millrace fetch: "
+                    "give --to an empty folder"
+                )
+
+    def check_space(self, num_bytes: int) -> None:
+        """Raise NoSpaceError where so many bytes more do not fit."""
+        with writing(self.path):
+            state = os.statvfs(self.path)
+        free = state.f_bavail * state.f_frsize
+        if num_bytes > free:
+            raise NoSpaceError(
+                f"{self.path} has {free / 1e9:.1f} GB free, and {num_bytes / 1e9:.1f} GB are still to come: "
+                "make room"
+            )
+
+
+def _read_marker(path: Path) -> Marker | None:
+    try:
+        fields = json.loads(path.read_text())
+        files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
+        check_names(files)  # who else writes the volume may have written this
+        return Marker(files=files, **fields)
+    except (UnsafeNameError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # absent, or of another version: then it is fetched anew
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

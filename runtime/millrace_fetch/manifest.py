@@ -1,0 +1,64 @@
+"""What a source has: files by name, with what is known of each before it is fetched."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+
+class Checksum(NamedTuple):
+    """What a file's bytes must come to."""
+
+    algorithm: Literal["sha256", "git-sha1"]
+    """`git-sha1` is a blob's name in git: what the Hub knows of its small files."""
+    hexdigest: str
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file as its source announces it."""
+
+    name: str
+    url: str
+    size_bytes: int | None
+    """None where the server does not say it: such a file can't be resumed."""
+    checksum: Checksum | None = None
+    validator: str | None = None
+    """ETag, else Last-Modified: the same while the file does not change. Not needed beside a checksum."""
+    has_ranges: bool = True
+    """Whether the server gives parts of the file."""
+
+    @property
+    def identity(self) -> str:
+        """Bytes of two files with equal identities may be put together."""
+        return f"{self.checksum or self.validator} {self.size_bytes}"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a change of the file would change its identity."""
+        return self.size_bytes is not None and (self.checksum is not None or self.validator is not None)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether later bytes can be added to earlier ones, and a change would be seen."""
+        return self.has_ranges and self.is_known
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All files of one state of a model."""
+
+    revision: str
+    files: tuple[RemoteFile, ...]
+
+    def by_name(self) -> dict[str, RemoteFile]:
+        """Return the files by their names."""
+        return {file.name: file for file in self.files}
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file that is there and verified."""
+
+    size_bytes: int
+    sha256: str
+    identity: str | None
+    """What its source announced. None where a change would not have changed it."""

@@ -1,0 +1,175 @@
+"""One file on its way: its bytes so far, and a journal of which they are.
+
+Both are in `.millrace/parts/`, so that no half file has a model's name. The journal's lines are JSON,
+appended: first what the file is, then each range that is on the disk, at last its hash. A line that a kill
+cut short is ignored, and so are bytes without a line.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError
+from millrace_fetch.manifest import FileRecord, RemoteFile
+from millrace_fetch.ranges import Span, find_frontier, find_missing, merge
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_HASH_BYTES = 1 << 20
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what an OSError means for the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"no space left for {path} ({error.strerror}): make room and run it again; it goes on "
+                "from there"
+            ) from error
+        raise FolderError(f"{path} can't be written ({error.strerror or error})") from error
+
+
+class PartFile:
+    """A file that is being fetched. Its owner calls it from one thread at a time, but for `write`."""
+
+    def __init__(self, parts: Path, file: RemoteFile) -> None:
+        self.file = file
+        self.path = parts / f"{file.name}.part"
+        self._journal_path = parts / f"{file.name}.journal"
+        self.finished: FileRecord | None = None
+        """Once all bytes are there and verified."""
+        self._spans: list[Span] = []
+        self._hashed = 0
+        self._hashes: tuple[_Hash, _Hash | None] = (hashlib.sha256(), None)
+        self._data = self._journal = -1
+        self._recall()
+
+    def _recall(self) -> None:
+        """Read what an earlier process left, if it is of the same file."""
+        lines = _read_lines(self._journal_path)
+        if not self.file.is_known or lines[:1] != [{"file": self.file.identity}]:
+            return
+        if finished := [line["finished"] for line in lines if "finished" in line]:
+            self.finished = FileRecord(self.file.size_bytes or 0, finished[-1], self.file.identity)
+        elif self.file.is_resumable and self.path.exists():
+            self._spans = merge(Span(*line["done"]) for line in lines if "done" in line)
+
+    def open(self) -> None:
+        """Make the files, or go on with those that are there."""
+        if self._spans:
+            with writing(self.path):
+                self._open_files(os.O_RDWR)
+        else:
+            self.reset()
+
+    def reset(self) -> None:
+        """Begin from nothing."""
+        self.close()
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal_path.unlink(missing_ok=True)
+            self._open_files(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self.finished, self._spans, self._hashed = None, [], 0
+            self._hashes = (hashlib.sha256(), None)
+            self._append({"file": self.file.identity})
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for descriptor in (self._data, self._journal):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._data = self._journal = -1
+
+    @property
+    def num_done_bytes(self) -> int:
+        """How many bytes need not be fetched again."""
+        if self.finished:
+            return self.finished.size_bytes
+        return sum(span.num_bytes for span in self._spans)
+
+    def missing(self) -> list[Span]:
+        """Return the ranges that are to be fetched."""
+        return list(find_missing(self.file.size_bytes or 0, self._spans))
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put bytes in their place. Threads may do it side by side."""
+        with writing(self.path):
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self._data, view, offset)
+                offset, view = offset + written, view[written:]
+
+    def note(self, span: Span) -> None:
+        """Write down that a range is there, once the disk has it, and hash what has no gap before it."""
+        with writing(self.path):
+            os.fdatasync(self._data)
+            self._append({"done": list(span)})
+        self._spans = merge([*self._spans, span])
+        self._hash_up_to(find_frontier(self._spans))
+
+    def finish(self, size: int) -> FileRecord:
+        """Verify the whole, and write down that it is. Raises CorruptError."""
+        self._hash_up_to(size)
+        sha256, git = self._hashes
+        wanted = self.file.checksum
+        actual = git.hexdigest() if git else sha256.hexdigest()
+        if wanted and actual != wanted.hexdigest:
+            raise CorruptError(
+                f"{self.file.name} came with {wanted.algorithm} {actual[:12]}…; announced was "
+                f"{wanted.hexdigest[:12]}…"
+            )
+        with writing(self.path):
+            os.fsync(self._data)
+            self._append({"finished": sha256.hexdigest()})
+        self.close()
+        identity = self.file.identity if self.file.is_known else None
+        self.finished = FileRecord(size, sha256.hexdigest(), identity)
+        return self.finished
+
+    def _hash_up_to(self, end: int) -> None:
+        """Hash in order while ranges come out of order: from the page cache, as far as there is no gap."""
+        if self._hashed == 0 and self.file.checksum and self.file.checksum.algorithm == "git-sha1":
+            header = f"blob {end if self.file.size_bytes is None else self.file.size_bytes}\0".encode()
+            self._hashes = (self._hashes[0], hashlib.sha1(header, usedforsecurity=False))
+        while self._hashed < end:
+            data = os.pread(self._data, min(_HASH_BYTES, end - self._hashed), self._hashed)
+            if not data:
+                raise CorruptError(f"{self.file.name} is shorter on the disk than what was written of it")
+            for hasher in self._hashes:
+                if hasher:
+                    hasher.update(data)
+            self._hashed += len(data)
+
+    def _open_files(self, flags: int) -> None:
+        self._data = os.open(self.path, flags, 0o644)
+        self._journal = os.open(self._journal_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        # It begins with the line's end too: what a kill cut short before it is then a line of its own.
+        os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
+
+
+def _read_lines(journal: Path) -> list[dict[str, Any]]:
+    try:
+        text = journal.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return [line for line in lines if isinstance(line, dict)]

@@ -1,0 +1,144 @@
+"""How far a fetch is: a bar on a terminal, else lines that a pod's log can bear."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import monotonic
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+_LINE_PERCENT = 10
+_LINE_SECONDS = 30.0
+_LEAST_SECONDS = 1.0
+"""Between two lines: a small model comes in less than the time it takes to read of it."""
+
+
+class Meter:
+    """Decides when a line is due, and what it says. Pure: the time is given."""
+
+    def __init__(self, total_bytes: int, done_bytes: int, now: float) -> None:
+        self._total = total_bytes
+        self._first = self._done = done_bytes
+        self._began = self._told_at = now
+        self._told_percent = self._percent
+
+    @property
+    def _percent(self) -> int:
+        return min(100, 100 * self._done // self._total) if self._total else 100
+
+    def advance(self, num_bytes: int, now: float) -> str | None:
+        """Count bytes. Return a line every 10 % and every 30 s, else None."""
+        self._done += num_bytes
+        is_step = self._percent // _LINE_PERCENT > self._told_percent // _LINE_PERCENT
+        if now - self._told_at < (_LEAST_SECONDS if is_step else _LINE_SECONDS):
+            return None
+        self._told_percent, self._told_at = self._percent, now
+        return self._describe(now)
+
+    def _describe(self, now: float) -> str:
+        rate = (self._done - self._first) / max(now - self._began, 1e-3)
+        line = (
+            f"{self._percent} %, {show_bytes(self._done)} of {show_bytes(self._total)}, {show_bytes(rate)}/s"
+        )
+        left = self._total - self._done
+        return line if left <= 0 or rate <= 0 else f"{line}, {show_seconds(left / rate)} left"
+
+
+def show_bytes(num_bytes: float) -> str:
+    """Return a size for people, such as `3.1 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a time for people, such as `2m05s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+class Lines:
+    """Progress in lines."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._meter = Meter(0, 0, clock())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A line is written at once: nothing is left to do."""
+
+    def begin(self, total_bytes: int, done_bytes: int) -> None:
+        """Say how much is to come."""
+        self._meter = Meter(total_bytes, done_bytes, self._clock())
+        there = f", {show_bytes(done_bytes)} of them are there" if done_bytes else ""
+        self.say(f"fetching {show_bytes(total_bytes)}{there}")
+
+    def advance(self, num_bytes: int) -> None:
+        """Count, and tell of it now and then."""
+        if line := self._meter.advance(num_bytes, self._clock()):
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self._stream.write(f"millrace fetch: {text}\n")
+        self._stream.flush()
+
+
+class Bar:
+    """Progress as a bar, for a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._exits = ExitStack()
+        self._task = self._progress.add_task("looking", total=None, visible=False)
+
+    def __enter__(self) -> Self:
+        self._exits.enter_context(self._progress)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.__exit__(kind, error, trace)
+
+    def begin(self, total_bytes: int, done_bytes: int) -> None:
+        """Show the bar."""
+        self._progress.reset(
+            self._task, total=total_bytes, completed=done_bytes, description="fetching", visible=True
+        )
+
+    def advance(self, num_bytes: int) -> None:
+        """Move the bar."""
+        self._progress.advance(self._task, num_bytes)
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar."""
+        self._console.print(f"millrace fetch: {text}", markup=False, soft_wrap=True)

@@ -1,0 +1,79 @@
+"""Which files of a source a model needs. Pure.
+
+By a list of what is allowed: repositories also hold the same weights in other formats, and code. What
+`--include` names comes too, but never a file that runs or unpickles code.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+from millrace_fetch.errors import SourceError, UsageError
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+WHOLE = "model.safetensors"
+SMALL_FILES = (
+    CONFIG,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+TEMPLATES = "additional_chat_templates/*.jinja"
+NEVER = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py", "*.pyc", "*.so")
+
+
+def select(names: Collection[str], shards: Collection[str] | None, include: Sequence[str]) -> list[str]:
+    """Return the names to fetch: small files first, then weights. `shards` are those of the index, if any."""
+    if CONFIG not in names:
+        raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
+    small = [name for name in SMALL_FILES if name in names] + sorted(
+        name for name in names if fnmatchcase(name, TEMPLATES)
+    )
+    weights = _select_weights(names, shards)
+    more = [name for pattern in include for name in _included(names, pattern)]
+    return list(dict.fromkeys([*small, *more, *weights]))
+
+
+def read_shards(index: bytes) -> frozenset[str]:
+    """Return the weight files that an index names. Raises SourceError for one that can't be read."""
+    try:
+        found = frozenset(json.loads(index)["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{INDEX} can't be read: it has no weight_map of names") from error
+    if not found or not all(isinstance(name, str) for name in found):
+        raise SourceError(f"{INDEX} can't be read: it has no weight_map of names")
+    return found
+
+
+def _select_weights(names: Collection[str], shards: Collection[str] | None) -> list[str]:
+    if shards is not None:
+        if absent := sorted(set(shards) - set(names)):
+            raise SourceError(f"{INDEX} names {absent[0]}, which is not there: the model is incomplete")
+        return [INDEX, *sorted(shards)]
+    if WHOLE in names:
+        return [WHOLE]
+    root = [name for name in names if "/" not in name and name.endswith(".safetensors")]
+    if not root:
+        raise SourceError("there are no *.safetensors: other formats of weights can't be served")
+    return sorted(name for name in root if not name.startswith("consolidated")) or sorted(root)
+
+
+def _included(names: Collection[str], pattern: str) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, pattern) and not is_forbidden(name)]
+    if not found:
+        never = ", ".join(NEVER)
+        raise UsageError(f"--include '{pattern}' matches no file that may be fetched ({never} never are)")
+    return sorted(found)
+
+
+def is_forbidden(name: str) -> bool:
+    """Whether loading such a file may run code of its author."""
+    return any(fnmatchcase(name.lower(), pattern) for pattern in NEVER)

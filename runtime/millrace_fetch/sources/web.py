@@ -1,0 +1,105 @@
+"""A folder of a plain web server. HTTP lists no folder, so the names are those that a model's files have.
+
+Each is asked for by HEAD. The index names the shards. The revision is a hash over what the server says of the
+files: it changes when one of them does.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import aiohttp
+
+from millrace_fetch.client import Client, read_validator
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
+from millrace_fetch.manifest import Manifest, RemoteFile
+from millrace_fetch.names import check_names
+from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
+from millrace_fetch.sources.source import read_small
+from millrace_fetch.trying import Say, with_tries
+from millrace_fetch.uri import WebFolder
+
+_ABSENT = (403, 404, 410)
+"""Storage that may not be listed answers 403 for what is not there."""
+_NO_HEAD = (403, 405, 501)
+"""Signed addresses are often valid for GET alone."""
+
+
+class WebSource:
+    """A model's folder on a web server."""
+
+    authorization = None  # a name and a password in the URL are sent by the client itself
+
+    def __init__(self, folder: WebFolder, include: Sequence[str]) -> None:
+        if globs := [name for name in include if any(sign in name for sign in "*?[")]:
+            raise UsageError(
+                f"a web server lists no files: write whole names with --include, not '{globs[0]}'"
+            )
+        self._folder = folder
+        self._include = include
+        self.origin = folder.base
+
+    async def resolve(self, client: Client, say: Say) -> Manifest:
+        """Ask for each name that a model's files may have."""
+        config = await self._probe(client, CONFIG, say, is_required=True)
+        index = await self._probe(client, INDEX, say)
+        weights = sorted(read_shards(await read_small(client, index, say))) if index else [WHOLE]
+        others = [name for name in (*SMALL_FILES, *self._include, *weights) if name != CONFIG]
+        check_names(others)
+        found = await asyncio.gather(*(self._probe(client, name, say) for name in dict.fromkeys(others)))
+        files = tuple(file for file in (config, index, *found) if file)
+        return Manifest(_hash_state(files), files)
+
+    def explain(self, refusal: RefusedError) -> FetchError:
+        """Say what a web server's status means."""
+        if refusal.status in (401, 403):
+            return SourceError(f"{refusal}: it wants to know who asks, or the signed address has expired")
+        return refusal
+
+    async def _probe(
+        self, client: Client, name: str, say: Say, *, is_required: bool = False
+    ) -> RemoteFile | None:
+        url = self._folder.url_of(name)
+        try:
+            return await with_tries(lambda: self._ask(client, name, url), say)
+        except RefusedError as error:
+            if error.status in _ABSENT and not (is_required and error.status == 403):
+                if is_required:
+                    raise SourceError(
+                        f"there is no {name} at {self._folder}: write the model's folder"
+                    ) from error
+                return None
+            raise
+
+    async def _ask(self, client: Client, name: str, url: str) -> RemoteFile | None:
+        try:
+            async with client.request("HEAD", url) as response:
+                return _announce(name, url, response)
+        except RefusedError as error:
+            if error.status not in _NO_HEAD:
+                raise
+        async with client.request("GET", url, {"Range": "bytes=0-0"}) as response:
+            response.close()
+            return _announce(name, url, response)
+
+
+def _announce(name: str, url: str, response: aiohttp.ClientResponse) -> RemoteFile | None:
+    headers = response.headers
+    if headers.get("Content-Type", "").startswith("text/html"):
+        return None  # a page that says "not found" with status 200
+    is_part = response.status == 206
+    size = (
+        headers.get("Content-Range", "").rpartition("/")[2] if is_part else headers.get("Content-Length", "")
+    )
+    return RemoteFile(
+        name=name,
+        url=url,
+        size_bytes=int(size) if size.isdecimal() else None,
+        validator=read_validator(response),
+        has_ranges=is_part or headers.get("Accept-Ranges", "").lower() == "bytes",
+    )
+
+
+def _hash_state(files: Iterable[RemoteFile]) -> str:
+    lines = sorted(f"{file.name} {file.size_bytes} {file.validator}" for file in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:40]

@@ -1,0 +1,40 @@
+"""Tries again what may work the next time, and tells of it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from millrace_fetch.errors import UnavailableError
+from millrace_fetch.retry import MAX_TRIES, plan_wait
+
+Say = Callable[[str], None]
+"""Tells the user something on a line of its own."""
+T = TypeVar("T")
+
+
+async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
+    """Call until it succeeds, at most MAX_TRIES times. Raises the last UnavailableError."""
+    for num_failures in range(1, MAX_TRIES):
+        try:
+            return await call()
+        except UnavailableError as error:
+            await pause(error, num_failures, say)
+    try:
+        return await call()
+    except UnavailableError as error:
+        raise give_up(error) from error
+
+
+def give_up(error: UnavailableError) -> UnavailableError:
+    """Return the error that ends a fetch."""
+    return UnavailableError(
+        f"{error}, {MAX_TRIES} times in a row: run it again later, and it goes on from here"
+    )
+
+
+async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
+    """Wait before the next try, and tell of it."""
+    seconds = plan_wait(num_failures, error.retry_after_seconds, random.random())  # noqa: S311  spreads load
+    say(f"{error}; trying again in {seconds:.1f} s")
+    await asyncio.sleep(seconds)

@@ -1,0 +1,109 @@
+"""A model's URI: text in, a typed value out. Pure."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from millrace_fetch.errors import UsageError
+
+WRITABLE = "hf://org/name, hf://org/name@revision or https://host/folder"
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
+_REVISION = re.compile(r"[A-Za-z0-9_][\w./-]{0,254}", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A repository of models on a Hugging Face Hub."""
+
+    repository: str
+    revision: str | None = None
+    """Branch, tag or commit; None is the default branch."""
+
+    @property
+    def pinned(self) -> str | None:
+        """The commit, where the revision is one: it never changes."""
+        return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
+
+    @property
+    def place(self) -> str:
+        """Where it is, without the revision."""
+        return f"hf://{self.repository}"
+
+    def __str__(self) -> str:
+        return self.place + (f"@{self.revision}" if self.revision else "")
+
+
+@dataclass(frozen=True)
+class WebFolder:
+    """A folder of a plain web server."""
+
+    base: str
+    """Ends with a slash."""
+    query: str = ""
+    """Sent with every file: storage that signs whole folders wants it so. Secret."""
+
+    def url_of(self, name: str) -> str:
+        """Return the address of a file, whose name needs no quoting."""
+        return f"{self.base}{name}" + (f"?{self.query}" if self.query else "")
+
+    @property
+    def place(self) -> str:
+        """Where it is, without what is secret."""
+        return redact(self.base)
+
+    def __str__(self) -> str:
+        return self.place
+
+
+ModelUri = HubModel | WebFolder
+
+
+def parse_uri(text: str) -> ModelUri:
+    """Read a URI. Raises UsageError, which says what may be written."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        raise UsageError(f"'{text}' is no URI: write {WRITABLE}")
+    match scheme.lower():
+        case "hf":
+            return _parse_hub(rest)
+        case "http" | "https":
+            return _parse_web(text)
+        case "file":
+            raise UsageError(
+                f"{text} is a folder of this machine, so there is nothing to fetch: use the folder as it is, "
+                "or copy it with cp -r"
+            )
+    raise UsageError(f"models of {scheme}:// can't be fetched: write {WRITABLE}")
+
+
+def _parse_hub(rest: str) -> HubModel:
+    repository, at, revision = rest.partition("@")
+    if not _REPOSITORY.fullmatch(repository) or ".." in repository:
+        raise UsageError(
+            f"'{repository}' is no repository of a Hub: write hf://org/name or hf://org/name@revision"
+        )
+    if at and (not _REVISION.fullmatch(revision) or ".." in revision):
+        raise UsageError(f"'{revision}' is no revision: write a branch, a tag or a commit after the @")
+    return HubModel(repository, revision or None)
+
+
+def _parse_web(text: str) -> WebFolder:
+    try:
+        parts = urlsplit(text)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host or re.search(r"[\s\\]", text):
+        raise UsageError(f"'{redact(text)}' names no host: write https://host/folder")
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
+    return WebFolder(base, parts.query)
+
+
+def redact(url: str) -> str:
+    """Return the URL without what may be secret in it: user, password and query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that can't be read"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" + ("?…" if parts.query else "")

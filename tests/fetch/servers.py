@@ -1,0 +1,224 @@
+"""A plain web server with faults, and a Hub whose large files are on another host, all on 127.0.0.1."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+Fault = Callable[[web.Request], web.StreamResponse | None]
+
+
+@dataclass
+class Files:
+    """What a server has, how it misbehaves, and what it was asked."""
+
+    contents: dict[str, bytes]
+    etags: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    cuts: Counter[str] = field(default_factory=Counter)
+    """How often a file's body is still to be cut in its middle."""
+    excess: bytes = b""
+    has_ranges: bool = True
+    has_lengths: bool = True
+    allows_head: bool = True
+    bytes_per_second: float | None = None
+    sent: Counter[str] = field(default_factory=Counter)
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
+    on_sent: Callable[[str], None] | None = None
+
+    def etag_of(self, name: str) -> str:
+        return self.etags.get(name) or f'"{hashlib.sha1(self.contents[name]).hexdigest()}"'
+
+    async def answer(self, request: web.Request, name: str) -> web.StreamResponse:
+        self.requests.append((request.method, name))
+        self.authorizations.append(request.headers.get("Authorization"))
+        for fault in list(self.faults):
+            if answer := fault(request):
+                return answer
+        if request.method == "HEAD" and not self.allows_head:
+            return web.Response(status=403)
+        if name not in self.contents:
+            return web.Response(status=404)
+        return await self._send(request, name)
+
+    async def _send(self, request: web.Request, name: str) -> web.StreamResponse:
+        content, etag = self.contents[name], self.etag_of(name)
+        response = web.StreamResponse(headers={"ETag": etag})
+        if_range = request.headers.get("If-Range", etag)
+        body = content
+        if self.has_ranges:
+            response.headers["Accept-Ranges"] = "bytes"
+            if "Range" in request.headers and if_range == etag:
+                first, _, last = request.headers["Range"].removeprefix("bytes=").partition("-")
+                body = content[int(first) : int(last) + 1]
+                response.set_status(206)
+                response.headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        if self.has_lengths:
+            response.content_length = len(body) + len(self.excess)
+        else:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await self._write(request, response, name, body + self.excess)
+        return response
+
+    async def _write(
+        self, request: web.Request, response: web.StreamResponse, name: str, body: bytes
+    ) -> None:
+        end = len(body)
+        is_cut = self.cuts[name] > 0
+        if is_cut:
+            self.cuts[name] -= 1
+            end //= 2
+        for start in range(0, end, 1 << 18):
+            chunk = body[start : min(start + (1 << 18), end)]
+            await response.write(chunk)
+            self.sent[name] += len(chunk)
+            if self.on_sent:
+                self.on_sent(name)
+            if self.bytes_per_second:
+                await asyncio.sleep(len(chunk) / self.bytes_per_second)
+        if is_cut:
+            assert request.transport
+            request.transport.abort()
+
+
+class Server:
+    """Serves requests at a free port."""
+
+    def __init__(self, handler: Callable[[web.Request], Any], context: SSLContext | None = None) -> None:
+        self._context = context
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
+        await site.start()
+        scheme = "https" if self._context else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+
+class WebFolderServer:
+    """A folder `/models/m/` of a plain web server."""
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        self.files = Files(contents)
+        self._server = Server(self._handle)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        return await self.files.answer(request, request.path.removeprefix("/models/m/"))
+
+    @property
+    def uri(self) -> str:
+        return f"{self._server.url}/models/m"
+
+    async def __aenter__(self) -> Self:
+        await self._server.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._server.__aexit__(*error)
+
+
+class FakeHub:
+    """Has one repository, `org/m`, as the Hub's API tells of it. Files over 1 kB are on the other host."""
+
+    def __init__(self, contents: dict[str, bytes], context: SSLContext | None = None) -> None:
+        self.files = Files(contents)
+        self.large = Files(contents)
+        self.commit = "1" * 40
+        self.revisions = {"main", self.commit}
+        self.token: str | None = None
+        """Who shows none may read the API, as with gated repositories, and no file."""
+        self.api_faults: list[Fault] = []
+        self.num_api_requests = 0
+        self.announced: dict[str, bytes] = {}
+        """Contents that the API speaks of, where they are others than those sent."""
+        self._server, self._cdn = Server(self._handle, context), Server(self._send_large, context)
+        self._exits = AsyncExitStack()
+
+    @property
+    def endpoint(self) -> str:
+        return self._server.url
+
+    async def __aenter__(self) -> Self:
+        await self._exits.enter_async_context(self._server)
+        await self._exits.enter_async_context(self._cdn)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._exits.aclose()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if path.startswith("/api/models/"):
+            return self._describe(request, path.removeprefix("/api/models/"))
+        repository, _, rest = path.removeprefix("/").partition("/resolve/")
+        if repository != "org/m":
+            return web.Response(status=404)  # of what the Hub's library asks beside
+        commit, _, name = rest.partition("/")
+        assert commit == self.commit
+        return await self._resolve(request, name)
+
+    def _describe(self, request: web.Request, path: str) -> web.StreamResponse:
+        self.num_api_requests += 1
+        for fault in list(self.api_faults):
+            if answer := fault(request):
+                return answer
+        repository, _, revision = path.partition("/revision/")
+        if repository != "org/m":
+            return web.json_response({}, status=404, headers={"X-Error-Code": "RepoNotFound"})
+        if (revision or "main") not in self.revisions:
+            return web.json_response({}, status=404, headers={"X-Error-Code": "RevisionNotFound"})
+        assert request.query.get("blobs")
+        contents = self.files.contents | self.announced
+        siblings = [_sibling(name, content) for name, content in contents.items()]
+        return web.json_response({"id": "org/m", "sha": self.commit, "siblings": siblings})
+
+    async def _resolve(self, request: web.Request, name: str) -> web.StreamResponse:
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.Response(status=401, headers={"X-Error-Code": "GatedRepo"})
+        if len(self.files.contents.get(name, b"")) > 1000:
+            self.files.authorizations.append(request.headers.get("Authorization"))
+            target = f"{self._cdn.url}/{name}?X-Signature=secret-signature"
+            return web.Response(status=302, headers={"Location": target, "X-Repo-Commit": self.commit})
+        return await self.files.answer(request, name)
+
+    async def _send_large(self, request: web.Request) -> web.StreamResponse:
+        return await self.large.answer(request, request.path.removeprefix("/"))
+
+
+def _sibling(name: str, content: bytes) -> dict[str, Any]:
+    blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+    sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": blob}
+    if len(content) > 1000:
+        sha256 = hashlib.sha256(content).hexdigest()
+        sibling["lfs"] = {"size": len(content), "sha256": sha256, "pointerSize": 134}
+    return sibling
+
+
+def once(answer: Callable[[], web.StreamResponse], count: int = 1) -> Fault:
+    """A fault that the first requests meet."""
+    left = iter(range(count))
+
+    def fault(_: web.Request) -> web.StreamResponse | None:
+        return None if next(left, None) is None else answer()
+
+    return fault

@@ -1,0 +1,208 @@
+"""The real command in a process of its own: killed, twice at once, without room, and on a terminal."""
+
+import asyncio
+import os
+import random
+import shutil
+import ssl
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace_fetch.download import NOTE_BYTES
+from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.servers import FakeHub
+
+MILLRACE = Path(sys.executable).with_name("millrace")
+CONNECTIONS = 2
+SHARD_BYTES = 20 << 20
+KILLS = [20, pytest.param(200, marks=pytest.mark.long)]
+
+
+async def start(
+    hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = (), **environment: str
+) -> Process:
+    arguments = [*prefix, str(MILLRACE), "fetch", "hf://org/m", "--to", str(folder), *flags]
+    environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)} | environment
+    return await asyncio.create_subprocess_exec(*arguments, env=environment, stdout=PIPE, stderr=PIPE)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Another process sets no event of ours."""
+    while not is_so():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def finish(process: Process) -> tuple[int | None, str, str]:
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_it_says_how_far_it_is_and_what_is_there(hub: FakeHub, fetcher: Fetcher) -> None:
+    status, out, err = await finish(await start(hub, fetcher.folder))
+    assert status == 0, err
+    assert out == f"{fetcher.folder} has hf://org/m now: 8 files, 205.1 kB, revision {hub.commit}\n"
+    assert err.startswith("millrace fetch: fetching 205.1 kB\n")
+    fetcher.check(hub.files.contents)
+    status, out, err = await finish(await start(hub, fetcher.folder, "--verify"))
+    assert (status, err) == (0, "")
+    assert out.endswith("hashed again\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", KILLS)
+async def test_a_kill_at_any_moment_loses_no_more_than_was_not_noted(
+    num_kills: int, fetcher: Fetcher
+) -> None:
+    draw, num_whole = random.Random(3), 1
+    async with FakeHub(make_model(SHARD_BYTES)) as hub:
+        hub.large.bytes_per_second = 12e6
+        for _ in range(num_kills):
+            process = await start(hub, fetcher.folder, "--connections", str(CONNECTIONS))
+            await asyncio.sleep(0.6 + draw.random() * 0.9)
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+            assert all((fetcher.folder / n).read_bytes() == hub.files.contents[n] for n in fetcher.names())
+            if fetcher.is_marked():
+                fetcher.check(hub.files.contents)
+                shutil.rmtree(fetcher.folder)
+                num_whole += 1
+        status, _, err = await finish(await start(hub, fetcher.folder))
+        assert status == 0, err
+        fetcher.check(hub.files.contents)
+        again = sum(hub.large.sent[name] - num_whole * len(hub.files.contents[name]) for name in SHARDS)
+        # What a socket's buffers hold was sent, and never came.
+        assert again <= num_kills * CONNECTIONS * (NOTE_BYTES + (4 << 20))
+
+
+@pytest.mark.slow
+async def test_what_is_noted_is_not_fetched_again(fetcher: Fetcher) -> None:
+    async with FakeHub(make_model(SHARD_BYTES)) as hub:
+        hub.large.bytes_per_second = 8e6
+        process = await start(hub, fetcher.folder, "--connections", "1")
+        journal = fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.journal"
+        await until(lambda: journal.exists() and '"done": [8388608' in journal.read_text())
+        process.kill()
+        await process.communicate()
+        hub.large.sent.clear()
+        hub.large.bytes_per_second = None
+        status, _, err = await finish(await start(hub, fetcher.folder))
+        assert (status, hub.large.sent[SHARDS[0]]) == (0, SHARD_BYTES - 2 * NOTE_BYTES), err
+        fetcher.check(hub.files.contents)
+
+
+async def test_sigterm_ends_it_and_keeps_what_came(fetcher: Fetcher) -> None:
+    async with FakeHub(make_model(1 << 20)) as hub:
+        hub.large.bytes_per_second = 4e5
+        process = await start(hub, fetcher.folder)
+        await until(lambda: bool(hub.large.sent[SHARDS[0]]))
+        await asyncio.sleep(0.2)
+        process.terminate()
+        status, _, err = await finish(process)
+        assert (status, err.splitlines()[-1]) == (
+            143,
+            "millrace fetch: stopped; run it again, and it goes on from here",
+        )
+        hub.large.bytes_per_second = None
+        before = hub.large.sent[SHARDS[0]]
+        assert (await finish(await start(hub, fetcher.folder)))[0] == 0
+        assert hub.large.sent[SHARDS[0]] - before < 1 << 20
+        fetcher.check(hub.files.contents)
+
+
+async def test_the_second_of_two_waits_and_finds_it_whole(fetcher: Fetcher) -> None:
+    async with FakeHub(make_model(1 << 20)) as hub:
+        hub.large.bytes_per_second = 4e5
+        first = await start(hub, fetcher.folder)
+        await until((fetcher.folder / ".millrace" / "parts").exists)
+        second = await start(hub, fetcher.folder)
+        results = await asyncio.gather(finish(first), finish(second))
+    assert [status for status, _, _ in results] == [0, 0]
+    assert "another millrace fetch writes" in results[1][2]
+    assert " already: " in results[1][1]
+    assert hub.large.sent[SHARDS[0]] == len(hub.files.contents[SHARDS[0]])
+
+
+async def test_it_goes_through_the_proxy_of_the_environment(hub: FakeHub, fetcher: Fetcher) -> None:
+    asked = {"HF_ENDPOINT": "http://hub.invalid", "HTTP_PROXY": hub.endpoint, "NO_PROXY": "127.0.0.1"}
+    status, _, err = await finish(await start(hub, fetcher.folder, **asked))
+    assert status == 0, err
+    fetcher.check(hub.files.contents)
+
+
+async def test_the_token_goes_before_a_netrc_of_the_same_host(hub: FakeHub, fetcher: Fetcher) -> None:
+    hub.token = "hf_secret"
+    netrc = fetcher.folder.parent / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    status, _, err = await finish(await start(hub, fetcher.folder, HF_TOKEN=hub.token, NETRC=str(netrc)))
+    assert status == 0, err
+    assert "Bearer hf_secret" not in hub.large.authorizations
+
+
+async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make_certificate(certificate, key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with FakeHub(make_model(), context) as hub:
+        status, _, err = await finish(await start(hub, fetcher.folder, SSL_CERT_FILE=str(certificate)))
+        assert status == 0, err
+        fetcher.check(hub.files.contents)
+        status, _, err = await finish(await start(hub, fetcher.folder))
+        assert (status, len(err.splitlines())) == (1, 1)
+        assert "its certificate is not trusted; name those to trust in SSL_CERT_FILE" in err
+
+
+async def test_a_full_disk_is_told_and_what_came_is_kept(hub: FakeHub, fetcher: Fetcher) -> None:
+    limited = (sys.executable, "-c", _LIMITED)
+    status, _, err = await finish(await start(hub, fetcher.folder, prefix=limited))
+    assert status == 1
+    assert "no space left for" in err.splitlines()[-1]
+    assert not set(SHARDS) & set(fetcher.names())
+    assert (await finish(await start(hub, fetcher.folder)))[0] == 0
+    fetcher.check(hub.files.contents)
+
+
+def make_certificate(certificate: Path, key: Path) -> None:
+    options = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", *options, *files], check=True, capture_output=True)
+
+
+_LIMITED = """
+import os, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["s3://b/k", "--to", "x"], "models of s3:// can't be fetched: write hf://"),
+        (["hf://org/m", "--to", "x", "--connections", "0"], "is no number from 1 to 64"),
+        (["hf://org/m"], "required: --to"),
+    ],
+)
+def test_bad_usage_exits_with_2(arguments: list[str], told: str) -> None:
+    done = subprocess.run([MILLRACE, "fetch", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_it_loads_no_torch() -> None:
+    code = "import sys, millrace_fetch.command; print({'torch', 'millrace_runtime', 'kopf'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_needed_is_what_the_documentation_lists() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+    text = page.read_text().partition("**Which files.**")[2]
+    assert all(f"`{name}`" in text for name in NEEDED if name.startswith(("config", "generation", "model.")))

@@ -1,0 +1,130 @@
+"""What is already in the folder, and what has room."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from millrace_fetch.errors import FolderError, NoSpaceError
+from millrace_fetch.folder import Folder
+from millrace_fetch.manifest import FileRecord
+from millrace_fetch.part import PartFile
+from millrace_fetch.ranges import Span
+from tests.fetch.conftest import SHARDS, Fetcher
+from tests.fetch.servers import FakeHub
+
+URI = "hf://org/m"
+
+
+async def test_files_of_others_are_never_overwritten(fetcher: Fetcher, hub: FakeHub) -> None:
+    fetcher.folder.mkdir()
+    (fetcher.folder / "config.json").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(FolderError, match=r"config\.json is there already, and not from millrace fetch"):
+            await fetcher.fetch(URI)
+    assert (fetcher.folder / "config.json").read_text() == "mine"
+    assert hub.large.requests == []
+
+
+async def test_what_does_not_fit_is_not_begun(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10, f_frsize=4096))
+    with pytest.raises(NoSpaceError, match=r"0\.0 GB free, and 0\.0 GB are still to come: make room"):
+        await fetcher.fetch(URI)
+    assert hub.large.requests == []
+
+
+async def test_a_kill_before_a_file_has_its_name_costs_nothing(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_folder: Folder, _part: Path, name: str) -> None:
+        if name == SHARDS[1]:
+            raise RuntimeError("killed")
+
+    install = Folder.install
+    monkeypatch.setattr(Folder, "install", lambda *a: (die(*a), install(*a)))
+    with pytest.raises(RuntimeError, match="killed"):
+        await fetcher.fetch(URI)
+    monkeypatch.setattr(Folder, "install", install)
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert hub.large.sent[SHARDS[1]] == len(hub.files.contents[SHARDS[1]])
+
+
+async def test_a_finished_file_that_is_gone_comes_again(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(_folder: Folder, _marker: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "complete", complete)
+        with pytest.raises(RuntimeError, match="killed"):
+            await fetcher.fetch(URI)
+    for name in fetcher.names():
+        (fetcher.folder / name).unlink()
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert fetcher.witness.done == fetcher.witness.total
+
+
+async def test_a_folder_that_cannot_be_made_says_so(fetcher: Fetcher, hub: FakeHub) -> None:
+    fetcher.folder.write_text("a file")
+    with pytest.raises(FolderError, match="can't be written"):
+        await fetcher.fetch(URI)
+    assert hub.num_api_requests == 0
+
+
+async def test_bytes_that_rotted_between_two_runs_are_fetched_anew(fetcher: Fetcher, hub: FakeHub) -> None:
+    async with _Resumed(fetcher, hub) as part:
+        part.write(0, b"rotten")
+        part.note(Span(0, 6))
+        part.close()
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert any("fetching it anew" in text for text in fetcher.witness.said)
+
+
+async def test_a_journal_with_a_torn_line_is_read_up_to_it(fetcher: Fetcher, hub: FakeHub) -> None:
+    content = hub.files.contents[SHARDS[0]]
+    async with _Resumed(fetcher, hub) as part:
+        part.write(0, content[:50_000])
+        part.note(Span(0, 50_000))
+        part.close()
+        with (fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.journal").open("a") as journal:
+            journal.write('{"done": [50000, 99')
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert hub.large.sent[SHARDS[0]] == len(content) - 50_000
+
+
+class _Resumed:
+    """The first shard's part, as a killed process left it."""
+
+    def __init__(self, fetcher: Fetcher, hub: FakeHub) -> None:
+        self._fetcher, self._hub = fetcher, hub
+
+    async def __aenter__(self) -> PartFile:
+        source = self._fetcher.hub_source()
+        manifest = await source.resolve(None, self._fetcher.witness.say)  # type: ignore[arg-type]
+        part = PartFile(self._fetcher.folder / ".millrace" / "parts", manifest.by_name()[SHARDS[0]])
+        part.open()
+        return part
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._hub.large.requests == []
+
+
+def test_a_marker_of_another_version_is_no_marker(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    (tmp_path / ".millrace").mkdir()
+    outside = (
+        '{"source": "", "revision": "", "include": [], "files": '
+        '{"../x": {"size_bytes": 1, "sha256": "", "identity": null}}}'
+    )
+    for text in ("", "[]", "{}", '{"files": {"a": 1}}', outside):
+        (tmp_path / ".millrace" / "manifest.json").write_text(text)
+        assert folder.read_marker() is None
+    assert not folder.has("absent", FileRecord(1, "", None))

@@ -1,0 +1,166 @@
+import re
+
+import pytest
+from aiohttp import web
+
+from millrace_fetch.errors import CorruptError, SourceError, UnsafeNameError, UsageError
+from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
+from tests.fetch.servers import FakeHub, once
+
+URI = "hf://org/m"
+
+
+async def test_the_files_that_a_replica_reads_come_and_no_others(fetcher: Fetcher, hub: FakeHub) -> None:
+    outcome = await fetcher.fetch(URI)
+    assert outcome.has_fetched
+    assert outcome.marker.revision == hub.commit
+    fetcher.check(hub.files.contents)
+    assert fetcher.witness.done == fetcher.witness.total == outcome.marker.num_bytes
+
+
+async def test_a_second_run_fetches_nothing(fetcher: Fetcher, hub: FakeHub) -> None:
+    await fetcher.fetch(URI)
+    before = len(hub.files.requests), len(hub.large.requests)
+    outcome = await fetcher.fetch(URI)
+    assert not outcome.has_fetched
+    assert (len(hub.files.requests), len(hub.large.requests)) == before
+
+
+async def test_of_a_commit_that_is_there_the_hub_is_not_even_asked(fetcher: Fetcher, hub: FakeHub) -> None:
+    await fetcher.fetch(f"{URI}@{hub.commit}")
+    asked = hub.num_api_requests
+    await fetcher.fetch(f"{URI}@{hub.commit}")
+    assert hub.num_api_requests == asked
+
+
+async def test_the_token_goes_to_the_hub_and_not_to_the_host_of_the_bytes(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.token = "hf_secret"
+    await fetcher.fetch(URI)
+    assert set(hub.files.authorizations) == {"Bearer hf_secret"}
+    assert set(hub.large.authorizations) == {None}
+
+
+async def test_a_gated_repository_says_how_to_get_access(fetcher: Fetcher, hub: FakeHub) -> None:
+    hub.token = "hf_secret"
+    with pytest.raises(
+        SourceError, match=r"org/m is gated: ask for access at .*/org/m, then put .* HF_TOKEN"
+    ):
+        await fetcher.fetch(URI)
+    assert fetcher.names() == []
+
+
+async def test_a_token_without_access_says_the_same(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.large.faults.append(lambda _: web.Response(status=403))
+    with pytest.raises(SourceError, match="org/m is gated") as caught:
+        await fetcher.fetch(URI)
+    assert "hf_secret" not in str(caught.value)
+
+
+async def test_a_token_that_is_none_is_told(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.api_faults.append(lambda _: web.Response(status=401))
+    with pytest.raises(SourceError, match="HF_TOKEN") as caught:
+        await fetcher.fetch(URI)
+    assert "hf_secret" not in str(caught.value)
+
+
+async def test_what_is_not_there_is_named(fetcher: Fetcher, hub: FakeHub) -> None:
+    assert hub.revisions == {"main", hub.commit}
+    with pytest.raises(SourceError, match="org/m has no revision 'v9'"):
+        await fetcher.fetch(f"{URI}@v9")
+    with pytest.raises(SourceError, match="shows no model org/other"):
+        await fetcher.fetch("hf://org/other")
+
+
+async def test_too_many_requests_are_waited_for(fetcher: Fetcher, hub: FakeHub) -> None:
+    def busy() -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "0"})
+
+    hub.api_faults.append(once(busy))
+    hub.files.faults.append(once(busy, 3))
+    hub.large.faults.append(once(lambda: web.Response(status=503), 3))
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert any("answered 429" in text for text in fetcher.witness.said)
+
+
+async def test_a_body_that_is_cut_goes_on_where_it_was(fetcher: Fetcher, hub: FakeHub) -> None:
+    hub.large.cuts[SHARDS[0]] = 3
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert hub.large.sent[SHARDS[0]] == len(hub.files.contents[SHARDS[0]])
+    assert not any("secret-signature" in text for text in fetcher.witness.said)
+
+
+async def test_a_source_that_stays_broken_is_given_up(fetcher: Fetcher, hub: FakeHub) -> None:
+    hub.large.faults.append(lambda _: web.Response(status=500))
+    with pytest.raises(Exception, match="answered 500") as caught:
+        await fetcher.fetch(URI)
+    assert "secret-signature" not in str(caught.value)
+    assert not fetcher.is_marked()
+
+
+@pytest.mark.parametrize("name", [SHARDS[0], "config.json"], ids=["sha256", "git-sha1"])
+async def test_bytes_that_are_not_those_announced_get_no_name(
+    fetcher: Fetcher, hub: FakeHub, name: str
+) -> None:
+    content = hub.files.contents[name]
+    hub.announced[name] = content[:-1] + b"!"
+    with pytest.raises(CorruptError, match=f"{name} came with .* twice"):
+        await fetcher.fetch(URI)
+    assert name not in fetcher.names()
+    assert not fetcher.is_marked()
+
+
+@pytest.mark.parametrize("has_lengths", [True, False])
+async def test_a_body_that_is_too_long_is_refused(
+    fetcher: Fetcher, hub: FakeHub, *, has_lengths: bool
+) -> None:
+    hub.large.has_lengths = has_lengths
+    hub.large.excess = b"more"
+    with pytest.raises(CorruptError, match=r"more bytes than announced|were announced"):
+        await fetcher.fetch(URI)
+    assert not fetcher.is_marked()
+
+
+async def test_a_name_that_leaves_the_folder_is_refused(fetcher: Fetcher, hub: FakeHub) -> None:
+    hub.files.contents["additional_chat_templates/../../../x.jinja"] = b"escaped"
+    with pytest.raises(UnsafeNameError, match=re.escape("leaves its folder")):
+        await fetcher.fetch(URI)
+    assert not list(fetcher.folder.parent.rglob("x.jinja"))
+
+
+async def test_a_new_revision_fetches_what_changed_and_drops_what_is_gone(
+    fetcher: Fetcher, hub: FakeHub
+) -> None:
+    await fetcher.fetch(URI)
+    hub.large.sent.clear()
+    hub.commit = "2" * 40
+    hub.files.contents[SHARDS[1]] = b"new" * 1000
+    del hub.files.contents["chat_template.jinja"]
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents, [name for name in NEEDED if name != "chat_template.jinja"])
+    assert hub.large.sent[SHARDS[0]] == 0
+
+
+async def test_verify_finds_a_changed_byte(fetcher: Fetcher, hub: FakeHub) -> None:
+    await fetcher.fetch(URI)
+    (fetcher.folder / SHARDS[0]).write_bytes(b"x" * len(hub.files.contents[SHARDS[0]]))
+    assert not (await fetcher.fetch(URI)).has_fetched
+    assert (await fetcher.fetch(URI, verify=True)).has_fetched
+    fetcher.check(hub.files.contents)
+
+
+async def test_include_brings_more_and_never_code(fetcher: Fetcher, hub: FakeHub) -> None:
+    await fetcher.fetch(URI, include=("LICENSE*", "*.md"))
+    fetcher.check(hub.files.contents, [*NEEDED, "LICENSE", "README.md"])
+    with pytest.raises(UsageError, match=r"\*\.bin.* matches no file"):
+        await fetcher.fetch(URI, include=("*.bin",))

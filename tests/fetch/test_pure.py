@@ -1,0 +1,174 @@
+"""URIs, names, selection, ranges, waits and the meter: no I/O."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_fetch.client import read_retry_after
+from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
+from millrace_fetch.names import MAX_FILES, check_names
+from millrace_fetch.progress import Meter, show_bytes, show_seconds
+from millrace_fetch.ranges import Span, find_frontier, find_missing, merge, split
+from millrace_fetch.retry import plan_wait
+from millrace_fetch.selection import read_shards, select
+from millrace_fetch.uri import HubModel, WebFolder, parse_uri, redact
+from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda p: Span(p[0], p[0] + p[1])))
+
+
+@pytest.mark.parametrize(
+    ("text", "uri"),
+    [
+        ("hf://org/name", HubModel("org/name")),
+        ("hf://gpt2", HubModel("gpt2")),
+        ("hf://org/na.me-1_x@v1.0", HubModel("org/na.me-1_x", "v1.0")),
+        ("hf://org/name@refs/pr/1", HubModel("org/name", "refs/pr/1")),
+        ("https://h/a/b/", WebFolder("https://h/a/b/")),
+        ("http://u:p@h:8/a?sig=1", WebFolder("http://u:p@h:8/a/", "sig=1")),
+    ],
+)
+def test_a_uri_is_read(text: str, uri: object) -> None:
+    assert parse_uri(text) == uri
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("org/name", "is no URI: write hf://org/name"),
+        ("s3://bucket/key", "models of s3:// can't be fetched: write hf://org/name"),
+        ("pvc://claim/path", "models of pvc:// can't be fetched: write"),
+        ("file:///models/m", "nothing to fetch: use the folder as it is"),
+        ("hf://", "is no repository"),
+        ("hf://a/b/c", "is no repository"),
+        ("hf://../b", "is no repository"),
+        ("hf://a/b@", "is no revision"),
+        ("hf://a/b@x/../y", "is no revision"),
+        ("https:///folder", "names no host"),
+        ("https://h:x/folder", "names no host"),
+        ("https://h/a b", "names no host"),
+    ],
+)
+def test_what_is_no_uri_says_what_to_write(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse_uri(text)
+
+
+def test_only_a_commit_is_pinned() -> None:
+    assert HubModel("a/b", COMMIT).pinned == COMMIT
+    assert HubModel("a/b", "main").pinned is None
+
+
+def test_what_is_secret_in_a_url_is_not_shown() -> None:
+    assert redact("https://user:pass@h:1/a?sig=x") == "https://h:1/a?…"
+    assert "pass" not in str(WebFolder("http://u:pass@h/a/", "sig=1"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc/x",
+        "../x",
+        "a/../../x",
+        "a//b",
+        "",
+        "a/",
+        "./a",
+        "a\\b",
+        "a\nb",
+        "a\0b",
+        "é\u202eb",
+        ".millrace/lock",
+        "x" * 241,
+        "/".join(["x" * 200] * 6),
+    ],
+)
+def test_a_name_that_can_do_harm_is_refused(name: str) -> None:
+    with pytest.raises(UnsafeNameError, match="refused"):
+        check_names([name])
+
+
+def test_names_that_cannot_be_together_are_refused() -> None:
+    check_names(["a/b.json", "a/c.json", "config.json"])
+    with pytest.raises(UnsafeNameError, match="both a file and a folder"):
+        check_names(["a/b/c", "a"])
+    with pytest.raises(UnsafeNameError, match="more than 10000"):
+        check_names([f"{number}" for number in range(MAX_FILES + 1)])
+
+
+def test_the_index_decides_which_weights_come() -> None:
+    contents = make_model()
+    assert set(select(contents, SHARDS, [])) == set(NEEDED)
+    assert select(contents, SHARDS, [])[0] == "config.json"
+    assert read_shards(contents[INDEX]) == set(SHARDS)
+
+
+def test_without_an_index_the_usual_file_comes_else_all_of_the_folder() -> None:
+    names = ["config.json", "a.safetensors", "consolidated.safetensors", "original/b.safetensors"]
+    assert select(names, None, []) == ["config.json", "a.safetensors"]
+    assert select([*names, "model.safetensors"], None, []) == ["config.json", "model.safetensors"]
+    assert select(["config.json", "consolidated.safetensors"], None, []) == names[:1] + names[2:3]
+
+
+def test_include_brings_no_file_that_runs_code() -> None:
+    names = ["config.json", "model.safetensors", "code.py", "other.PT", "README.md"]
+    assert select(names, None, ["*"]) == ["config.json", "README.md", "model.safetensors"]
+    with pytest.raises(UsageError, match="matches no file"):
+        select(names, None, ["*.py"])
+
+
+def test_what_is_no_servable_model_says_so() -> None:
+    with pytest.raises(SourceError, match=r"no config\.json"):
+        select(["model.safetensors"], None, [])
+    with pytest.raises(SourceError, match=r"no \*\.safetensors"):
+        select(["config.json", "pytorch_model.bin"], None, [])
+    with pytest.raises(SourceError, match="the model is incomplete"):
+        select(["config.json", INDEX], SHARDS, [])
+    for bad in (b"", b"[]", b"{}", b'{"weight_map": {}}', b'{"weight_map": {"a": 1}}', b"\xff"):
+        with pytest.raises(SourceError, match="no weight_map"):
+            read_shards(bad)
+
+
+@given(SPANS)
+def test_ranges_are_counted_as_sets_of_bytes_are(spans: list[Span]) -> None:
+    size = 80
+    done = {byte for span in spans for byte in range(*span)}
+    assert {byte for span in merge(spans) for byte in range(*span)} == done
+    missing = list(find_missing(size, spans))
+    assert {byte for span in missing for byte in range(*span)} == set(range(size)) - done
+    assert find_frontier(spans) == next(byte for byte in range(size) if byte not in done)
+    pieces = [piece for span in missing for piece in split(span, 7)]
+    assert merge(pieces) == missing
+    assert all(0 < piece.num_bytes <= 7 for piece in pieces)
+
+
+def test_waits_grow_are_spread_and_heed_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace_fetch.retry._FIRST_SECONDS", 0.5)
+    assert [plan_wait(failures, None, 0.0) for failures in (1, 2, 3)] == [0.25, 0.5, 1.0]
+    assert plan_wait(30, None, 0.999) < 30
+    assert plan_wait(1, 12.0, 0.0) == 12.25
+    assert plan_wait(1, 9e9, 0.0) == 300.25
+
+
+def test_retry_after_may_be_a_number_or_a_date() -> None:
+    assert read_retry_after("7", 0) == 7
+    assert read_retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 50) == 10
+    assert read_retry_after("soon", 0) is read_retry_after(None, 0) is None
+
+
+def test_a_line_is_told_every_tenth_and_every_half_minute() -> None:
+    meter = Meter(1000, 0, 0.0)
+    assert meter.advance(50, 1.0) is None
+    assert meter.advance(60, 2.0) == "11 %, 110 B of 1.0 kB, 55 B/s, 16s left"
+    assert meter.advance(10, 3.0) is None
+    assert meter.advance(10, 33.0) == "13 %, 130 B of 1.0 kB, 4 B/s, 3m41s left"
+    assert meter.advance(870, 40.0) == "100 %, 1.0 kB of 1.0 kB, 25 B/s"
+    assert (show_bytes(2.5e9), show_seconds(7300)) == ("2.5 GB", "2h01m")
+
+
+def test_a_shard_that_the_index_names_twice_comes_once() -> None:
+    index = json.dumps({"weight_map": {"a": "m.safetensors", "b": "m.safetensors"}}).encode()
+    assert select(["config.json", INDEX, "m.safetensors"], read_shards(index), [])[-1] == "m.safetensors"

@@ -1,0 +1,149 @@
+import pytest
+from aiohttp import web
+
+from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
+from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.servers import WebFolderServer, once
+
+
+async def test_a_folder_comes_as_its_index_names_it(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
+    outcome = await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+    assert len(outcome.marker.revision) == 40
+    assert not (await fetcher.fetch(f"{folder_server.uri}/")).has_fetched
+
+
+async def test_a_model_in_one_file_needs_no_index(fetcher: Fetcher) -> None:
+    contents = {"config.json": b"{}", "model.safetensors": b"w" * 5000}
+    async with WebFolderServer(contents) as server:
+        await fetcher.fetch(server.uri)
+    fetcher.check(contents, ["config.json", "model.safetensors"])
+
+
+@pytest.mark.parametrize("knob", ["has_ranges", "has_lengths", "allows_head"])
+async def test_a_server_that_can_do_less_serves_too(
+    fetcher: Fetcher, folder_server: WebFolderServer, knob: str
+) -> None:
+    setattr(folder_server.files, knob, False)
+    folder_server.files.cuts[SHARDS[0]] = 1
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+
+
+async def test_no_config_says_so(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
+    del folder_server.files.contents["config.json"]
+    with pytest.raises(SourceError, match=r"there is no config\.json at http://127.*/models/m/"):
+        await fetcher.fetch(folder_server.uri)
+
+
+async def test_a_page_instead_of_not_found_is_no_file(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    def page(request: web.Request) -> web.Response | None:
+        is_there = request.path.rpartition("/")[2] in folder_server.files.contents
+        return None if is_there else web.Response(text="<html>", content_type="text/html")
+
+    folder_server.files.faults.append(page)
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+
+
+async def test_a_file_that_changes_under_way_makes_it_look_again(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    files = folder_server.files
+    later = make_model(120_000)
+
+    def change(request: web.Request) -> None:
+        if request.method == "GET" and request.path.endswith(SHARDS[1]):
+            files.contents[SHARDS[1]] = later[SHARDS[1]]
+
+    files.faults.append(change)
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(files.contents)
+    assert fetcher.witness.said == [f"{SHARDS[1]} changed while it was fetched; looking at the source again"]
+
+
+async def test_a_file_that_became_shorter_makes_it_look_again(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    refuse = once(lambda: web.Response(status=416))
+    folder_server.files.cuts[SHARDS[0]] = 1
+    folder_server.files.faults.append(lambda request: refuse(request) if "Range" in request.headers else None)
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+    assert any(f"{SHARDS[0]} changed" in text for text in fetcher.witness.said)
+
+
+async def test_a_file_that_keeps_changing_is_an_error(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    files, counter = folder_server.files, iter(range(1000))
+
+    def change(_: web.Request) -> None:
+        files.etags[SHARDS[1]] = f'"{next(counter)}"'
+
+    files.faults.append(change)
+    with pytest.raises(ChangedError, match="keeps changing: run it again"):
+        await fetcher.fetch(folder_server.uri)
+    assert not fetcher.is_marked()
+
+
+async def test_an_index_that_names_what_is_not_there_is_refused(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    del folder_server.files.contents[SHARDS[1]]
+    with pytest.raises(SourceError, match=f"names {SHARDS[1]}, which is not there"):
+        await fetcher.fetch(folder_server.uri)
+
+
+async def test_an_index_that_leaves_the_folder_is_refused(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    folder_server.files.contents[INDEX] = b'{"weight_map": {"a": "../../secret.safetensors"}}'
+    with pytest.raises(Exception, match="leaves its folder: refused"):
+        await fetcher.fetch(folder_server.uri)
+
+
+async def test_a_signed_folder_keeps_its_signature_to_itself(
+    fetcher: Fetcher, folder_server: WebFolderServer
+) -> None:
+    seen: list[str] = []
+
+    def check(request: web.Request) -> web.Response | None:
+        seen.append(request.query_string)
+        return web.Response(status=500) if request.path.endswith(SHARDS[0]) and len(seen) > 20 else None
+
+    folder_server.files.faults.append(check)
+    with pytest.raises(Exception, match=r"answered 500") as caught:
+        await fetcher.fetch(f"{folder_server.uri}?sig=secret")
+    assert set(seen) == {"sig=secret"}
+    told = [
+        str(caught.value),
+        *fetcher.witness.said,
+        *(p.read_text(errors="replace") for p in _state(fetcher)),
+    ]
+    assert not [text for text in told if "secret" in text]
+
+
+def _state(fetcher: Fetcher) -> list:  # type: ignore[type-arg]
+    return [path for path in (fetcher.folder / ".millrace").rglob("*") if path.is_file()]
+
+
+async def test_who_is_not_let_in_is_told_so(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
+    folder_server.files.faults.append(lambda _: web.Response(status=401))
+    with pytest.raises(SourceError, match="answered 401: it wants to know who asks"):
+        await fetcher.fetch(folder_server.uri)
+
+
+async def test_redirects_without_end_are_refused(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
+    folder_server.files.faults.append(lambda r: web.Response(status=302, headers={"Location": r.path}))
+    with pytest.raises(RefusedError, match="redirects again and again"):
+        await fetcher.fetch(folder_server.uri)
+
+
+async def test_include_takes_names_only(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
+    with pytest.raises(UsageError, match=r"a web server lists no files.*'\*\.md'"):
+        await fetcher.fetch(folder_server.uri, include=("*.md",))
+    await fetcher.fetch(folder_server.uri, include=("LICENSE",))
+    fetcher.check(folder_server.files.contents, [*NEEDED, "LICENSE"])
