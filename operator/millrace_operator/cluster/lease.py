@@ -40,6 +40,12 @@ class LeaseView:
         """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
         return self.renewed_at is not None and now < self.renewed_at + DEADLINE_SECONDS
 
+    def seconds_held(self, now: float) -> float | None:
+        """Return for how long it is held without another renewal; None where it is not held."""
+        if self.renewed_at is None or not self.is_held(now):
+            return None
+        return self.renewed_at + DEADLINE_SECONDS - now
+
     def seconds_to_write(self, now: float) -> float:
         """Return how long a write that begins now may take, at least 4 s; 0 where none may begin.
 

@@ -1,6 +1,7 @@
 """Takes, renews and releases the Lease. Only its holder writes."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -20,6 +21,8 @@ class Election:
     def __init__(self, cluster: Cluster, view: LeaseView) -> None:
         self._cluster = cluster
         self._view = view
+        self._turned = asyncio.Event()
+        """Set, and replaced, when the Lease is taken, renewed or given back: who waits looks again."""
         self.holder = ""
 
     def is_leader(self) -> bool:
@@ -28,8 +31,12 @@ class Election:
 
     async def wait_for(self, *, leading: bool) -> None:
         """Wait until this replica leads, or until it does not. A lost Lease is noticed by the clock."""
-        while self.is_leader() is not leading:  # noqa: ASYNC110  time passes without any event
-            await asyncio.sleep(0.1)
+        while self.is_leader() is not leading:
+            turned = self._turned
+            # Not asyncio.wait_for: Python 3.11's forgets a cancellation that comes with the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._view.seconds_held(time.monotonic())):
+                    await turned.wait()
 
     async def run(self, leave: Callable[[], Awaitable[None]]) -> None:
         """Take or renew the Lease again and again. When cancelled, `leave` first, and then release it."""
@@ -61,16 +68,17 @@ class Election:
             await self._cluster.replace_lease(view.render(lease, time.time(), view.identity))
         else:
             self.holder = lease.get("spec", {}).get("holderIdentity") or ""
-            view.renewed_at = None
+            self._turn(None)
             return
         # Our own counts from before the request: the server's clock started no earlier.
-        view.renewed_at, self.holder = started, view.identity
+        self.holder = view.identity
+        self._turn(started)
 
     async def release(self) -> None:
         """Release the Lease, so that another replica can lead at once."""
         if not self.is_leader():
             return
-        self._view.renewed_at = None
+        self._turn(None)
         try:
             lease = await self._cluster.fetch(LEASE, self._view.namespace, self._view.name)
             if lease and lease.get("spec", {}).get("holderIdentity") == self._view.identity:
@@ -78,3 +86,9 @@ class Election:
                 await self._cluster.replace_lease(self._view.render(lease, time.time(), ""))
         except ClusterError as error:
             LOG.warning("Lease not released, it runs out by itself: %s", error)
+
+    def _turn(self, renewed_at: float | None) -> None:
+        """Note when our Lease was renewed, None where it is not ours."""
+        self._view.renewed_at = renewed_at
+        self._turned.set()
+        self._turned = asyncio.Event()

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -203,3 +204,40 @@ async def test_waiting_to_lead_ends_when_leading() -> None:
     leader = candidate(FakeCluster(), "a")
     await leader.campaign()
     await leader.wait_for(leading=True)
+
+
+async def test_who_waits_to_lead_is_told_at_once_and_looks_only_then() -> None:
+    leader = candidate(FakeCluster(), "a")
+    waiting = asyncio.create_task(leader.wait_for(leading=True))
+    await asyncio.sleep(0)
+    await leader.campaign()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_lease_that_nobody_renews_is_lost_by_the_clock() -> None:
+    leader = candidate(FakeCluster(), "a")
+    await leader.campaign()
+    leader._view.renewed_at = time.monotonic() - DEADLINE_SECONDS + 0.05
+    await asyncio.wait_for(leader.wait_for(leading=False), 5)
+    assert not leader.is_leader()
+
+
+async def test_who_leads_on_is_not_told_that_it_is_over(clock: Clock) -> None:
+    leader = candidate(FakeCluster(), "a")
+    await leader.campaign()
+    clock.now += DEADLINE_SECONDS - 0.01
+    waiting = asyncio.create_task(leader.wait_for(leading=False))
+    await asyncio.sleep(0)
+    await leader.campaign()
+    await asyncio.sleep(0.05)  # by now the first renewal alone would have run out
+    assert not waiting.done()
+    await leader.release()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_waiting_for_the_lease_can_be_cancelled() -> None:
+    waiting = asyncio.create_task(candidate(FakeCluster(), "a").wait_for(leading=True))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
