@@ -47,6 +47,28 @@ async def test_a_crash_loop_shows_its_last_line(bench: Any) -> None:
     assert "BackOff" in bench.reasons()
 
 
+async def test_a_container_leaves_a_message_in_the_file_for_it(bench: Any) -> None:
+    worker = bench.start(
+        "echo a log line; echo -n found it > /dev/termination-log; exit 0", spec={"restartPolicy": "Never"}
+    )
+    status = await bench.wait(worker, lambda s: s["phase"] == "Succeeded")
+    assert main(status)["state"]["terminated"]["message"] == "found it"
+
+
+async def test_a_message_of_an_earlier_run_is_not_told_again(bench: Any) -> None:
+    worker = bench.start(
+        "test -e /state/ran && { sleep 0.3; exit 4; }; touch /state/ran; echo -n once > /words; exit 2",
+        terminationMessagePath="/words",
+        volumeMounts=[{"name": "state", "mountPath": "/state"}],
+        spec={"volumes": [{"name": "state", "emptyDir": {}}]},
+    )
+    status = await bench.wait(worker, lambda s: main(s)["restartCount"] >= 1)
+    assert main(status)["lastState"]["terminated"]["message"] == "once"
+    status = await bench.wait(worker, lambda s: main(s)["restartCount"] >= 2)
+    last = main(status)["lastState"]["terminated"]
+    assert (last["exitCode"], last["message"]) == (4, "")
+
+
 async def test_volumes_and_environment(bench: Any) -> None:
     bench.api.objects["/api/v1/namespaces/prod/configmaps/settings"] = {
         "data": {"mode": "fast", "other": "x"}

@@ -8,7 +8,6 @@ Accepted though it has no effect here:
 - volumes: emptyDir's medium and sizeLimit, and the mode of files (defaultMode, and mode of an item)
 - images: imagePullPolicy and imagePullSecrets (an image is a Containerfile of this machine)
 - names: DNS settings (names stand in /etc/hosts)
-- terminationMessagePath (the API server sets it in every container; no message is read from that file)
 - what is changed in a pod that runs: ephemeralContainers, and resources (resizePolicy)
 """
 

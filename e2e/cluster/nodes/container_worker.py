@@ -18,6 +18,7 @@ from e2e.cluster.nodes.errors import PodRefusedError, SandboxError
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.prober import Prober
 from e2e.cluster.nodes.probes import Consequence, ContainerProbes, ProbeAnswer
+from e2e.cluster.nodes.termination import TerminationMessage
 from e2e.cluster.nodes.volumes import PodVolumes
 from millrace_kubernetes.errors import ApiError
 
@@ -103,7 +104,7 @@ class ContainerWorker:
         self._pod = facts.pod
         image = self._node.image(self._container["image"])
         self._emit("Pulled", f'Container image "{self.record.image}" already present on machine')
-        mounts = self._parts.volumes.mounts(self._container)
+        mounts = (*self._parts.volumes.mounts(self._container), self._last_words().prepare())
         spec = render_sandbox(self._container, image, facts, self._variables(), mounts, self._place(facts))
         cpu = self._container.get("resources", {}).get("limits", {}).get("cpu")
         self.running = await start_container(spec, self._new_log(), cpu)
@@ -127,6 +128,10 @@ class ContainerWorker:
             always=self._node.always_visible,
             never=self._node.settings.hidden,
         )
+
+    def _last_words(self) -> TerminationMessage:
+        folder = self._node.pod_folder(self._pod["metadata"]["uid"])
+        return TerminationMessage(self._container, folder / "termination" / self.record.name)
 
     def _new_log(self) -> Path:
         """Return the next run's log file; older ones than the last two go."""
@@ -179,7 +184,9 @@ class ContainerWorker:
             return
         self.running = None
         policy = self._container.get("terminationMessagePolicy", "File")
-        message = running.log.last_line() if code and policy == "FallbackToLogsOnError" else ""
+        message = self._last_words().read()
+        if code and not message and policy == "FallbackToLogsOnError":
+            message = running.log.last_line()
         self._set(self.record.end(code, message, datetime.now(UTC)))
 
     async def _back_off(self, code: int) -> None:
