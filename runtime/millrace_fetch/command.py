@@ -6,10 +6,12 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import TypeVar
 
-from millrace_fetch.errors import FetchError, UsageError
-from millrace_fetch.fetching import Order, Outcome, fetch, open_source
+from millrace_fetch.errors import FetchError, FolderError, UsageError
+from millrace_fetch.fetching import Order, Outcome, fetch, open_source, pin
 from millrace_fetch.progress import Bar, Lines, show_bytes
+from millrace_fetch.resolving import resolve
 from millrace_fetch.uri import WRITABLE, parse_uri
 
 EXIT_FAILED = 1
@@ -17,6 +19,7 @@ EXIT_BAD_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 MAX_CONNECTIONS = 64
+Result = TypeVar("Result")
 
 
 def main(argv: list[str]) -> int:
@@ -24,7 +27,7 @@ def main(argv: list[str]) -> int:
     flags = _make_parser().parse_args(argv)
     try:
         order = read_order(flags)
-        outcome = run(order)
+        said = ask(order, flags.resolve) if flags.resolve else describe(order, run(order))
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
@@ -32,13 +35,33 @@ def main(argv: list[str]) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
         status = EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
         return _fail("stopped; run it again, and it goes on from here", status)
-    sys.stdout.write(f"{describe(order, outcome)}\n")
+    sys.stdout.write(f"{said}\n")
     return 0
 
 
 def read_order(flags: argparse.Namespace) -> Order:
     """Return what the flags ask for. Raises UsageError."""
-    return Order(parse_uri(flags.uri), flags.to, tuple(flags.include), flags.connections, flags.verify)
+    order = Order(
+        parse_uri(flags.uri),
+        flags.to or Path(),
+        tuple(flags.include),
+        flags.connections,
+        flags.verify,
+        flags.revision,
+    )
+    return pin(order)
+
+
+def ask(order: Order, path: Path) -> str:
+    """Write what the source has into a file, as JSON, and return a line that says it."""
+    with Lines(sys.stderr) as watch:
+        found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
+    try:
+        path.write_text(found.render())
+    except OSError as error:
+        raise FolderError(f"{path} can't be written: {error.strerror}") from error
+    size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
+    return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"
 
 
 def run(order: Order) -> Outcome:
@@ -48,7 +71,7 @@ def run(order: Order) -> Outcome:
         return asyncio.run(_run_until_told(fetch(order, source, watch)))
 
 
-async def _run_until_told(fetching: Coroutine[None, None, Outcome]) -> Outcome:
+async def _run_until_told(fetching: Coroutine[None, None, Result]) -> Result:
     """End at SIGTERM too: a container's first process that does not ask for it never gets it."""
     task = asyncio.ensure_future(fetching)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -71,7 +94,19 @@ def _make_parser() -> argparse.ArgumentParser:
         description="Fetch a model's files into a folder. Run again after a break, it goes on from there.",
     )
     parser.add_argument("uri", metavar="URI", help=f"where the model is: {WRITABLE}")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to fetch into")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--to", type=Path, metavar="DIR", help="the folder to fetch into")
+    what.add_argument(
+        "--resolve",
+        type=Path,
+        metavar="FILE",
+        help="fetch nothing; write the revision that is there now, and its size, to FILE as JSON",
+    )
+    parser.add_argument(
+        "--revision",
+        metavar="REVISION",
+        help="fetch this one, as --resolve named it, and fail where it is gone (default: what is there now)",
+    )
     parser.add_argument(
         "--include",
         action="append",

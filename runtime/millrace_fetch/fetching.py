@@ -1,12 +1,13 @@
 """One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from millrace_fetch.client import Client
 from millrace_fetch.download import Download
-from millrace_fetch.errors import ChangedError, RefusedError
+from millrace_fetch.errors import ChangedError, RefusedError, SourceError
 from millrace_fetch.folder import Folder, Marker
 from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
 from millrace_fetch.names import check_names
@@ -45,6 +46,8 @@ class Order:
     connections: int = 8
     verify: bool = False
     """Whether to hash what is there already."""
+    revision: str | None = None
+    """The only one that is wanted, as an earlier look at the source named it; None: what is there now."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ def open_source(order: Order) -> Source:
     if isinstance(order.uri, HubModel):
         return HubSource(order.uri)
     return WebSource(order.uri, order.include)
+
+
+def pin(order: Order) -> Order:
+    """Return the order of its revision alone, where its source keeps old ones. A Hub keeps each commit."""
+    if order.revision is None or not isinstance(order.uri, HubModel):
+        return order
+    return replace(order, uri=replace(order.uri, revision=order.revision))
 
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
@@ -91,6 +101,7 @@ class _Fetch:
     async def run(self, marker: Marker | None) -> Outcome:
         for _ in range(_MAX_ROUNDS):
             manifest = await self._source.resolve(self._client, self._watch.say)
+            _check_revision(self._order, manifest)
             if marker and _is_whole(self._order, self._folder, marker, manifest.revision, self._watch.say):
                 return Outcome(marker, has_fetched=False)
             marker = None
@@ -102,7 +113,7 @@ class _Fetch:
         raise ChangedError(f"{self._order.uri} keeps changing: run it again when it is written completely")
 
     async def _bring(self, manifest: Manifest) -> Outcome:
-        files = await self._choose(manifest)
+        files = await choose_files(self._client, manifest, self._order.include, self._watch.say)
         self._folder.check_foreign(file.name for file in files)
         self._folder.begin()
         kept = self._keep(files)
@@ -114,14 +125,6 @@ class _Fetch:
         download = Download(self._client, self._folder, self._watch.advance, self._watch.say)
         records = kept | await download.run(parts, self._order.connections)
         return Outcome(self._complete(manifest, records), has_fetched=True)
-
-    async def _choose(self, manifest: Manifest) -> list[RemoteFile]:
-        by_name = manifest.by_name()
-        index = by_name.get(INDEX)
-        shards = read_shards(await read_small(self._client, index, self._watch.say)) if index else None
-        names = select(by_name, shards, self._order.include)
-        check_names(names)
-        return [by_name[name] for name in names]
 
     def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
         """Return the files that an earlier revision has alike."""
@@ -139,6 +142,27 @@ class _Fetch:
         marker = Marker(self._order.uri.place, manifest.revision, list(self._order.include), records)
         self._folder.complete(marker)
         return marker
+
+
+async def choose_files(
+    client: Client, manifest: Manifest, include: Sequence[str], say: Say
+) -> list[RemoteFile]:
+    """Return the files that a model needs, and those to include."""
+    by_name = manifest.by_name()
+    index = by_name.get(INDEX)
+    shards = read_shards(await read_small(client, index, say)) if index else None
+    names = select(by_name, shards, include)
+    check_names(names)
+    return [by_name[name] for name in names]
+
+
+def _check_revision(order: Order, manifest: Manifest) -> None:
+    """Raise where the source has moved on, and keeps no old revisions."""
+    if order.revision is not None and manifest.revision != order.revision:
+        raise SourceError(
+            f"{order.uri} has changed: it has revision {manifest.revision} now, and {order.revision} is "
+            "wanted, which is gone. Ask for what is there now"
+        )
 
 
 def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:

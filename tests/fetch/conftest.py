@@ -67,13 +67,18 @@ class Fetcher:
         self.endpoint = ""
 
     async def fetch(self, uri: str, *, include: tuple[str, ...] = (), verify: bool = False) -> Outcome:
-        order = Order(parse_uri(uri), self.folder, include, 4, verify)
-        return await fetching.fetch(order, self._open_source(order), self.witness)
+        return await self.fetch_order(self.order(uri, include=include, verify=verify))
+
+    def order(self, uri: str, *, include: tuple[str, ...] = (), verify: bool = False) -> Order:
+        return Order(parse_uri(uri), self.folder, include, 4, verify)
+
+    async def fetch_order(self, order: Order) -> Outcome:
+        return await fetching.fetch(order, self.open_source(order), self.witness)
 
     def hub_source(self) -> Source:
         return HubSource(HubModel("org/m"), self.endpoint)
 
-    def _open_source(self, order: Order) -> Source:
+    def open_source(self, order: Order) -> Source:
         if isinstance(order.uri, HubModel):
             return HubSource(order.uri, self.endpoint)
         return fetching.open_source(order)

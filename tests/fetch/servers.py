@@ -133,7 +133,7 @@ class WebFolderServer:
         await self._server.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         await self._server.__aexit__(*error)
 
 
@@ -144,6 +144,8 @@ class FakeHub:
         self.files = Files(contents)
         self.large = Files(contents)
         self.commit = "1" * 40
+        self.older: set[str] = set()
+        """Commits that the branch has left behind; they have the same files."""
         self.revisions = {"main", self.commit}
         self.token: str | None = None
         """Who shows none may read the API, as with gated repositories, and no file."""
@@ -174,7 +176,7 @@ class FakeHub:
         if repository != "org/m":
             return web.Response(status=404)  # of what the Hub's library asks beside
         commit, _, name = rest.partition("/")
-        assert commit == self.commit
+        assert commit in {self.commit, *self.older}
         return await self._resolve(request, name)
 
     def _describe(self, request: web.Request, path: str) -> web.StreamResponse:
@@ -185,12 +187,19 @@ class FakeHub:
         repository, _, revision = path.partition("/revision/")
         if repository != "org/m":
             return web.json_response({}, status=404, headers={"X-Error-Code": "RepoNotFound"})
-        if (revision or "main") not in self.revisions:
+        if (revision or "main") not in self.revisions | self.older:
             return web.json_response({}, status=404, headers={"X-Error-Code": "RevisionNotFound"})
         assert request.query.get("blobs")
         contents = self.files.contents | self.announced
         siblings = [_sibling(name, content) for name, content in contents.items()]
-        return web.json_response({"id": "org/m", "sha": self.commit, "siblings": siblings})
+        sha = revision if revision in self.older else self.commit
+        return web.json_response({"id": "org/m", "sha": sha, "siblings": siblings})
+
+    def move_on(self, commit: str) -> None:
+        """Let the branch go on to another commit."""
+        self.older.add(self.commit)
+        self.commit = commit
+        self.revisions = {"main", commit}
 
     async def _resolve(self, request: web.Request, name: str) -> web.StreamResponse:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":

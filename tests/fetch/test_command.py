@@ -26,8 +26,15 @@ KILLS = [20, pytest.param(200, marks=pytest.mark.long)]
 async def start(
     hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = (), **environment: str
 ) -> Process:
-    arguments = [*prefix, str(MILLRACE), "fetch", "hf://org/m", "--to", str(folder), *flags]
-    environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)} | environment
+    environment = {"HF_HOME": str(folder.parent)} | environment
+    return await start_command(hub, "--to", str(folder), *flags, prefix=prefix, **environment)
+
+
+async def start_command(
+    hub: FakeHub, *flags: str, prefix: tuple[str, ...] = (), **environment: str
+) -> Process:
+    arguments = [*prefix, str(MILLRACE), "fetch", "hf://org/m", *flags]
+    environment = os.environ | {"HF_ENDPOINT": hub.endpoint} | environment
     return await asyncio.create_subprocess_exec(*arguments, env=environment, stdout=PIPE, stderr=PIPE)
 
 
@@ -187,7 +194,7 @@ os.execv(sys.argv[1], sys.argv[1:])
     [
         (["s3://b/k", "--to", "x"], "models of s3:// can't be fetched: write hf://"),
         (["hf://org/m", "--to", "x", "--connections", "0"], "is no number from 1 to 64"),
-        (["hf://org/m"], "required: --to"),
+        (["hf://org/m"], "one of the arguments --to --resolve is required"),
     ],
 )
 def test_bad_usage_exits_with_2(arguments: list[str], told: str) -> None:

@@ -1,0 +1,81 @@
+"""What a source has now, without its weights; and a fetch of that revision alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace_fetch import resolving
+from millrace_fetch.errors import SourceError
+from millrace_fetch.fetching import pin
+from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
+from tests.fetch.servers import FakeHub, WebFolderServer
+from tests.fetch.test_command import finish, start_command
+
+
+def read(path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
+
+
+async def test_a_hub_tells_its_commit_and_the_size_and_sends_no_weights(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    found = await resolving.resolve(fetcher.order("hf://org/m"), fetcher.hub_source(), fetcher.witness.say)
+    contents = hub.files.contents
+    assert (found.revision, found.num_files) == (hub.commit, len(NEEDED))
+    assert found.num_bytes == sum(len(contents[name]) for name in NEEDED)
+    assert not any(hub.large.sent[name] for name in SHARDS)
+    assert not fetcher.folder.exists()
+
+
+async def test_a_web_server_tells_the_hash_of_its_state(
+    folder_server: WebFolderServer, fetcher: Fetcher
+) -> None:
+    order = fetcher.order(folder_server.uri)
+    found = await resolving.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    outcome = await fetcher.fetch(folder_server.uri)
+    assert found.revision == outcome.marker.revision
+
+
+async def test_a_branch_that_moved_on_still_gives_the_commit_that_was_resolved(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    order = replace(fetcher.order("hf://org/m@main"), revision=hub.commit)
+    hub.revisions = {hub.commit}  # the branch is gone
+    outcome = await fetcher.fetch_order(pin(order))
+    assert outcome.marker.revision == hub.commit
+    fetcher.check(hub.files.contents)
+
+
+async def test_a_web_folder_that_changed_since_is_refused_by_name(
+    folder_server: WebFolderServer, fetcher: Fetcher
+) -> None:
+    order = fetcher.order(folder_server.uri)
+    found = await resolving.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    folder_server.files.contents["tokenizer.json"] = b"{}"
+    with pytest.raises(SourceError, match=f"{found.revision} is wanted, which is gone"):
+        await fetcher.fetch_order(replace(order, revision=found.revision))
+    assert not fetcher.is_marked()
+
+
+async def test_the_command_writes_what_it_found_into_a_file(hub: FakeHub, tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    status, out, err = await finish(await start_command(hub, "--resolve", str(path)))
+    assert (status, err) == (0, "")
+    assert out == f"hf://org/m has revision {hub.commit}: 8 files, 205.1 kB\n"
+    assert read(path) == {"revision": hub.commit, "numFiles": 8, "numBytes": 205146}
+
+
+async def test_the_command_says_where_it_cannot_write(hub: FakeHub, tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "file"
+    status, _, err = await finish(await start_command(hub, "--resolve", str(path)))
+    assert status == 1
+    assert err.endswith(f"millrace fetch: {path} can't be written: No such file or directory\n")
+
+
+async def test_the_command_wants_one_of_its_two_ends(hub: FakeHub) -> None:
+    status, _, err = await finish(await start_command(hub))
+    assert status == 2
+    assert "one of the arguments --to --resolve is required" in err
