@@ -125,7 +125,24 @@ REFUSALS = {
     ),
     "a malformed URI": (
         manifest(model={"uri": "models/stories"}),
-        "file:///absolute/path or pvc://claim-name/path",
+        "https://host/folder, pvc://claim-name/path or file:///absolute/path",
+    ),
+    "a password in a URI": (
+        manifest(model={"uri": "https://me:secret@host.example/m"}),
+        "whoever may read the service reads them",
+    ),
+    "a signed URI": (
+        manifest(model={"uri": "https://host.example/m?signature=1"}),
+        "whoever may read the service reads them",
+    ),
+    "a web server without a folder": (manifest(model={"uri": "https://host.example"}), "https://host/folder"),
+    "a repository that climbs": (
+        manifest(model={"uri": f"hf://acme/..@{'0' * 40}"}),
+        "hf://organisation/model@revision",
+    ),
+    "credentials for what is not fetched": (
+        manifest(model={"uri": "file:///m", "credentials": {"secretName": "hub"}}),
+        "leave them out",
     ),
     "a URI that climbs": (manifest(model={"uri": "file:///models/../etc"}), "without '..'"),
     "a dotted name": (manifest("chat.v1"), "without dots"),

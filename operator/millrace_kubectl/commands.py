@@ -18,6 +18,7 @@ LOOKS = {
     "PodFailed": "kubectl get pods -o wide -l {selector}",
     "ImageUnavailable": EVENTS,
     "ContainerRefused": EVENTS,
+    "FetchFailed": "kubectl logs {pod} -c fetch",
     "ModelInvalid": LAST_LOG,
     "Crashing": LAST_LOG,
     "Killed": EVENTS,

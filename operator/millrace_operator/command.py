@@ -110,11 +110,12 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION=IMAGE",
         help="image of a version that spec.engine.version can name; may be repeated",
     )
+    add("--fetch-image", default=defaults.fetch_image, help="image of the container that fetches models")
     add(
         "--image-pull-policy",
         default=defaults.image_pull_policy,
         choices=PULL_POLICIES,
-        help="when nodes pull that image",
+        help="when nodes pull these images",
     )
 
 
@@ -234,6 +235,7 @@ def read_render_settings(arguments: argparse.Namespace) -> RenderSettings:
         gateway_service=arguments.gateway_service,
         gateway_port=arguments.gateway_port,
         cluster_domain=arguments.cluster_domain,
+        fetch_image=arguments.fetch_image,
         image_pull_policy=arguments.image_pull_policy,
         prices=Prices(arguments.currency, dict(arguments.resource_hour)),
     )

@@ -15,6 +15,7 @@ PLURAL: Final = "inferenceservices"
 LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
 LABEL_COMPONENT: Final = "millrace.dev/component"  # "replica" on the pods that serve
+COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source for its revision
 
 # On a replica's pod that is to go: since when (RFC 3339), and that gateways send it nothing new.
 ANNOTATION_LEAVING: Final = "millrace.dev/leaving-since"
@@ -39,6 +40,7 @@ STARTED_WAIT_SECONDS: Final = 4
 PATH_STARTED: Final = f"/readyz?wait={STARTED_WAIT_SECONDS}"  # answered once ready, at most so much later
 PATH_METRICS: Final = "/metrics"
 CONTAINER_REPLICA: Final = "replica"
+CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts
 # On a replica's 503: it is shutting down and has not begun this request, so another may have it.
 HEADER_DRAINING: Final = "X-Millrace-Draining"
 

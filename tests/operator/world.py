@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -92,6 +93,14 @@ def unschedulable_status(
     return {"phase": "Pending", "conditions": [blocked]}
 
 
+def resolver_status(message: str, code: int = 0) -> dict[str, Any]:
+    """Of a Job's pod that has ended, or that is to begin anew."""
+    ended = {"terminated": {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}}
+    back = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
+    container = {"name": "fetch", "restartCount": 2, **(back if code else {"state": ended})}
+    return {"phase": "Pending" if code else "Succeeded", "containerStatuses": [container]}
+
+
 class World:
     """One service, its operator, and controllers that move only when told to."""
 
@@ -111,6 +120,8 @@ class World:
         self.quota: int | None = None
         self.room: dict[str, int] = {}
         """How many replicas each node has room for; empty where it does not matter where a pod is."""
+        self.model_revision: str | None = None
+        """What the models' source has; None: it does not answer."""
         self.are_nodes_lost = False
         """Whether pods that are to go stay, as on a node that nobody hears from."""
         self._numbers = itertools.count(1)
@@ -236,7 +247,8 @@ class World:
 
     def pods(self, revision: str | None = None) -> list[Obj]:
         """The pods that a ReplicaSet counts: neither being deleted nor ended."""
-        pods = [pod for pod in self.objects("Pod") if not _is_leaving(pod) and not _has_ended(pod)]
+        staying = [pod for pod in self.objects("Pod") if not _is_leaving(pod) and not _has_ended(pod)]
+        pods = [pod for pod in staying if not _is_resolver(pod)]
         return [p for p in pods if revision in (None, p["metadata"]["labels"][contract.LABEL_REVISION])]
 
     def objects(self, kind: str) -> list[Obj]:
@@ -260,7 +272,33 @@ class World:
                 self._create_pod(revision, deployment)
                 moved = True
             moved |= self._tell_refusal(deployment)
+        moved |= self._run_jobs()
         return self._run_kubelets() or moved
+
+    def _run_jobs(self) -> bool:
+        """Make the pod of each Job, and end it as soon as the source answers."""
+        jobs = [job for job in self.objects("Job") if "status" not in job]
+        for job in jobs:
+            pod = next((one for one in self.objects("Pod") if _is_of(one, job)), None)
+            if pod is None:
+                pod = self._make_resolver(job)
+            elif self.model_revision is None:
+                return False
+            if self.model_revision is not None:
+                told = json.dumps({"revision": self.model_revision, "numFiles": 3})
+                self.cluster.put({**pod, "status": resolver_status(told)})
+                done = {"type": "Complete", "status": "True", "lastTransitionTime": render_time(self.now)}
+                self.cluster.put({**job, "status": {"conditions": [done]}})
+        return bool(jobs)
+
+    def _make_resolver(self, job: Obj) -> Obj:
+        name = f"{job['metadata']['name']}-{next(self._numbers)}"
+        pod = make_pod(name)
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        owner = {"kind": "Job", "uid": job["metadata"]["uid"], "controller": True}
+        metadata = {**pod["metadata"], "labels": labels, "ownerReferences": [owner]}
+        self.cluster.put({**pod, "metadata": metadata})
+        return self.cluster.objects[ObjectKey(POD.kind, KEY.namespace, name)]
 
     def _count_quota(self) -> int:
         return sum(not _has_ended(pod) for pod in self.objects("Pod"))
@@ -337,6 +375,16 @@ class World:
 
 def _is_labelled(obj: Obj) -> bool:
     return contract.LABEL_SERVICE in obj["metadata"].get("labels", {})
+
+
+def _is_resolver(pod: Obj) -> bool:
+    component = pod["metadata"]["labels"].get(contract.LABEL_COMPONENT)
+    return bool(component == contract.COMPONENT_RESOLVER)
+
+
+def _is_of(pod: Obj, owner: Obj) -> bool:
+    uids = {reference["uid"] for reference in pod["metadata"].get("ownerReferences", [])}
+    return owner["metadata"]["uid"] in uids
 
 
 def _is_leaving(pod: Obj) -> bool:

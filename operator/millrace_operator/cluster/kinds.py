@@ -97,6 +97,7 @@ SERVICE = Kind("", "v1", "Service", "services", Role.CHILD)
 CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", Role.CHILD)
 POD_DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", Role.CHILD)
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", Role.CHILD)
+JOB = Kind("batch", "v1", "Job", "jobs", Role.CHILD)
 POD = Kind("", "v1", "Pod", "pods", Role.POD)
 NODE = Kind("", "v1", "Node", "nodes", Role.NODE, is_optional=True, trim=trim_node)
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
@@ -111,6 +112,7 @@ KINDS = (
     CONTROLLER_REVISION,
     POD_DISRUPTION_BUDGET,
     DEPLOYMENT,
+    JOB,
     POD,
     NODE,
     LEASE,

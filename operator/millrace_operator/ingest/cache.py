@@ -48,6 +48,7 @@ class Cache:
         self._specs: dict[ServiceKey, ParsedSpec] = {}
         self._children: Index = defaultdict(set)
         self._pods: Index = defaultdict(set)
+        self._resolvers: Index = defaultdict(set)
         self._departures: dict[str, str] = {}
         """Of nodes, by name: why they are being emptied."""
         self._graves: set[str] | None = None
@@ -109,8 +110,12 @@ class Cache:
         return self._look_up(self._children, key)
 
     def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
-        """Return the pods that belong to the service, by name."""
+        """Return the pods of the service's replicas, by name."""
         return self._look_up(self._pods, key)
+
+    def resolvers(self, key: ServiceKey) -> tuple[Obj, ...]:
+        """Return the pods of Jobs that find out which revision a model's source has, by name."""
+        return self._look_up(self._resolvers, key)
 
     def departures(self) -> Mapping[str, str]:
         """Return the nodes that are being emptied, and why."""
@@ -172,7 +177,7 @@ class Cache:
             if departure := find_departure(obj):
                 self._departures[key.name] = departure
         elif owner is not None:
-            self._index(role)[owner].add(key)
+            self._index(obj)[owner].add(key)
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
@@ -180,13 +185,16 @@ class Cache:
             del self._services[ServiceKey(key.namespace, key.name)]
         elif role is Role.NODE:
             self._departures.pop(key.name, None)
-        elif owner is not None and owner in (index := self._index(role)):
+        elif owner is not None and owner in (index := self._index(obj)):
             index[owner].discard(key)
             if not index[owner]:
                 del index[owner]
 
-    def _index(self, role: Role) -> Index:
-        return self._pods if role is Role.POD else self._children
+    def _index(self, obj: Obj) -> Index:
+        if kind_of(obj).role is not Role.POD:
+            return self._children
+        component = obj["metadata"].get("labels", {}).get(contract.LABEL_COMPONENT)
+        return self._resolvers if component == contract.COMPONENT_RESOLVER else self._pods
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))

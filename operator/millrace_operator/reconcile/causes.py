@@ -7,6 +7,7 @@ from typing import Any
 from millrace_operator.reconcile.pod_status import (
     find_condition,
     find_container,
+    find_fetcher,
     find_last_end,
     find_state,
     list_others,
@@ -40,6 +41,7 @@ def _find_causes(name: str, status: dict[str, Any]) -> Iterator[Cause]:
     container = find_container(status)
     yield from _find_failure(status)
     yield from _find_refusal(name, status)
+    yield from _find_fetch_failure(name, find_fetcher(status))
     yield from _find_obstacle(f"pod {name}", container)
     yield from _find_failed_probe(name, status, container)
     ended = find_last_end(container)
@@ -64,6 +66,19 @@ def _find_refusal(name: str, status: dict[str, Any]) -> Iterator[Cause]:
     scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
         yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
+
+
+def _find_fetch_failure(name: str, container: dict[str, Any]) -> Iterator[Cause]:
+    """Yield what keeps the model from being fetched. The kubelet tries it again and again."""
+    yield from _find_obstacle(f"container {contract.CONTAINER_FETCH} of pod {name}", container)
+    ended = find_last_end(container)
+    if ended is None or ended.get("exitCode") == 0:
+        return
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    if ended.get("reason") == "OOMKilled":
+        last_line = "it was killed for using more memory than spec.resources.limits.memory (OOMKilled)"
+    said = last_line.removeprefix("millrace fetch: ") or f"exit status {code}"
+    yield Cause(Reason.FETCH_FAILED, f"pod {name} cannot fetch the model: {said}")
 
 
 def _find_obstacle(who: str, container: dict[str, Any]) -> Iterator[Cause]:

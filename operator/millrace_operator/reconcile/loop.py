@@ -123,6 +123,7 @@ class Reconciler:
             await self._find_rivals(key),
             self._loads(pod["metadata"]["uid"] for pod in pods),
             self._demand(key),
+            self._cache.resolvers(key),
             self._cache.departures(),
         )
         chosen = plan(self._settings, snapshot, self._clock())

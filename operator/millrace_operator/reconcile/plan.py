@@ -6,24 +6,27 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace_operator.cluster.kinds import CONTROLLER_REVISION, POD, Obj
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, POD, Obj
 from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.render.metadata import revision_name
+from millrace_operator.reconcile.render.model_source import find_commit
 from millrace_operator.reconcile.render.network import (
     render_headless_service,
     render_service,
     render_service_account,
 )
+from millrace_operator.reconcile.render.resolve_job import render_resolve_job
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import (
     render_controller_revision,
     render_deployment,
     render_disruption_budget,
 )
+from millrace_operator.reconcile.resolution import seconds_to_loss
 from millrace_operator.reconcile.rest import Rest, find_rest
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
@@ -118,6 +121,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     targets = choose_targets(snapshot, spec, observed, count, known)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     children = _render_children(settings, snapshot.service, targets, counts.by_revision, count)
+    children += _render_jobs(settings, snapshot, spec, targets, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
     inputs = StatusInputs(
@@ -134,11 +138,14 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         foreign,
         targets.evacuation,
         known.error,
+        known.pending,
+        known.model_revision or find_commit(spec.model.uri),
     )
     told = tell_status(inputs, targets)
     looks = [
         *told.looks,
         *observed.changes_after(),
+        *_wait_for_resolver(snapshot, targets, now),
         *([CONFLICT_RETRY_SECONDS] if foreign else []),
         *([LOOK_SECONDS] if snapshot.rivals else []),
         *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),
@@ -183,7 +190,7 @@ def _render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
 ) -> list[Child]:
     """Return the children that are to exist. Each comes after those that it needs."""
-    revisions = [targets.revisions[digest] for digest in counts]
+    revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
     records = {one.hash: seal(render_controller_revision(service, one)) for one in revisions}
     budget = render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last)
@@ -200,6 +207,28 @@ def _render_children(
     ]
 
 
+def _render_jobs(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, targets: Targets, now: float
+) -> list[Child]:
+    """Return the Job that a pending revision waits for; none where it ended and has left no word."""
+    pending = targets.pending
+    if pending is None:
+        return []
+    left = seconds_to_loss(snapshot, pending.revision, now)
+    if left is not None and left <= 0:
+        return []
+    job = seal(render_resolve_job(settings, snapshot.service, spec, pending.revision))
+    return [Child(job, need(render_service_account(snapshot.service)))]
+
+
+def _wait_for_resolver(snapshot: Snapshot, targets: Targets, now: float) -> list[float]:
+    """Return after how many seconds to look whether a Job that ended has left a word."""
+    if targets.pending is None:
+        return []
+    left = seconds_to_loss(snapshot, targets.pending.revision, now)
+    return [] if left is None else [max(left, 0.0) + 1]
+
+
 def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
     owned = snapshot.owned()
     for child in children:
@@ -212,7 +241,7 @@ def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[Obje
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:
-    if obj["kind"] == CONTROLLER_REVISION.kind:  # its data cannot be changed
+    if obj["kind"] in (CONTROLLER_REVISION.kind, JOB.kind):  # what they say cannot be changed
         obj = {"metadata": {field: obj["metadata"][field] for field in ("labels", "ownerReferences")}}
     return has_drifted(obj, observed)
 

@@ -16,11 +16,17 @@ def find_container(status: dict[str, Any]) -> dict[str, Any]:
     return next((c for c in statuses if c.get("name") == contract.CONTAINER_REPLICA), {})
 
 
+def find_fetcher(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of the container that fetches the model, or asks for it; empty without one."""
+    statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return next((c for c in statuses if c.get("name") == contract.CONTAINER_FETCH), {})
+
+
 def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the statuses of containers that somebody added to the pod, such as a mesh, in their order."""
-    own = contract.CONTAINER_REPLICA
-    beside = [c for c in status.get("containerStatuses", []) if c.get("name") != own]
-    return [*status.get("initContainerStatuses", []), *beside]
+    own = {contract.CONTAINER_REPLICA, contract.CONTAINER_FETCH}
+    statuses = (*status.get("initContainerStatuses", []), *status.get("containerStatuses", []))
+    return [one for one in statuses if one.get("name") not in own]
 
 
 def find_state(container: dict[str, Any], state: str) -> dict[str, Any] | None:

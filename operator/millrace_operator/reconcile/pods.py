@@ -8,7 +8,12 @@ from typing import Any
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import may_stay
 from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause, diagnose
-from millrace_operator.reconcile.pod_status import find_condition, find_container
+from millrace_operator.reconcile.pod_status import (
+    find_condition,
+    find_container,
+    find_fetcher,
+    find_state,
+)
 from millrace_operator.resources.conditions import parse_time
 from millrace_runtime import contract
 
@@ -48,6 +53,8 @@ class Pod:
     cause: Cause | None
     is_running: bool = False
     """Whether its container runs, and so loads the model or has loaded it."""
+    is_fetching: bool = False
+    """Whether its model is being fetched."""
     is_routable: bool = True
     """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
     node: str = ""
@@ -112,6 +119,7 @@ def read_pod(obj: Obj) -> Pod:
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else diagnose(metadata["name"], status),
         is_running="running" in container.get("state", {}),
+        is_fetching=find_state(find_fetcher(status), "running") is not None,
         node=obj.get("spec", {}).get("nodeName", ""),
         may_stay=may_stay(obj),
     )

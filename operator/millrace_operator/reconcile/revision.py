@@ -28,6 +28,8 @@ class Revision:
     number: int
     inputs: Inputs
     template: Obj
+    model_revision: str | None = None
+    """Of its model, as the source named it when the revision was made; None where the URI says it all."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
@@ -70,6 +72,7 @@ def _read_revision(obj: Obj) -> Revision:
         number=int(obj.get("revision", 0)),
         inputs=data.get("inputs", {}),
         template=data.get("template", {}),
+        model_revision=data.get("modelRevision"),
     )
 
 

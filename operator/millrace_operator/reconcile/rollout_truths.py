@@ -18,7 +18,8 @@ WAIT_SECONDS = 5.0
 
 def progressing(inputs: StatusInputs) -> Truth:
     """Return the condition Progressing."""
-    truth = _progress(inputs)
+    waits = inputs.pending and Truth("Progressing", True, Reason.RESOLVING, inputs.pending.describe())
+    truth = waits or _progress(inputs)
     return replace(truth, message=truth.message + _explain_order(inputs))
 
 

@@ -91,6 +91,8 @@ class Snapshot:
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By the pods' uids, where all gateways tell."""
     demand: Demand = UNKNOWN_DEMAND
+    resolvers: tuple[Obj, ...] = ()
+    """Pods of Jobs that ask a model's source for its revision."""
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from millrace_operator.reconcile.causes import Cause
+from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.replica import choose_replica
@@ -45,7 +46,7 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         ),
         "url": inputs.settings.url(metadata["namespace"], metadata["name"]),
         "currentRevision": inputs.current_revision,
-        "updateRevision": inputs.choice.asked,
+        "updateRevision": inputs.pending.revision if inputs.pending else inputs.choice.asked,
         "rejectedRevision": inputs.choice.rejected,
         "model": _describe_model(inputs),
         "rollout": rollout,
@@ -70,8 +71,13 @@ def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     before = old.get("model", {}).get("replica") if is_same else None
     names = [pod.name for pod in inputs.observed.pods_of(revision)]
     replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
-    model = {"servedName": served_name(inputs.snapshot.service, spec), "uri": spec.model.uri}
-    return model if replica is None else {**model, "replica": replica}
+    model = {
+        "servedName": served_name(inputs.snapshot.service, spec),
+        "uri": spec.model.uri,
+        "resolvedRevision": inputs.model_revision,
+        "replica": replica,
+    }
+    return {field: value for field, value in model.items() if value is not None}
 
 
 def render_refused_status(
@@ -137,16 +143,25 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
 def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if causes:
         return Truth(condition, False, causes[0].reason, causes[0].message)
+    if inputs.pending:
+        return Truth(condition, False, Reason.RESOLVING, inputs.pending.describe())
     pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
     if not pods:
         return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
-    pod = min(pods, key=lambda pod: (not pod.is_running, pod.placed_seconds is None, pod.name))
+    pod = min(pods, key=_by_progress)
     if pod.is_running:
         loads = "has loaded the model, and is not Ready yet"
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
+    if pod.is_fetching:
+        return Truth(condition, False, Reason.FETCHING, f"pod {pod.name} is fetching the model")
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
+
+
+def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:
+    """Sort the pod that is farthest on its way to the front."""
+    return (not pod.is_running, not pod.is_fetching, pod.placed_seconds is None, pod.name)
 
 
 def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
@@ -165,6 +180,8 @@ def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
 def _model_ready(inputs: StatusInputs) -> Truth:
     if inputs.choice.rejected:
         return Truth("ModelReady", False, Reason.ROLLED_BACK, explain_rollback(inputs))
+    if inputs.pending:
+        return _waiting("ModelReady", inputs, [inputs.pending.cause] if inputs.pending.cause else [])
     if inputs.observed.state(inputs.revision).num_ready:
         return Truth("ModelReady", True, Reason.LOADED, f"{inputs.spec.model.uri} is loaded")
     if inputs.count.desired == 0:

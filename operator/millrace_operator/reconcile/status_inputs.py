@@ -9,6 +9,7 @@ from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.resolution import Pending
 from millrace_operator.reconcile.rivals import explain_rival
 from millrace_operator.reconcile.rollout import Method, Step
 from millrace_operator.reconcile.scale import Count
@@ -37,6 +38,10 @@ class StatusInputs:
     evacuation: Evacuation = NO_EVACUATION
     unserved: VersionError | None = None
     """Why the revision that the spec asks for cannot be made."""
+    pending: Pending | None = None
+    """The revision that the spec asks for, where it cannot be made yet."""
+    model_revision: str | None = None
+    """Of the model, for all replicas of the revision that the spec asks for; None while it is not known."""
 
     @property
     def old(self) -> dict[str, Any]:
@@ -107,6 +112,7 @@ class StatusInputs:
     def own_causes(self) -> list[Cause]:
         """Return what is wrong with the service itself, whatever its pods say."""
         unserved = [] if self.unserved is None else [Cause(Reason.SETTINGS_INVALID, str(self.unserved))]
+        unserved += [self.pending.cause] if self.pending and self.pending.cause else []
         names = sorted(self.foreign)
         found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
         found += [

@@ -8,8 +8,10 @@ from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
 from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.render.model_source import is_moving
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.resolution import Pending, explain_delay, find_model_revision
 from millrace_operator.reconcile.revision import (
     Revision,
     hash_inputs,
@@ -40,6 +42,14 @@ class Targets:
     """Of the target."""
     evacuation: Evacuation
     """Of the target's replicas."""
+    pending: Pending | None = None
+    """The revision that the spec asks for, where it cannot be made yet."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The replicas of each revision that can be made."""
+        pending = self.pending and self.pending.revision
+        return {digest: count for digest, count in self.step.counts.items() if digest != pending}
 
 
 class Known(NamedTuple):
@@ -50,6 +60,14 @@ class Known(NamedTuple):
     asked: str
     error: VersionError | None = None
     """Why the one that the spec asks for cannot be made. Then the one that served last is asked for."""
+    pending: Pending | None = None
+    """That it can't be made yet. Then the one that served last is asked for, if any did."""
+
+    @property
+    def model_revision(self) -> str | None:
+        """Of the revision that the spec asks for, as the model's source named it; None without one."""
+        is_made = self.error is None and self.pending is None
+        return self.revisions[self.asked].model_revision if is_made else None
 
 
 def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> Known:
@@ -62,15 +80,20 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> 
     digest = hash_inputs(inputs)
     if digest in revisions:
         return Known(revisions, digest)
+    served = snapshot.service.get("status", {}).get("currentRevision")
+    model_revision = find_model_revision(snapshot, digest)
     try:
-        template = render_pod_template(settings, snapshot.service, spec, digest)
+        template = render_pod_template(settings, snapshot.service, spec, digest, model_revision)
     except VersionError as error:
-        served = snapshot.service.get("status", {}).get("currentRevision")
         if served not in revisions:
             raise
         return Known(revisions, served, error)
-    made = Revision(digest, next_number(revisions.values()), inputs, template)
-    return Known({**revisions, digest: made}, digest)
+    made = Revision(digest, next_number(revisions.values()), inputs, template, model_revision)
+    known = Known({**revisions, digest: made}, digest)
+    if model_revision is not None or not is_moving(spec.model.uri):
+        return known
+    pending = Pending(digest, spec.model.uri, explain_delay(snapshot, digest))
+    return known._replace(asked=served if served in revisions else digest, pending=pending)
 
 
 def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:
@@ -109,7 +132,7 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         refused={refused.kind for refused in snapshot.refusals},
     )
     step = evacuation.add_extra(step, chosen)
-    return Targets(revisions[chosen], revisions, step, stable, choice, progress, evacuation)
+    return Targets(revisions[chosen], revisions, step, stable, choice, progress, evacuation, known.pending)
 
 
 def _find_evacuation(status: Mapping[str, Any]) -> float | None:

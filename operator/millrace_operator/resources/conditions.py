@@ -13,6 +13,9 @@ class Reason(StrEnum):
     """Why a condition stands as it does, one word for programs."""
 
     SERVING = "Serving"
+    RESOLVING = "Resolving"
+    FETCHING = "Fetching"
+    FETCH_FAILED = "FetchFailed"
     LOADING = "Loading"
     CRASHING = "Crashing"
     OUT_OF_MEMORY = "OutOfMemory"

@@ -11,6 +11,9 @@ from millrace_operator.resources.accelerators import WHOLE_GPUS
 from millrace_operator.resources.prices import CURRENCY_PATTERN, PRICE_PATTERN
 
 CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
+_HUB_NAME = "[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*"
+HUB_PATTERN = f"^hf://{_HUB_NAME}(/{_HUB_NAME})?(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$"
+"""A repository without '..', and a branch, a tag or a commit."""
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
 
@@ -45,14 +48,29 @@ def _has_a_worker_for_each(gpu: str) -> dict[str, Any]:
 SPEC_RULES: list[dict[str, Any]] = [
     {
         "rule": r"self.model.uri.matches('^file:///[^ \t\n]+$') || "
-        r"self.model.uri.matches('^pvc://[a-z0-9][-a-z0-9.]*/[^ \t\n]+$')",
-        "message": "write model.uri as file:///absolute/path or pvc://claim-name/path",
+        r"self.model.uri.matches('^pvc://[a-z0-9][-a-z0-9.]*/[^ \t\n]+$') || "
+        f"self.model.uri.matches('{HUB_PATTERN}') || "
+        r"self.model.uri.matches('^https?://[^/ \t\n]+/[^ \t\n]*$')",
+        "message": "write model.uri as hf://organisation/model@revision, https://host/folder, "
+        "pvc://claim-name/path or file:///absolute/path",
         "fieldPath": ".model.uri",
     },
     {
         "rule": "!self.model.uri.contains('/../') && !self.model.uri.endsWith('/..')",
         "message": "write model.uri without '..'",
         "fieldPath": ".model.uri",
+    },
+    {
+        "rule": "!self.model.uri.startsWith('http') || !self.model.uri.matches('[@?#]')",
+        "message": "write model.uri without a user, a password, a query or a fragment: whoever may read the "
+        "service reads them",
+        "fieldPath": ".model.uri",
+    },
+    {
+        "rule": "!has(self.model.credentials) || self.model.uri.startsWith('hf://')",
+        "message": "model.credentials are for a model on a Hub: leave them out, or write model.uri as "
+        "hf://organisation/model@revision",
+        "fieldPath": ".model.credentials",
     },
     {
         "rule": "self.scaling.maxReplicas >= self.scaling.minReplicas",

@@ -80,6 +80,12 @@ class ModelStatus(Part):
 
     served_name: str = Field(max_length=253, description="The name clients write in a request's `model`.")
     uri: str = Field(max_length=1024, description="Where the newest revision's model is.")
+    resolved_revision: str | None = Field(
+        default=None,
+        max_length=128,
+        description="The revision of the model that all replicas of the newest revision have, as its source "
+        "names it: a Hub's commit. Absent where the URI has none, and until it is known.",
+    )
     replica: ReplicaStatus | None = Field(
         default=None,
         description="What a replica of the current revision computes with; absent until Prometheus says so.",

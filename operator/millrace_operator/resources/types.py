@@ -14,7 +14,7 @@ from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources import rules
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.part import Part
-from millrace_operator.resources.pod_types import PodOptions
+from millrace_operator.resources.pod_types import ObjectName, PodOptions
 from millrace_operator.resources.versions import VERSION_MAX_LENGTH, VERSION_PATTERN
 
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
@@ -56,14 +56,27 @@ class Quantization(Part):
     )
 
 
+class Credentials(Part):
+    """What shows a model's source that the model may be read."""
+
+    secret_name: ObjectName = Field(
+        description="A Secret of this namespace. Its keys become the variables of the container that fetches "
+        "the model, such as HF_TOKEN. The operator never reads it.",
+    )
+
+
 class Model(Part):
     """Which model to serve, and under which name."""
 
     uri: str = Field(
         min_length=9,
         max_length=1024,
-        description="Where the model's folder is: file:///absolute/path in the image or on the node, or "
-        "pvc://claim/path in a PersistentVolumeClaim of this namespace (mounted read-only).",
+        description="Where the model is: hf://organisation/model@revision on a Hugging Face Hub or "
+        "https://host/folder on a web server (each pod fetches it), pvc://claim/path in a "
+        "PersistentVolumeClaim of this namespace (mounted read-only), or file:///absolute/path in the image.",
+    )
+    credentials: Credentials | None = Field(
+        default=None, description="For a model on a Hub that not everybody may read."
     )
     served_name: str | None = Field(
         default=None,

@@ -1,6 +1,7 @@
 """Services that start: their pods on the way, and what stops them there."""
 
 from tests.kubectl.lives.life import EXTERNAL, begin, life, wait
+from tests.operator.reconcile.test_causes import GATED, STARTED, fetching
 from tests.operator.world import World, crash_status, make_pod
 
 
@@ -29,6 +30,17 @@ async def has_no_image() -> World:
     return await begin(
         wait(waiting={"reason": "ImagePullBackOff", "message": "no such image: example.com/none:1"})
     )
+
+
+@life
+async def fetches() -> World:
+    return await begin(fetching({"running": {"startedAt": STARTED}}))
+
+
+@life
+async def cannot_fetch() -> World:
+    ended = {"exitCode": 1, "reason": "Error", "message": GATED}
+    return await begin(fetching({"waiting": {"reason": "CrashLoopBackOff"}}, **ended))
 
 
 @life

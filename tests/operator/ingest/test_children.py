@@ -93,11 +93,11 @@ def put(api: FakeApiServer, kind: Any, name: str, **fields: Any) -> dict[str, An
 
 
 async def test_each_kind_is_listed_and_watched_by_our_label(followed: Followed) -> None:
-    for number, kind in enumerate(CHILDREN):
-        put(followed.api, kind, f"child-{number}")
+    for kind in CHILDREN:
+        put(followed.api, kind, f"child-{kind.plural}")
     await followed.until_streaming()
     put(followed.api, POD, "pod")
-    await followed.until("child-0", "child-1", "child-2", "child-3", "child-4", "pod")
+    await followed.until(*(f"child-{kind.plural}" for kind in CHILDREN), "pod")
     selectors = {
         request.get("labelSelector")
         for request in followed.api.requests

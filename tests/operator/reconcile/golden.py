@@ -32,6 +32,14 @@ SPECS: dict[str, dict[str, Any]] = {
         "resources": {"limits": {"cpu": "1.5", "memory": "2Gi"}},
         "scaling": {"minReplicas": 2, "maxReplicas": 4},
     },
+    "hub": {
+        "model": {
+            "uri": "hf://acme/chat-8b@0123456789abcdef0123456789abcdef01234567",
+            "credentials": {"secretName": "hub-token"},
+        },
+        "resources": {"limits": {"nvidia.com/gpu": 1, "memory": "64Gi"}, "requests": {"cpu": "4"}},
+        "pod": {"env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}]},
+    },
     "placement": {
         "pod": {
             "nodeSelector": {"gpu": "a"},

@@ -43,6 +43,19 @@ def waiting(why: str, **last: Any) -> dict[str, Any]:
     return {"state": state, "lastState": {"terminated": last} if last else {}}
 
 
+def fetching(state: dict[str, Any], **last: Any) -> dict[str, Any]:
+    """A pod whose model is fetched: its replica waits for that."""
+    fetcher = {"name": "fetch", "ready": False, "restartCount": 1, "state": state}
+    replica = {"name": "replica", "started": False, "state": {"waiting": {"reason": "PodInitializing"}}}
+    ended = {"lastState": {"terminated": last}} if last else {}
+    return {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "True"}],
+        "initContainerStatuses": [{**fetcher, **ended}],
+        "containerStatuses": [replica],
+    }
+
+
 def cause_of(status: dict[str, Any]) -> Cause:
     cause = read_pod(make_pod("chat-7", **status)).cause
     assert cause is not None
@@ -144,6 +157,41 @@ def test_the_words_stay_while_another_container_ends_again_and_again(*, is_first
     assert len({cause_of(beside(state, is_first=is_first)) for state in states}) == 1
 
 
+GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.example/acme/chat"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"terminated": {"exitCode": 1, "reason": "Error", "message": f"resolving\n{GATED}\n"}},
+        {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+        {"running": {"startedAt": STARTED}},
+    ],
+    ids=["ended", "backing off", "trying again"],
+)
+def test_a_model_that_cannot_be_fetched_is_told_in_the_words_of_its_source(state: dict[str, Any]) -> None:
+    cause = cause_of(fetching(state, exitCode=1, reason="Error", message=f"resolving\n{GATED}\n"))
+    assert cause.reason == "FetchFailed"
+    assert cause.message == f"pod chat-7 cannot fetch the model: {GATED.removeprefix('millrace fetch: ')}"
+
+
+def test_a_fetch_that_is_killed_for_memory_names_the_setting() -> None:
+    status = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, exitCode=137, reason="OOMKilled")
+    assert "spec.resources.limits.memory" in cause_of(status).message
+
+
+def test_a_secret_that_is_not_there_is_told() -> None:
+    waiting = {"reason": "CreateContainerConfigError", "message": 'secret "hub-token" not found'}
+    cause = cause_of(fetching({"waiting": waiting}))
+    assert (cause.reason, '"hub-token" not found' in cause.message) == ("ContainerRefused", True)
+
+
+@pytest.mark.parametrize("ended", [{}, {"exitCode": 0, "reason": "Completed"}])
+def test_a_fetch_that_goes_well_is_no_cause(ended: dict[str, Any]) -> None:
+    state = {"terminated": ended} if ended else {"running": {"startedAt": STARTED}}
+    assert read_pod(make_pod(**fetching(state))).cause is None
+
+
 async def served(num_replicas: int = 1, **spec: Any) -> World:
     world = World(scaling=EXTERNAL, replicas=num_replicas, **spec)
     await world.settle()
@@ -197,3 +245,33 @@ async def test_a_sidecar_that_fails_beside_a_canary_is_not_the_revisions_fault()
     await set_pods(world, sidecar, world.status["updateRevision"])
     assert "rejectedRevision" not in world.status
     assert world.condition("Degraded")["reason"] == "SidecarFailed"
+
+
+async def test_a_service_whose_model_is_being_fetched_says_so_and_then_that_it_loads() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = fetching({"running": {"startedAt": STARTED}})
+    await world.settle()
+    for name in ("Ready", "ModelReady"):
+        assert world.condition(name)["reason"] == "Fetching"
+        assert "is fetching the model" in world.condition(name)["message"]
+    assert world.condition("Degraded")["status"] == "False"
+    assert judge(world.service)[0] == "Progressing"
+    done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    await set_pods(world, {**fetching(done), "phase": "Running", "containerStatuses": [LOADING]})
+    assert world.condition("ModelReady")["reason"] == "Loading"
+
+
+async def test_a_service_whose_model_cannot_be_fetched_is_degraded_and_recovers_by_itself() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.reconcile()
+    revision = world.status["updateRevision"]
+    ended = {"exitCode": 1, "reason": "Error", "message": GATED}
+    world.broken[revision] = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, **ended)
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "FetchFailed"
+    assert world.condition("ModelReady")["reason"] == "FetchFailed"
+    del world.broken[revision]
+    await set_pods(world, ready_status())
+    assert world.condition("ModelReady")["status"] == "True"
+    assert world.condition("Degraded")["status"] == "False"

@@ -2,10 +2,10 @@ import pytest
 
 from millrace_operator.cluster.kinds import SERVICE, Obj
 from millrace_operator.reconcile.render.metadata import render_child
+from millrace_operator.reconcile.render.model_source import model_path
 from millrace_operator.reconcile.render.network import render_headless_service, render_service
 from millrace_operator.reconcile.render.pod_template import (
     START_SECONDS,
-    model_path,
     render_arguments,
     render_pod_template,
 )
@@ -129,13 +129,59 @@ def test_a_claim_is_mounted_read_only() -> None:
     assert model_path("pvc://weights/llama/8b") == "/mnt/model/llama/8b"
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+HUB_URI = f"hf://acme/chat-8b@{COMMIT}"
+
+
+def test_a_model_of_a_hub_is_fetched_into_the_pod_before_the_replica_starts() -> None:
+    spec = template(model={"uri": HUB_URI})["spec"]
+    (fetcher,) = spec["initContainers"]
+    assert fetcher["args"] == ["fetch", HUB_URI, "--to", "/mnt/model"]
+    assert (fetcher["name"], fetcher["image"]) == ("fetch", SETTINGS.fetch_image)
+    assert {"name": "model", "mountPath": "/mnt/model"} in fetcher["volumeMounts"]
+    assert {"name": "model", "emptyDir": {}} in spec["volumes"]
+    replica = spec["containers"][0]
+    assert replica["args"][:3] == ["serve", "--model", "/mnt/model"]
+    assert {"name": "model", "mountPath": "/mnt/model", "readOnly": True} in replica["volumeMounts"]
+    assert "envFrom" not in fetcher
+
+
+def test_the_secret_of_a_model_goes_to_the_fetching_container_alone() -> None:
+    model = {"uri": HUB_URI, "credentials": {"secretName": "hub-token"}}
+    spec = template(model=model)["spec"]
+    assert spec["initContainers"][0]["envFrom"] == [{"secretRef": {"name": "hub-token"}}]
+    assert "hub-token" not in str(spec["containers"])
+
+
+def test_the_fetching_container_has_the_pods_variables_and_the_replicas_room_without_its_gpu() -> None:
+    limits = {"nvidia.com/gpu": 1, "memory": "64Gi"}
+    spec = template(
+        model={"uri": HUB_URI},
+        pod={"env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}]},
+        resources={"limits": limits, "requests": {"ephemeral-storage": "40Gi"}},
+    )["spec"]
+    (fetcher,) = spec["initContainers"]
+    assert fetcher["env"][-1] == {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}
+    assert fetcher["resources"] == {
+        "limits": {"memory": "64Gi"},
+        "requests": {"ephemeral-storage": "40Gi"},
+    }
+
+
+@pytest.mark.parametrize("uri", ["file:///models/m", "pvc://weights/llama"])
+def test_a_model_at_hand_is_not_fetched(uri: str) -> None:
+    assert "initContainers" not in template(model={"uri": uri})["spec"]
+
+
 def test_the_pod_keeps_the_restricted_profile() -> None:
-    spec = template()["spec"]
-    container = spec["containers"][0]["securityContext"]
+    spec = template(model={"uri": HUB_URI})["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
-    assert container["capabilities"] == {"drop": ["ALL"]}
-    assert not container["allowPrivilegeEscalation"]
     assert spec["automountServiceAccountToken"] is False
+    for container in (*spec["initContainers"], *spec["containers"]):
+        security = container["securityContext"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert not security["allowPrivilegeEscalation"]
+        assert security["readOnlyRootFilesystem"]
 
 
 def test_a_drain_has_time_and_the_last_words_are_kept() -> None:

@@ -2,10 +2,15 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.metadata import account_name, replica_labels
+from millrace_operator.reconcile.render.model_source import (
+    model_path,
+    render_fetchers,
+    render_model_mounts,
+    render_model_volumes,
+)
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.accelerators import count_gpus, has_gpu
 from millrace_operator.resources.part import Part
@@ -13,7 +18,22 @@ from millrace_operator.resources.pod_types import GRACE_SECONDS, PodOptions
 from millrace_operator.resources.types import Spec, Weights
 from millrace_runtime import contract
 
-CLAIM_MOUNT = "/mnt/model"
+SCRATCH: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  the pod's own
+SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""Of each container."""
+POD_SECURITY: dict[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "fsGroup": 65532,
+    # Otherwise the kubelet changes the owner of each file of a model before each start.
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 START_SECONDS = 7 * 24 * 3600
 """How long a replica may load before the kubelet restarts it: longer than any model takes.
 
@@ -23,36 +43,32 @@ nothing here: `/livez` is first asked when the replica is ready.
 """
 
 
-def render_pod_template(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
-    """Return the template of a revision's pods."""
+def render_pod_template(
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model_revision: str | None = None
+) -> Obj:
+    """Return the template of a revision's pods, which fetch that revision of the model."""
     labels = {**spec.pod.labels, **replica_labels(service), contract.LABEL_REVISION: revision}
     metadata: dict[str, Any] = {"labels": labels}
     if spec.pod.annotations:
         metadata["annotations"] = dict(spec.pod.annotations)
-    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec, revision)}
+    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec, revision, model_revision)}
 
 
-def _render_pod_spec(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> dict[str, Any]:
+def _render_pod_spec(
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model_revision: str | None
+) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if _shares_memory(spec):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    claim = _claim_of(spec.model.uri)
-    if claim:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    volumes += render_model_volumes(spec.model.uri)
+    fetchers = render_fetchers(settings, spec, model_revision, SECURITY, SCRATCH)
     return {
         "serviceAccountName": account_name(service),
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": spec.pod.grace_seconds,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            # Otherwise the kubelet changes the owner of each file of a model before each start.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         **_render_placement(spec.pod, {**replica_labels(service), contract.LABEL_REVISION: revision}),
+        **({"initContainers": fetchers} if fetchers else {}),
         "containers": [_render_container(settings, service, spec)],
         "volumes": volumes,
     }
@@ -81,11 +97,10 @@ def _dump(part: Part, *, include: set[str] | None = None, exclude: set[str] | No
 
 
 def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
-    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the pod's own
+    mounts: list[dict[str, Any]] = [SCRATCH]
     if _shares_memory(spec):
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108  as above
-    if _claim_of(spec.model.uri):
-        mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
+    mounts += render_model_mounts(spec.model.uri)
     return {
         "name": contract.CONTAINER_REPLICA,
         "image": settings.find_image(spec.engine.version),
@@ -101,11 +116,7 @@ def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dic
         # The last log lines become the pod's status, from where they reach the service's conditions.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **_render_probes(),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": SECURITY,
     }
 
 
@@ -145,17 +156,6 @@ def _shares_memory(spec: Spec) -> bool:
 def served_name(service: Obj, spec: Spec) -> str:
     """Return the name that clients write in a request's `model`."""
     return spec.model.served_name or str(service["metadata"]["name"])
-
-
-def model_path(uri: str) -> str:
-    """Return where the model's folder is inside the container."""
-    parts = urlsplit(uri)
-    return f"{CLAIM_MOUNT}/{parts.path.lstrip('/')}" if parts.scheme == "pvc" else parts.path
-
-
-def _claim_of(uri: str) -> str | None:
-    parts = urlsplit(uri)
-    return parts.netloc if parts.scheme == "pvc" else None
 
 
 def _render_resources(spec: Spec) -> dict[str, Any]:

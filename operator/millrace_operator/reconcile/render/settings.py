@@ -14,6 +14,9 @@ class RenderSettings:
     runtime_image: str = "millrace/runtime:0.1.0"
     """Image where a service names no version. A revision keeps the image that it was made with."""
 
+    fetch_image: str = "millrace/operator:0.1.0"
+    """Image of the container that fetches a model before a replica starts."""
+
     runtime_versions: Mapping[str, str] = field(default_factory=dict)
     """Images of the versions that a service can name."""
 

@@ -28,8 +28,13 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     return {
         **render_child(service, CONTROLLER_REVISION, name, {contract.LABEL_REVISION: revision.hash}),
         "revision": revision.number,
-        "data": {"inputs": revision.inputs, "template": revision.template},
+        "data": _render_record(revision),
     }
+
+
+def _render_record(revision: Revision) -> Obj:
+    record: Obj = {"inputs": revision.inputs, "template": revision.template}
+    return record if revision.model_revision is None else {**record, "modelRevision": revision.model_revision}
 
 
 def render_disruption_budget(service: Obj, desired: int, *, holds_last: bool = False) -> Obj:

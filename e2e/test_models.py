@@ -1,0 +1,149 @@
+"""Models that pods fetch: from a Hub on this machine, whole, as a person sees it."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import openai
+import pytest
+
+from e2e.cluster.product import find_gateway
+from e2e.cluster.settings import REPOSITORY
+from e2e.plugin import explain
+from e2e.service import Service, is_absent
+from tests.fetch.servers import FakeHub, WebFolderServer
+
+STORIES = REPOSITORY / "runtime" / "millrace_runtime" / "demo" / "stories"
+TOKEN = "a-secret-of-the-team"
+
+
+class Served(Protocol):
+    """A server of the tests of fetching, which runs while it is entered."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, *_: Any) -> None: ...
+
+
+@contextmanager
+def serving(server: Served) -> Iterator[None]:
+    """Run a server in a thread of its own: the tests of this folder have no event loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, Any]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(30)
+
+    try:
+        run(server.__aenter__())
+        yield
+        run(server.__aexit__(None, None, None))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def read_stories() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in STORIES.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    """A Hub with the model `org/m`."""
+    hub = FakeHub(read_stories())
+    with serving(hub):
+        yield hub
+
+
+@pytest.fixture
+def web() -> Iterator[WebFolderServer]:
+    server = WebFolderServer(read_stories())
+    with serving(server):
+        yield server
+
+
+@pytest.fixture
+def fetched(service: Service, hub: FakeHub) -> Service:
+    """The example's service with its model on the Hub, not yet applied."""
+    service.spec["model"] = {"uri": f"hf://org/m@{hub.commit}"}
+    service.spec["pod"] = {"env": [{"name": "HF_ENDPOINT", "value": hub.endpoint}]}
+    return service
+
+
+def complete(service: Service) -> str:
+    host = {"Host": f"{service.name}.{service.namespace}.svc"}
+    url = f"{find_gateway(service.cluster).url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", default_headers=host) as client:
+        answer = client.completions.create(model=service.name, prompt="Once", max_tokens=8, temperature=0)
+    return answer.choices[0].text
+
+
+def read_logs(service: Service) -> list[str]:
+    """What the containers that fetched have said, of each pod."""
+    names = [pod["metadata"]["name"] for pod in service.pods()]
+    return [service.kubectl("logs", name, "-c", "fetch") for name in names]
+
+
+def test_a_model_of_a_hub_is_fetched_and_served(fetched: Service, hub: FakeHub) -> None:
+    hub.large.bytes_per_second = 2_000_000  # so that the fetch can be seen
+    fetched.apply()
+    fetched.wait_for("fetching", lambda: fetched.condition("ModelReady").get("reason") == "Fetching")
+    hub.large.bytes_per_second = None
+    fetched.wait_ready()
+    assert complete(fetched)
+    (log,) = read_logs(fetched)
+    assert hub.commit in log
+    assert fetched.status()["model"]["resolvedRevision"] == hub.commit
+
+
+def test_all_replicas_serve_what_a_branch_had_when_it_was_applied(fetched: Service, hub: FakeHub) -> None:
+    fetched.spec["model"]["uri"] = "hf://org/m@main"
+    fetched.apply()
+    fetched.wait_ready()
+    first = hub.commit
+    assert fetched.status()["model"]["resolvedRevision"] == first
+    assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
+
+    hub.move_on("2" * 40)
+    fetched.spec["scaling"]["minReplicas"] = 2
+    fetched.apply()
+    fetched.wait_for("two replicas", lambda: fetched.status()["readyReplicas"] == 2, 90)
+    assert all(first in log and "2" * 40 not in log for log in read_logs(fetched))
+    assert fetched.status()["model"]["resolvedRevision"] == first
+
+
+def test_a_folder_of_a_web_server_is_fetched_and_served(service: Service, web: WebFolderServer) -> None:
+    service.spec["model"] = {"uri": web.uri}
+    service.apply()
+    service.wait_ready()
+    assert complete(service)
+    assert len(service.status()["model"]["resolvedRevision"]) == 40
+
+
+def test_a_gated_model_says_whom_to_ask_and_serves_once_the_secret_has_the_token(
+    fetched: Service, hub: FakeHub
+) -> None:
+    hub.token = TOKEN
+    fetched.kubectl("create", "secret", "generic", "hub", "--from-literal=HF_TOKEN=wrong")
+    fetched.spec["model"]["credentials"] = {"secretName": "hub"}
+    fetched.apply()
+    fetched.wait_for(
+        "told", lambda: "org/m is gated" in fetched.condition("ModelReady").get("message", ""), 90
+    )
+    assert fetched.condition("Degraded")["reason"] == "FetchFailed"
+    assert "kubectl logs" in explain(fetched)
+
+    secret = {"stringData": {"HF_TOKEN": TOKEN}}
+    fetched.kubectl("patch", "secret", "hub", "-p", str(secret).replace("'", '"'))
+    fetched.wait_ready(120)
+    assert complete(fetched)
+    assert not any(TOKEN in log for log in read_logs(fetched))
+
+
+def test_a_secret_that_is_missing_is_named(fetched: Service) -> None:
+    fetched.spec["model"]["credentials"] = {"secretName": "forgotten"}
+    fetched.apply()
+    fetched.wait_for("told", lambda: "forgotten" in fetched.condition("Degraded").get("message", ""), 60)

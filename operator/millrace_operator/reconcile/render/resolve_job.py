@@ -1,0 +1,44 @@
+"""The Job that asks a model's source which revision it has, before a pod of the revision is made. Pure."""
+
+from millrace_operator.cluster.kinds import JOB, Obj
+from millrace_operator.reconcile.render.metadata import account_name, render_child, revision_name
+from millrace_operator.reconcile.render.model_source import render_resolver
+from millrace_operator.reconcile.render.pod_template import POD_SECURITY, SCRATCH, SECURITY
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
+
+TRIES = 2**31 - 1
+"""As many as can be written. The kubelet waits up to five minutes before each, and the owner may mend it."""
+
+
+def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
+    """Return the Job. What it has found stands in the status of its pod."""
+    own = {
+        contract.LABEL_SERVICE: service["metadata"]["name"],
+        contract.LABEL_COMPONENT: contract.COMPONENT_RESOLVER,
+    }
+    labels = {contract.LABEL_REVISION: revision}
+    return {
+        **render_child(service, JOB, revision_name(service, revision), labels),
+        "spec": {
+            "backoffLimit": TRIES,
+            "template": {
+                "metadata": {"labels": {**spec.pod.labels, **own}},
+                "spec": {
+                    "restartPolicy": "OnFailure",
+                    "serviceAccountName": account_name(service),
+                    "automountServiceAccountToken": False,
+                    "securityContext": POD_SECURITY,
+                    **_render_pulling(spec),
+                    "containers": [render_resolver(settings, spec, SECURITY, SCRATCH)],
+                    "volumes": [{"name": "tmp", "emptyDir": {}}],
+                },
+            },
+        },
+    }
+
+
+def _render_pulling(spec: Spec) -> Obj:
+    secrets = [{"name": secret.name} for secret in spec.pod.image_pull_secrets]
+    return {"imagePullSecrets": secrets} if secrets else {}
