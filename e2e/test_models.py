@@ -23,7 +23,7 @@ class Served(Protocol):
     """A server of the tests of fetching, which runs while it is entered."""
 
     async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *_: Any) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
 
 @contextmanager
@@ -90,7 +90,8 @@ def read_logs(service: Service) -> list[str]:
 def test_a_model_of_a_hub_is_fetched_and_served(fetched: Service, hub: FakeHub) -> None:
     hub.large.bytes_per_second = 2_000_000  # so that the fetch can be seen
     fetched.apply()
-    fetched.wait_for("fetching", lambda: fetched.condition("ModelReady").get("reason") == "Fetching")
+    fetched.wait_for("fetching", lambda: " % of " in fetched.condition("ModelReady").get("message", ""))
+    assert fetched.condition("ModelReady")["reason"] == "Fetching"
     hub.large.bytes_per_second = None
     fetched.wait_ready()
     assert complete(fetched)

@@ -25,6 +25,7 @@ from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.kinds import Role, Scope, ServiceKey, find_scopes
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.fetches import Fetches
 from millrace_operator.gateways.follow import Gateways
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.children import follow_children
@@ -109,6 +110,7 @@ class Application:
         self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
         metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
+        self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
         reconciler = Reconciler(
             cluster,
             self.cache,
@@ -118,6 +120,7 @@ class Application:
             replicas=self.inventory.read,
             loads=self.gateways.read,
             demand=self.gateways.read_demand,
+            fetched=self.fetches.read,
         )
         self._worker = Worker(reconciler, cluster, self.cache, self.queue)
 
@@ -138,6 +141,7 @@ class Application:
             group.create_task(self._relist_regularly())
             group.create_task(self.scaling.run())
             group.create_task(self.inventory.run())
+            group.create_task(self.fetches.run())
             group.create_task(self.priors.run())
 
     def _wake(self, key: ServiceKey) -> None:

@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +14,10 @@ from millrace_fetch.errors import FetchError, FolderError, UsageError
 from millrace_fetch.fetching import Order, Outcome, fetch, open_source, pin
 from millrace_fetch.progress import Bar, Lines, show_bytes
 from millrace_fetch.resolving import resolve
+from millrace_fetch.sources.source import Source
+from millrace_fetch.telling import Tally, telling
 from millrace_fetch.uri import WRITABLE, parse_uri
+from millrace_runtime.listener import parse_port, read_bind_address
 
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
@@ -27,7 +32,8 @@ def main(argv: list[str]) -> int:
     flags = _make_parser().parse_args(argv)
     try:
         order = read_order(flags)
-        said = ask(order, flags.resolve) if flags.resolve else describe(order, run(order))
+        is_question = flags.resolve is not None
+        said = ask(order, flags.resolve) if is_question else describe(order, run(order, flags.progress_port))
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
@@ -64,11 +70,26 @@ def ask(order: Order, path: Path) -> str:
     return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"
 
 
-def run(order: Order) -> Outcome:
-    """Fetch, and show how far it is on stderr."""
+def run(order: Order, progress_port: int | None = None) -> Outcome:
+    """Fetch, and show how far it is on stderr; at a port too, where one is given."""
     source = open_source(order)
     with Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr) as watch:
-        return asyncio.run(_run_until_told(fetch(order, source, watch)))
+        fetching = (
+            fetch(order, source, watch)
+            if progress_port is None
+            else _fetch_and_tell(order, source, Tally(watch), progress_port)
+        )
+        return asyncio.run(_run_until_told(fetching))
+
+
+async def _fetch_and_tell(order: Order, source: Source, tally: Tally, port: int) -> Outcome:
+    """Fetch. That nobody can be told how far it is does not keep the model away."""
+    async with AsyncExitStack() as exits:
+        try:
+            await exits.enter_async_context(telling(tally, read_bind_address(os.environ), port))
+        except OSError as error:
+            tally.say(f"port {port} tells no progress: {error.strerror}")
+        return await fetch(order, source, tally)
 
 
 async def _run_until_told(fetching: Coroutine[None, None, Result]) -> Result:
@@ -119,6 +140,12 @@ def _make_parser() -> argparse.ArgumentParser:
         type=_parse_connections,
         default=Order.connections,
         help=f"connections at the same time, at most {MAX_CONNECTIONS} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--progress-port",
+        type=parse_port,
+        metavar="PORT",
+        help="tell over HTTP how far it is, at this port (default: nowhere)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="hash the files that are there already, and fetch bad ones anew"

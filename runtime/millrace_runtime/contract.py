@@ -34,11 +34,13 @@ DEFAULT_BIND_ADDRESS: Final = ""  # all addresses, IPv6 and IPv4
 PORT_HTTP: Final = 8000  # the OpenAI dialect, /readyz and /metrics
 PORT_LIVE: Final = 8001  # the supervisor's /livez, answered without the HTTP process
 PORT_NAME_HTTP: Final = "http"
+PORT_PROGRESS: Final = 8002  # how far the fetch of a model is, before its replica starts
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 STARTED_WAIT_SECONDS: Final = 4
 PATH_STARTED: Final = f"/readyz?wait={STARTED_WAIT_SECONDS}"  # answered once ready, at most so much later
 PATH_METRICS: Final = "/metrics"
+PATH_PROGRESS: Final = "/progress"
 CONTAINER_REPLICA: Final = "replica"
 CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts
 # On a replica's 503: it is shutting down and has not begun this request, so another may have it.

@@ -133,8 +133,8 @@ class WebFolderServer:
         await self._server.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
-        await self._server.__aexit__(*error)
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.__aexit__(None, None, None)
 
 
 class FakeHub:

@@ -27,6 +27,7 @@ PROGRESSING = {
     "edit_not_seen",
     "waits_for_a_node",
     "pulls_an_image",
+    "fetches",
     "loads",
     "wakes",
     "wakes_without_room",

@@ -29,7 +29,7 @@ from millrace_operator.reconcile.loop import Reconciler
 from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.reconcile.pods import DELETION_COST
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, PodLoad
+from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Fetched, PodLoad
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime import contract
@@ -120,6 +120,8 @@ class World:
         self.quota: int | None = None
         self.room: dict[str, int] = {}
         """How many replicas each node has room for; empty where it does not matter where a pod is."""
+        self.fetched: dict[str, Fetched] = {}
+        """How far pods are with their model, by name."""
         self.model_revision: str | None = None
         """What the models' source has; None: it does not answer."""
         self.are_nodes_lost = False
@@ -140,6 +142,7 @@ class World:
             replicas=lambda _: self.replicas,
             loads=self._read_loads,
             demand=lambda _: self.demand,
+            fetched=lambda _: self.fetched,
             clock=lambda: self.now,
         )
 

@@ -22,7 +22,7 @@ class Progress:
     revision: str
     started_at: str
     progressed_at: str
-    """When it began, or a replica more than ever before became ready, or it was last the operator's turn."""
+    """When it began, one replica more was ready or had more of its model, or it was the operator's turn."""
     num_ready: int
     """The most replicas of the revision that were ready."""
     now: float
@@ -31,9 +31,18 @@ class Progress:
 
     @classmethod
     def read(
-        cls, rollout: Mapping[str, Any], state: RevisionState, now: float, canary: Canary | None = None
+        cls,
+        rollout: Mapping[str, Any],
+        state: RevisionState,
+        now: float,
+        canary: Canary | None = None,
+        *,
+        fetched_at: float | None = None,
     ) -> Self:
-        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's."""
+        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's.
+
+        `fetched_at` is when a pod had more of its model than before, in seconds since 1970.
+        """
         stamp = render_time(now)
         if rollout.get("revision") != state.hash:
             return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
@@ -43,7 +52,8 @@ class Progress:
         if canary is not None and canary.is_serving:
             is_ours = False  # no deadline runs, and nothing is written each minute for days
         has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
-        progressed = stamp if has_moved or is_ours else since
+        has_fetched = fetched_at is not None and fetched_at >= (parse_time(since) or 0.0) + 1.0
+        progressed = stamp if has_moved or is_ours or has_fetched else since
         return cls(state.hash, started, progressed, max(before, state.num_ready), now, canary)
 
     def seconds_left(self, deadline: float) -> float:

@@ -31,6 +31,7 @@ from millrace_operator.reconcile.snapshot import (
     UNKNOWN_DEMAND,
     Advice,
     Demand,
+    Fetched,
     ObjectId,
     PodLoad,
     Rival,
@@ -63,7 +64,8 @@ class Reconciler:
 
     `put_written` puts into the cache what a write returned, and says whether it is new. `advice` is the
     autoscaler's last word, and `replicas` says what pods compute with, by name. `loads` says what gateways
-    have at pods, by uid, and `demand` what they know of a service's requests.
+    have at pods, by uid, and `demand` what they know of a service's requests. `fetched` says how far pods
+    are with their model, by name.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Reconciler:
         replicas: Callable[[ServiceKey], Mapping[str, ReplicaStatus]],
         loads: Callable[[Iterable[str]], Mapping[str, PodLoad]] = lambda _: {},
         demand: Callable[[ServiceKey], Demand] = lambda _: UNKNOWN_DEMAND,
+        fetched: Callable[[ServiceKey], Mapping[str, Fetched]] = lambda _: {},
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
@@ -87,6 +90,7 @@ class Reconciler:
         self._replicas = replicas
         self._loads = loads
         self._demand = demand
+        self._fetched = fetched
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals = Refusals()
@@ -124,6 +128,7 @@ class Reconciler:
             self._loads(pod["metadata"]["uid"] for pod in pods),
             self._demand(key),
             self._cache.resolvers(key),
+            self._fetched(key),
             self._cache.departures(),
         )
         chosen = plan(self._settings, snapshot, self._clock())

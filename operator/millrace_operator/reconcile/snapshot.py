@@ -72,6 +72,21 @@ class Demand(NamedTuple):
     """When the last one ended of those that are known, also of one that was refused."""
 
 
+class Fetched(NamedTuple):
+    """How far a pod is with its model, as status tells it."""
+
+    total_bytes: int
+    done_bytes: int
+    bytes_per_second: int
+    at: float
+    """Seconds since 1970."""
+
+    @property
+    def percent(self) -> int:
+        """Of the bytes, in whole numbers; 100 of an empty model."""
+        return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
+
+
 UNKNOWN_DEMAND = Demand(0, None)
 
 
@@ -93,6 +108,8 @@ class Snapshot:
     demand: Demand = UNKNOWN_DEMAND
     resolvers: tuple[Obj, ...] = ()
     """Pods of Jobs that ask a model's source for its revision."""
+    fetched: Mapping[str, Fetched] = field(default_factory=dict)
+    """How far pods are with their model, by name, where known."""
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
 

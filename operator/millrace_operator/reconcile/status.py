@@ -9,7 +9,7 @@ from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.replica import choose_replica
 from millrace_operator.reconcile.rollout_truths import explain_rollback, progressing
 from millrace_operator.reconcile.scale import describe_pin
-from millrace_operator.reconcile.snapshot import ObjectId
+from millrace_operator.reconcile.snapshot import Fetched, ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
 from millrace_operator.reconcile.up_to_date import TYPE as UP_TO_DATE
 from millrace_operator.reconcile.up_to_date import judge_up_to_date
@@ -20,6 +20,7 @@ from millrace_operator.resources.conditions import (
     merge_conditions,
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
+from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.types import ScalingMode
 from millrace_operator.resources.versions import VersionError
 
@@ -154,9 +155,17 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     if pod.is_fetching:
-        return Truth(condition, False, Reason.FETCHING, f"pod {pod.name} is fetching the model")
+        text = f"pod {pod.name} is fetching the model{_describe_fetch(inputs.snapshot.fetched.get(pod.name))}"
+        return Truth(condition, False, Reason.FETCHING, text)
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
+
+
+def _describe_fetch(fetched: Fetched | None) -> str:
+    if fetched is None:
+        return ""
+    rate = f", {show_bytes(fetched.bytes_per_second)}/s" if fetched.bytes_per_second else ""
+    return f": {fetched.percent} % of {show_bytes(fetched.total_bytes)}{rate}"
 
 
 def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:

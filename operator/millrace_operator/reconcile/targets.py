@@ -157,7 +157,8 @@ def _choose(
     canary = None
     if stable in revisions and stable != asked:
         canary = watch_canary(spec.rollout, rollout, observed.state(asked), desired, order=order, now=now)
-    progress = Progress.read(rollout, observed.state(asked), now, canary)
+    fetched_at = _find_fetch_time(snapshot, observed, asked)
+    progress = Progress.read(rollout, observed.state(asked), now, canary, fetched_at=fetched_at)
     faults = [pod.cause for pod in observed.pods_of(asked) if pod.cause]
     trial = Trial(
         spec.rollout.progress_deadline_seconds,
@@ -171,3 +172,9 @@ def _choose(
     if choice.chosen != asked:
         progress = Progress.read(rollout, observed.state(choice.chosen), now)
     return choice, progress
+
+
+def _find_fetch_time(snapshot: Snapshot, observed: Observed, revision: str) -> float | None:
+    """Return when a pod of the revision last had more of its model than before; None where none fetches."""
+    found = (snapshot.fetched.get(pod.name) for pod in observed.pods_of(revision) if pod.is_fetching)
+    return max((one.at for one in found if one is not None), default=None)

@@ -26,3 +26,11 @@ def parse_quantity(text: str) -> Decimal:
         return Decimal(found["number"] + (found["exponent"] or "")) * _SUFFIXES[found["suffix"] or ""]
     except DecimalException as error:
         raise ValueError(f"{text!r} is no quantity that a number can hold") from error
+
+
+def show_bytes(num_bytes: float) -> str:
+    """Return a size for people, such as `3.1 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} B"

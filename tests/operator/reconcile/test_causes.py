@@ -6,6 +6,7 @@ import pytest
 
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import Reason
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import World, make_pod, ready_status
@@ -275,3 +276,23 @@ async def test_a_service_whose_model_cannot_be_fetched_is_degraded_and_recovers_
     await set_pods(world, ready_status())
     assert world.condition("ModelReady")["status"] == "True"
     assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_status_says_how_far_a_fetch_is_and_the_deadline_counts_from_its_last_step() -> None:
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "30m"})
+    await world.reconcile()
+    revision = world.status["updateRevision"]
+    world.broken[revision] = fetching({"running": {"startedAt": STARTED}})
+    await world.settle()
+    (pod,) = world.pods()
+    for step in range(1, 6):
+        world.now += 1200
+        so_far = Fetched(140_000_000_000, step * 10**10, 8_300_000, world.now)
+        world.fetched = {pod["metadata"]["name"]: so_far}
+        await world.settle()
+        assert world.condition("Degraded")["status"] == "False", "it is late only without progress"
+    text = "is fetching the model: 35 % of 140.0 GB, 8.3 MB/s"
+    assert world.condition("ModelReady")["message"].endswith(text)
+    world.now += 1801
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "DeadlineExceeded"

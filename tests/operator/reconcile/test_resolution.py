@@ -11,6 +11,7 @@ from tests.operator.world import KEY, World, make_pod, resolver_status
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 MAIN = {"uri": "hf://acme/chat@main"}
 FIRST, SECOND = "1" * 40, "2" * 40
+TELLING = "--progress-port 8002"
 GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.example/acme/chat"
 
 
@@ -46,7 +47,7 @@ async def test_all_replicas_fetch_what_the_source_told_once() -> None:
     world = make_world()
     world.model_revision = FIRST
     await world.settle()
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
     assert world.status["model"]["resolvedRevision"] == FIRST
     assert world.status["replicas"] == 2
     assert world.condition("UpToDate")["status"] == "True"
@@ -56,7 +57,7 @@ async def test_all_replicas_fetch_what_the_source_told_once() -> None:
     world.restart_operator()
     world.edit(replicas=3)
     await world.settle()
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
     assert len(world.pods()) == 3
     assert world.status["model"]["resolvedRevision"] == FIRST
     assert not world.objects("Job")
@@ -77,7 +78,7 @@ async def test_what_serves_goes_on_while_the_next_model_is_asked_for() -> None:
     world.model_revision = FIRST
     await world.settle()
     assert world.status["currentRevision"] == world.status["updateRevision"] != serving
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
     assert world.condition("UpToDate")["status"] == "True"
 
 
@@ -90,7 +91,7 @@ async def test_going_back_serves_the_old_bytes_of_a_branch_that_has_moved_on() -
     world.model_revision = SECOND
     world.edit(model=MAIN)
     await world.settle()
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
     assert world.status["model"]["resolvedRevision"] == FIRST
 
 
@@ -153,7 +154,7 @@ async def test_a_job_that_has_left_no_word_is_made_anew() -> None:
 async def test_a_commit_needs_no_job() -> None:
     world = make_world({"uri": f"hf://acme/chat@{FIRST}"})
     await world.settle()
-    assert fetched(world) == [f"fetch hf://acme/chat@{FIRST} --to /mnt/model"]
+    assert fetched(world) == [f"fetch hf://acme/chat@{FIRST} --to /mnt/model {TELLING}"]
     assert world.status["model"]["resolvedRevision"] == FIRST
     assert "Job" not in {kind for _, kind, _ in world.cluster.writes}
 

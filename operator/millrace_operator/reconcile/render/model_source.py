@@ -16,6 +16,7 @@ MODEL_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """What a source may call a revision."""
 _COMMIT = re.compile(r"@([0-9a-f]{40})$")
 _FETCHED = frozenset({"hf", "https", "http"})
+_TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
 _OF_NO_DEVICE = frozenset({"cpu", "memory", "ephemeral-storage"})
 _HUB_CACHE = "/tmp/huggingface"  # noqa: S108  the pod's own
 
@@ -73,7 +74,8 @@ def render_fetchers(
     pinned = [] if model_revision is None else ["--revision", model_revision]
     return [
         {
-            **_render_container(settings, spec, ["--to", MOUNT, *pinned]),
+            **_render_container(settings, spec, ["--to", MOUNT, *pinned, *_TELLING]),
+            "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
             "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}],
             "securityContext": security,
         }

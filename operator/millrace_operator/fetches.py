@@ -1,0 +1,137 @@
+"""Asks the pods that fetch a model how far they are, while this operator leads."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from millrace_operator.cluster.kinds import Obj, ServiceKey
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.pod_status import find_fetcher, find_state
+from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.resources.conditions import Reason, find_condition
+from millrace_runtime import contract
+
+LOG = logging.getLogger(__name__)
+PERIOD_SECONDS = 2.0
+TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+MOST_AT_ONCE = 64
+MOST_BYTES = 2**60
+LONGEST_ANSWER = 1024
+"""Bytes. A pod is a tenant's: whatever it answers, no more is read."""
+STEP_PERCENT = 10
+STEP_SECONDS = 30.0
+"""What is told moves by so much, or after so long, so that no status is written each second."""
+NOTHING: Mapping[str, Fetched] = MappingProxyType({})
+
+
+class _Asked(NamedTuple):
+    service: ServiceKey
+    pod: str
+    address: str
+
+
+class Fetches:
+    """Owner of what is told of pods that fetch their model, by service and pod."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        on_change: Callable[[ServiceKey], None],
+        is_leader: Callable[[], bool],
+        *,
+        port: int = contract.PORT_PROGRESS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache = cache
+        self._on_change = on_change
+        self._is_leader = is_leader
+        self._port = port
+        self._clock = clock
+        self._told: dict[ServiceKey, dict[str, Fetched]] = {}
+
+    def read(self, key: ServiceKey) -> Mapping[str, Fetched]:
+        """Return how far the service's pods are, by name."""
+        return self._told.get(key, NOTHING)
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        connector = aiohttp.TCPConnector(limit=MOST_AT_ONCE)
+        async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
+            while True:
+                try:
+                    await self.refresh(session)
+                except Exception:  # the next time may do better
+                    LOG.exception("how far fetches are is not known anew")
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    async def refresh(self, session: aiohttp.ClientSession) -> None:
+        """Ask each pod once. What is known of pods that fetch no more is forgotten."""
+        asked = list(self._find_pods()) if self._is_leader() else []
+        found = await asyncio.gather(*(self._ask(session, one) for one in asked))
+        before, self._told = self._told, {}
+        for one, answer in zip(asked, found, strict=True):
+            held = before.get(one.service, {}).get(one.pod)
+            told = held if answer is None or not is_step(held, answer) else answer
+            if told is None:
+                continue
+            self._told.setdefault(one.service, {})[one.pod] = told
+            if told is not held:
+                self._on_change(one.service)
+
+    def _find_pods(self) -> Iterator[_Asked]:
+        """Yield the pods whose model is being fetched, of services whose newest model is not loaded yet."""
+        for key in self._cache.service_keys():
+            status = (self._cache.service(key) or {}).get("status", {})
+            condition = find_condition(status, "ModelReady") or {}
+            if condition.get("reason") != Reason.FETCHING:
+                continue
+            for pod in self._cache.pods(key):
+                if address := _find_address(pod):
+                    yield _Asked(key, pod["metadata"]["name"], address)
+
+    async def _ask(self, session: aiohttp.ClientSession, asked: _Asked) -> Fetched | None:
+        host = f"[{asked.address}]" if ":" in asked.address else asked.address
+        url = f"http://{host}:{self._port}{contract.PATH_PROGRESS}"
+        try:
+            async with session.get(url, allow_redirects=False) as response:
+                text = await response.content.read(LONGEST_ANSWER)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            LOG.debug("%s: pod %s does not tell how far it is: %r", asked.service, asked.pod, error)
+            return None
+        return read_answer(text, self._clock())
+
+
+def read_answer(text: bytes, now: float) -> Fetched | None:
+    """Return what a pod answers; None where it says nothing, or nothing that can be so."""
+    try:
+        told: dict[str, Any] = json.loads(text)
+        found = Fetched(told["totalBytes"], told["doneBytes"], told["bytesPerSecond"], now)
+    except (ValueError, KeyError, TypeError):
+        return None
+    counts = (found.total_bytes, found.done_bytes, found.bytes_per_second)
+    is_whole = all(type(count) is int and 0 <= count < MOST_BYTES for count in counts)
+    return found if is_whole and found.done_bytes <= found.total_bytes else None
+
+
+def is_step(before: Fetched | None, after: Fetched) -> bool:
+    """Whether what a pod has now is worth telling after what was told before."""
+    if before is None or before.total_bytes != after.total_bytes:
+        return True
+    if after.done_bytes <= before.done_bytes:
+        return False
+    is_far = after.percent // STEP_PERCENT > before.percent // STEP_PERCENT
+    return is_far or after.at >= before.at + STEP_SECONDS
+
+
+def _find_address(pod: Obj) -> str | None:
+    """Return the address of a pod whose model is being fetched; None of any other."""
+    status = pod.get("status", {})
+    is_fetching = find_state(find_fetcher(status), "running") is not None
+    address: str | None = status.get("podIP") if is_fetching else None
+    return address

@@ -1,0 +1,70 @@
+"""What a fetch tells over HTTP of itself."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from millrace_fetch.command import main
+from millrace_fetch.telling import Tally, telling
+from millrace_runtime.contract import PATH_PROGRESS
+from tests.fetch.conftest import Fetcher, Witness, make_model
+from tests.fetch.servers import FakeHub
+from tests.fetch.test_command import finish, start
+
+
+async def ask(port: int) -> dict[str, int]:
+    url = f"http://127.0.0.1:{port}{PATH_PROGRESS}"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        found: dict[str, int] = await response.json()
+        return found
+
+
+async def test_it_tells_the_counts_and_the_rate_since_its_beginning() -> None:
+    times = iter([10.0, 14.0])
+    witness = Witness()
+    tally = Tally(witness, lambda: next(times))
+    async with telling(tally, "127.0.0.1", 0) as port:
+        assert await ask(port) == {}, "the size is not known yet"
+        tally.begin(1000, 200)
+        tally.advance(400)
+        assert await ask(port) == {"totalBytes": 1000, "doneBytes": 600, "bytesPerSecond": 100}
+    assert (witness.total, witness.done) == (1000, 600)
+
+
+def find_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def test_a_fetch_can_be_asked_how_far_it_is(fetcher: Fetcher) -> None:
+    free_port = find_port()
+    async with FakeHub(make_model(4 << 20)) as hub:
+        hub.large.bytes_per_second = 4e6
+        process = await start(hub, fetcher.folder, "--progress-port", str(free_port))
+        seen: list[dict[str, int]] = []
+        while process.returncode is None and not (seen and seen[-1].get("doneBytes")):
+            try:
+                seen.append(await ask(free_port))
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
+        hub.large.bytes_per_second = None
+        status, _, err = await finish(process)
+    assert status == 0, err
+    assert 0 < seen[-1]["doneBytes"] <= seen[-1]["totalBytes"]
+
+
+async def test_a_port_that_is_taken_keeps_no_model_away(hub: FakeHub, fetcher: Fetcher) -> None:
+    async with telling(Tally(Witness()), "", 0) as port:
+        status, _, err = await finish(await start(hub, fetcher.folder, "--progress-port", str(port)))
+    assert status == 0
+    assert f"port {port} tells no progress" in err
+    fetcher.check(hub.files.contents)
+
+
+def test_a_port_is_a_number(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["hf://org/m", "--to", str(tmp_path), "--progress-port", "x"])

@@ -1,0 +1,134 @@
+"""How far pods are with their models: asked over HTTP, told in steps, and forgotten."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from millrace_operator.cluster.kinds import ServiceKey
+from millrace_operator.fetches import Fetches, is_step, read_answer
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.snapshot import Fetched
+from millrace_runtime import contract
+from tests.operator.reconcile.test_causes import fetching
+from tests.operator.world import KEY, make_pod, make_service
+
+FETCHING = {"conditions": [{"type": "ModelReady", "status": "False", "reason": "Fetching"}]}
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+class Stage:
+    """A pod that answers at 127.0.0.1, and what is kept of it."""
+
+    def __init__(self) -> None:
+        self.answer: Any = {"totalBytes": 1000, "doneBytes": 100, "bytesPerSecond": 10}
+        self.now = 1000.0
+        self.is_leader = True
+        self.changed: list[ServiceKey] = []
+        self.num_asked = 0
+        self.cache = Cache()
+        self.cache.put({**make_service(), "status": FETCHING})
+        self.put_pod(RUNNING)
+        self.fetches = Fetches(self.cache, self.changed.append, lambda: self.is_leader)
+
+    def put_pod(self, state: dict[str, Any]) -> None:
+        pod = make_pod(**fetching(state), podIP="127.0.0.1")
+        self.cache.put(pod)
+
+    async def respond(self, request: web.Request) -> web.Response:
+        assert request.path == contract.PATH_PROGRESS
+        self.num_asked += 1
+        if isinstance(self.answer, bytes):
+            return web.Response(body=self.answer)
+        return web.json_response(self.answer)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", stage.respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    stage.fetches = Fetches(
+        stage.cache, stage.changed.append, lambda: stage.is_leader, port=port, clock=lambda: stage.now
+    )
+    yield stage
+    await runner.cleanup()
+
+
+async def refresh(stage: Stage) -> Fetched | None:
+    async with aiohttp.ClientSession() as session:
+        await stage.fetches.refresh(session)
+    return stage.fetches.read(KEY).get("chat-1")
+
+
+async def test_a_pod_that_fetches_is_asked_and_its_service_is_looked_at(stage: Stage) -> None:
+    assert await refresh(stage) == Fetched(1000, 100, 10, 1000.0)
+    assert stage.changed == [KEY]
+
+
+async def test_what_moves_little_is_told_after_a_while_and_what_moves_far_at_once(stage: Stage) -> None:
+    await refresh(stage)
+    stage.answer["doneBytes"], stage.now = 150, 1002.0
+    assert (await refresh(stage), len(stage.changed)) == (Fetched(1000, 100, 10, 1000.0), 1)
+    stage.now = 1031.0
+    assert (await refresh(stage), len(stage.changed)) == (Fetched(1000, 150, 10, 1031.0), 2)
+    stage.answer["doneBytes"], stage.now = 200, 1033.0
+    assert (await refresh(stage), len(stage.changed)) == (Fetched(1000, 200, 10, 1033.0), 3)
+
+
+async def test_a_fetch_that_stands_still_is_told_once(stage: Stage) -> None:
+    for _ in range(5):
+        stage.now += 60
+        await refresh(stage)
+    assert len(stage.changed) == 1
+
+
+async def test_a_pod_that_answers_no_more_keeps_what_it_told_until_it_loads(stage: Stage) -> None:
+    told = await refresh(stage)
+    stage.answer = b"<html>"
+    assert await refresh(stage) == told
+    stage.put_pod({"terminated": {"exitCode": 0}})
+    assert await refresh(stage) is None
+
+
+async def test_who_does_not_lead_asks_nobody_and_knows_nothing(stage: Stage) -> None:
+    await refresh(stage)
+    stage.is_leader = False
+    assert (await refresh(stage), stage.num_asked) == (None, 1)
+
+
+async def test_a_service_whose_model_is_loaded_is_not_asked(stage: Stage) -> None:
+    loaded = {"conditions": [{"type": "ModelReady", "status": "True", "reason": "Loaded"}]}
+    stage.cache.put({**make_service(), "status": loaded})
+    await refresh(stage)
+    assert stage.num_asked == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"totalBytes": 1, "doneBytes": 2, "bytesPerSecond": 0}',
+        b'{"totalBytes": -1, "doneBytes": -2, "bytesPerSecond": 0}',
+        b'{"totalBytes": "1", "doneBytes": 0, "bytesPerSecond": 0}',
+        b'{"totalBytes": true, "doneBytes": 0, "bytesPerSecond": 0}',
+        b'{"totalBytes": 1e400, "doneBytes": 0, "bytesPerSecond": 0}',
+        b"\xff",
+    ],
+)
+def test_an_answer_that_cannot_be_so_is_none(text: bytes) -> None:
+    assert read_answer(text, 0.0) is None
+
+
+def test_another_size_is_told_at_once() -> None:
+    assert is_step(Fetched(1000, 999, 1, 0.0), Fetched(2000, 10, 1, 1.0))
