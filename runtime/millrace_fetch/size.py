@@ -10,18 +10,14 @@ from typing import NamedTuple
 from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.head import ModelHead
 from millrace_fetch.local_head import read_local_head
+from millrace_fetch.question import DESCRIPTION, Question, add_arguments, read_question
 from millrace_fetch.uri import WRITABLE, parse_uri
-from millrace_fit.accelerators import COMMON, CPU, GPUS, Accelerator, find_accelerator
-from millrace_fit.errors import SettingError
+from millrace_fit.accelerators import COMMON, GPUS
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.formats import explain_formats
 from millrace_fit.screen import Model, render_json, render_overview, render_screen
-from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
-from millrace_fit.verdict import judge
-from millrace_fit.words import read_amount
+from millrace_fit.verdict import Answer, judge
 
-DESCRIPTION = """Tell what a model takes of a device's memory, and whether it fits. Only config.json and the
-heads of the safetensors files are read: some kilobytes."""
 EXIT_DOES_NOT_FIT = 1
 EXIT_BAD_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -40,7 +36,7 @@ def main(argv: list[str]) -> int:
     add_arguments(parser)
     flags = parser.parse_args(argv)
     try:
-        report = tell(flags)
+        report = tell(read_question(flags))
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
@@ -51,89 +47,38 @@ def main(argv: list[str]) -> int:
     return 0 if report.starts else EXIT_DOES_NOT_FIT
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the URI and the flags."""
-    add = parser.add_argument
-    add("uri", metavar="URI", help=f"where the model is: {WRITABLE}, or a folder's path")
-    add("--accelerator", metavar="NAME", help="a GPU such as h100-80g, a MIG profile such as 3g.40gb, or cpu")
-    add("--memory", metavar="AMOUNT", help="of a GPU that has no name here, such as 80GiB; of a pod with cpu")
-    add("--tensor-parallel", type=_count, default=1, metavar="N", help="devices that share it (default: 1)")
-    add("--weights", choices=WEIGHTS, default=FROM_CHECKPOINT, help="on CPUs (default: %(default)s)")
-    add("--max-model-length", type=_count, metavar="TOKENS", help="of a sequence (default: the model's own)")
-    add("--max-sequences", type=_count, metavar="N", help="at a time (default: 256 on GPUs, 32 on CPUs)")
-    add(
-        "--max-batched-tokens",
-        type=_count,
-        metavar="TOKENS",
-        help="of a step (default: 4096, or 512 on CPUs)",
-    )
-    add("--json", action="store_true", help="print JSON, with all amounts in bytes")
-
-
-def _count(text: str) -> int:
-    if text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) <= 8:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 to 99999999")
-
-
-def tell(flags: argparse.Namespace) -> Report:
+def tell(question: Question) -> Report:
     """Read the model's head, and return what is to be printed. Raises FetchError."""
-    accelerator = _choose_accelerator(flags)
-    settings = Settings(
-        device="cuda" if accelerator is None else accelerator.device,
-        weights=flags.weights,
-        tensor_parallel=flags.tensor_parallel,
-        max_model_length=flags.max_model_length,
-        max_sequences=flags.max_sequences,
-        max_batched_tokens=flags.max_batched_tokens,
-    )
-    head = read_head(flags.uri)
-    return _report(
-        Model(flags.uri, head.revision, describe_head(head)), settings, accelerator, is_json=flags.json
-    )
-
-
-def _report(model: Model, settings: Settings, accelerator: Accelerator | None, *, is_json: bool) -> Report:
+    head = read_head(question.uri)
+    model = Model(_name(question.uri), head.revision, describe_head(head))
+    accelerator, settings = question.accelerator, question.settings
     asked = [GPUS[name] for name in COMMON] if accelerator is None else [accelerator]
-    starts = (
-        model.facts.fault is None if accelerator is None else judge(model.facts, settings, accelerator).starts
-    )
-    if is_json:
+    verdict = judge(model.facts, settings, accelerator)
+    starts = verdict.starts or verdict.answer is Answer.UNKNOWN
+    if question.is_json:
         return Report(render_json(model, settings, asked), starts)
     if accelerator is None:
         return Report("\n".join(render_overview(model, settings, asked)), starts)
     return Report("\n".join(render_screen(model, settings, accelerator)), starts)
 
 
-def _choose_accelerator(flags: argparse.Namespace) -> Accelerator | None:
-    """Return the one that the flags name. Raises UsageError."""
-    name = flags.accelerator
-    try:
-        memory = read_amount(flags.memory) if flags.memory else None
-    except SettingError as error:
-        raise UsageError(f"--memory: {error}") from error
-    if name == CPU:
-        if memory is None:
-            raise UsageError("--accelerator cpu needs --memory: the pod's limit, such as 16Gi")
-        return Accelerator("a pod on CPUs", memory, device="cpu")
-    if name and memory is not None:
-        raise UsageError("--memory is for a GPU without a name, and for cpu: leave --accelerator out, or it")
-    if memory is not None:
-        return Accelerator("a GPU", memory)
-    if name and (known := find_accelerator(name)) is None:
-        raise UsageError(f"'{name}' is not known: write {', '.join((*GPUS, CPU))}, or --memory")
-    return known if name else None
+def _name(uri: str) -> str:
+    """Return the URI as it may be printed: without what is secret in it."""
+    return str(parse_uri(uri)) if _is_remote(uri) else uri
+
+
+def _is_remote(uri: str) -> bool:
+    return "://" in uri and not uri.startswith("file://")
 
 
 def read_head(uri: str) -> ModelHead:
     """Return a model's head from a source, or from a folder of this machine. Raises FetchError."""
-    if uri.startswith("file://"):
-        return read_local_head(Path(uri.removeprefix("file://")))
-    if "://" in uri:
+    if _is_remote(uri):
         return _fetch(uri)
-    if not Path(uri).is_dir():
+    path = Path(uri.removeprefix("file://"))
+    if not path.is_dir():
         raise UsageError(f"'{uri}' is no folder here: write a folder's path, or {WRITABLE}")
-    return read_local_head(Path(uri))
+    return read_local_head(path)
 
 
 def _fetch(uri: str) -> ModelHead:

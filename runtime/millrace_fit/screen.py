@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from millrace_fit.accelerators import Accelerator
+from millrace_fit.accelerators import CPU, Accelerator
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
 from millrace_fit.memory import Weights
@@ -50,13 +50,14 @@ def render_overview(model: Model, settings: Settings, gpus: Sequence[Accelerator
     if verdict.answer is Answer.UNSUPPORTED and settings.weights == FROM_CHECKPOINT:
         return [*lines, *_wrap(_conclude(verdict))]
     gpu_settings = replace(settings, weights=FROM_CHECKPOINT)
-    width = max(len(gpu.name) for gpu in gpus) + 2
     lines += [*_wrap(_describe_parts(facts, gpu_settings)), ""]
-    for gpu in gpus:
-        lines.append(
-            f"{gpu.name:<{width}}{show_gib(gpu.memory_bytes):>{_AMOUNT}}  {_sum_up(facts, settings, gpu)}"
-        )
-    return [*lines, f"{'cpu':<{width}}{'':>{_AMOUNT}}  {_sum_up_cpu(facts, settings)}"]
+    rows = [(gpu.name, show_gib(gpu.memory_bytes), _sum_up(facts, settings, gpu)) for gpu in gpus]
+    rows.append((CPU, "", _sum_up_cpu(facts, settings)))
+    width = max(len(name) for name, _, _ in rows) + 2
+    for name, amount, text in rows:
+        head = f"{name:<{width}}{amount:>{_AMOUNT}}  "
+        lines += _wrap(text, head)
+    return lines
 
 
 def render_json(model: Model, settings: Settings, accelerators: Sequence[Accelerator]) -> str:
@@ -179,11 +180,11 @@ def _sum_up_cpu(facts: ModelFacts, settings: Settings) -> str:
     for weights in WEIGHTS[WEIGHTS.index(settings.weights) :]:
         asked = replace(settings, device="cpu", weights=weights, tensor_parallel=1, max_model_length=length)
         limit = find_limit(facts, asked)
-        beside = "" if weights == FROM_CHECKPOINT else f" with --weights {weights}"
+        beside = "" if weights == FROM_CHECKPOINT else f" in {weights}"
         needs += [] if limit is None else [f"{limit} GiB{beside}"]
     if not needs:
         return "does not fit"
-    return f"a pod of {', '.join(needs)}, for a sequence of {show_count(length)} tokens"
+    return f"a pod of {', '.join(needs)}, for sequences of {show_count(length)} tokens"
 
 
 def _conclude(verdict: Verdict) -> str:
@@ -192,5 +193,9 @@ def _conclude(verdict: Verdict) -> str:
     return f"{text}."
 
 
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)
+def _wrap(text: str, head: str = "") -> list[str]:
+    """Return lines, of which the first begins with `head`, and the others as far to the right."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
