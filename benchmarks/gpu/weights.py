@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from millrace_fit.shard import Cut
 from millrace_kernels.step import Matrix
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.models.registry import find_architecture
-from millrace_runtime.models.shard import Cut
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

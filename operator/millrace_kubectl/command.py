@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from millrace_kubectl.errors import PluginError, UnwrittenError, UsageError
+from millrace_kubectl.errors import AnsweredError, PluginError, UsageError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.words import strip_unprintable
 
 PROGRAM = "kubectl millrace"
-SUB_COMMANDS = ("status", "explain", "pin", "freeze", "unpin", "promote", "abort", "simulate")
+SUB_COMMANDS = ("status", "explain", "pin", "freeze", "unpin", "promote", "abort", "simulate", "size")
 """Each is a module of `subcommands`."""
 FLAGS = ("namespace", "context", "kubeconfig")
 
@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         text = arguments.run(arguments, Services(tuple(flags)), time.time())
     except PluginError as error:
-        if isinstance(error, UnwrittenError):
+        if isinstance(error, AnsweredError):
             _print(error.answer)
         sys.stderr.write(f"{PROGRAM}: {strip_unprintable(str(error))}\n")
         return 2 if isinstance(error, UsageError) else 1

@@ -35,7 +35,7 @@ def complete(words: Sequence[str]) -> list[str]:
         return [*_match(_list_sub_commands(parser), last), NO_FILES]
     if _needs_name(chosen, before):
         return [*_match(list_names(before), last), NO_FILES]
-    return [NO_FILES]
+    return [FILES if _takes_a_folder(chosen) else NO_FILES]
 
 
 def find_sub_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser | None:
@@ -100,6 +100,11 @@ def _needs_name(parser: argparse.ArgumentParser, before: Sequence[str]) -> bool:
     if not positionals or positionals[0].metavar != "NAME":
         return False
     return len(list(_list_positionals(parser, before))) == 1  # the sub-command itself
+
+
+def _takes_a_folder(parser: argparse.ArgumentParser) -> bool:
+    """Whether the sub-command takes a model's URI, which may be a folder's path."""
+    return any(one.metavar == "URI" for one in _actions(parser))
 
 
 def _list_positionals(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 PluginError
 ├── UsageError                  an argument can't be used: exit status 2
-├── UnwrittenError              the answer is there, and a file of it can't be written
+├── AnsweredError               the answer is there, and the exit status is 1 all the same
+│   ├── UnwrittenError          a file of it can't be written
+│   └── UnfitError              it says that a model does not fit
 └── ServerError                 kubectl failed: the text is what it said
     └── ConflictError           the object has changed since it was read
 """
@@ -16,13 +18,21 @@ class UsageError(PluginError):
     """An argument can't be used: exit status 2."""
 
 
-class UnwrittenError(PluginError):
-    """The answer is there, and a file of it can't be written."""
+class AnsweredError(PluginError):
+    """The answer is there, and the exit status is 1 all the same."""
 
     def __init__(self, message: str, answer: str) -> None:
         super().__init__(message)
         self.answer = answer
-        """What is printed all the same."""
+        """What is printed."""
+
+
+class UnwrittenError(AnsweredError):
+    """A file of the answer can't be written."""
+
+
+class UnfitError(AnsweredError):
+    """The answer says that a model does not fit."""
 
 
 class ServerError(PluginError):

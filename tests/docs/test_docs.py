@@ -45,6 +45,7 @@ MODULES = {
     "operator": "millrace_operator.command",
     "gateway": "millrace_gateway.command",
     "fetch": "millrace_fetch.command",
+    "size": "millrace_fetch.size",
 }
 PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")

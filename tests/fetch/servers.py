@@ -113,6 +113,7 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._runner.cleanup()
+        await asyncio.sleep(0.01)  # a connection that was being accepted closes in the loop's next turns
 
 
 class WebFolderServer:

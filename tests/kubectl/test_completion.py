@@ -23,7 +23,7 @@ def test_the_sub_commands_come_first_each_with_what_it_does() -> None:
     assert candidates("nothing-of-ours") == []
 
 
-@pytest.mark.parametrize("sub_command", [name for name in SUB_COMMANDS if name != "simulate"])
+@pytest.mark.parametrize("sub_command", [name for name in SUB_COMMANDS if name not in {"simulate", "size"}])
 @pytest.mark.usefixtures("terminal")
 def test_then_the_services_names(sub_command: str) -> None:
     assert candidates(sub_command, "") == ["chat", "chess", "draft"]
@@ -58,6 +58,8 @@ def test_options_and_their_values(terminal: Terminal) -> None:
 def test_where_a_file_is_wanted_the_shell_names_files() -> None:
     assert complete(["simulate", "-f", ""]) == [FILES]
     assert complete(["status", "--kubeconfig", "/et"]) == [FILES]
+    assert complete(["size", "mod"]) == [FILES]
+    assert candidates("size", "--weights", "Int") == ["Int8", "Int4"]
 
 
 def test_a_cluster_that_does_not_answer_leaves_the_line_as_it_is(terminal: Terminal) -> None:

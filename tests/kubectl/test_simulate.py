@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES
 from millrace_kubectl.simulation import choices
 from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES
 from millrace_kubectl.subcommands import simulate
 from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_runtime.replica.settings import _MAX_BATCHED_TOKENS, _MAX_SEQUENCES
 from tests.kubectl.conftest import Terminal, make_service
 from tests.kubectl.simulation import Desk, make_manifest
 
@@ -252,7 +252,7 @@ def test_what_is_assumed_of_the_operator_is_named_where_ours_is_simulated(desk: 
 
 def test_the_batch_that_is_assumed_here_is_that_of_the_runtime() -> None:
     assert {name: RUNTIMES[name] for name in ("cpu", "cuda")} == {
-        name: (_MAX_SEQUENCES[name], _MAX_BATCHED_TOKENS[name]) for name in ("cpu", "cuda")
+        name: (MAX_SEQUENCES[name], MAX_BATCHED_TOKENS[name]) for name in ("cpu", "cuda")
     }
 
 

@@ -6,6 +6,9 @@ from functools import partial
 
 import torch
 
+from millrace_fit.budget import Budget, share_out
+from millrace_fit.kv_cache import CacheDemand, CacheShape
+from millrace_fit.recordings import choose_sizes
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
 from millrace_kernels.native.errors import NativeError
@@ -18,15 +21,8 @@ from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.collective import open_group
 from millrace_runtime.execution.errors import CapacityError, ModelError, UnsupportedModelError
-from millrace_runtime.execution.graphs import choose_sizes
-from millrace_runtime.execution.kv_cache import (
-    CacheDemand,
-    CacheShape,
-    allocate_cache,
-    block_bytes,
-    plan_cache,
-)
-from millrace_runtime.execution.largest_step import budget_cache, share_out
+from millrace_runtime.execution.kv_cache import allocate_cache, block_bytes, plan_cache
+from millrace_runtime.execution.largest_step import budget_cache
 from millrace_runtime.execution.loading import (
     choose_device,
     choose_dtype,
@@ -37,7 +33,7 @@ from millrace_runtime.execution.loading import (
     type_name,
 )
 from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.memory import Budget, usable_memory
+from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.rank import ALONE_RANK, Rank

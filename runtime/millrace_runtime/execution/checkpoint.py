@@ -4,19 +4,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
+from millrace_fit.shard import Cut, whole
 from millrace_kernels.step import Matrix, Packer
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 from millrace_runtime.execution.loading import read_json
-from millrace_runtime.models.shard import Cut, whole
 
-STORED_TYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Types whose numbers are the weights themselves, by their names in a file's header."""
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -39,8 +38,8 @@ class Reader:
         for name, file in self._places.items():
             header = file.get_slice(name)
             sizes[header.get_dtype()] += math.prod(header.get_shape())
-        most = max(sizes, key=lambda name: sizes[name], default="")
-        return STORED_TYPES.get(most, torch.float32)  # another is refused as it is read
+        stored: torch.dtype = getattr(torch, choose_stored_type(sizes))
+        return stored
 
     def read(self, name: str, *cuts: Cut) -> Tensor:
         """Return a part of a tensor, cut along each axis, in the type it is stored in.

@@ -4,21 +4,14 @@ from collections.abc import Callable
 
 import torch
 
+from millrace_fit.budget import Budget, bound_recordings, share_out
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.exhaustion import is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.memory import Budget
 from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.sampling import COSTLY
 from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 from millrace_runtime.protocol.tokens import pack_tokens
-
-SHARE_OF_THE_REST = 0.95
-"""For the KV cache, of what is free beside the largest steps and recordings: later kernels need some too."""
-BYTES_TO_RECORD = 256 << 20
-BYTES_OF_A_RECORDING = 16 << 20
-"""For recorded steps: what they share (cuBLAS's memory, one step's own), and each one's launches. A guess,
-until `benchmarks/gpu` has run on a GPU and measured it."""
 
 OpenExecutor = Callable[[int, int], LocalExecutor]
 """Takes the KV cache's blocks and the length of the longest sequence."""
@@ -53,21 +46,7 @@ def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecut
         ) from error
     step = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
-    return share_out(torch.cuda.mem_get_info(device)[0], step, _bound_recordings(limits))
-
-
-def _bound_recordings(limits: Limits) -> int:
-    sizes = limits.recordable
-    return BYTES_TO_RECORD + BYTES_OF_A_RECORDING * len(sizes) if sizes else 0
-
-
-def share_out(free: int, step: int, recordings: int = 0) -> Budget:
-    """Return what of so many free bytes the KV cache may take beside the largest steps' and recordings'."""
-    source = (
-        f"{SHARE_OF_THE_REST} of what the GPU has free beside {step} bytes for the largest step and "
-        f"{recordings} for recorded ones"
-    )
-    return Budget(int(max(0, free - step - recordings) * SHARE_OF_THE_REST), source)
+    return share_out(torch.cuda.mem_get_info(device)[0], step, bound_recordings(len(limits.recordable)))
 
 
 def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from millrace_fit.dtypes import choose_served_type
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.step import Format
 from millrace_runtime.execution.errors import (
     BadCheckpointError,
@@ -14,15 +17,11 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from millrace_runtime.models.errors import ArchitectureError
 from millrace_runtime.models.model import Architecture
 from millrace_runtime.models.registry import find_architecture
-from millrace_runtime.models.shard import ALONE, Shard
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.INT4}
-SERVED_AS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.bfloat16}
-"""By the type that config.json names: float16 has no kernels."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -77,13 +76,10 @@ def choose_dtype(name: str, raw: Mapping[str, Any], stored: torch.dtype) -> torc
         if name not in DTYPES:
             raise ModelError(f'dtype "{name}" is not known: use "auto", {" or ".join(map(repr, DTYPES))}')
         return DTYPES[name]
-    named = raw.get("dtype") or raw.get("torch_dtype") or type_name(stored)
-    if not isinstance(named, str) or named not in SERVED_AS:
-        raise UnsupportedModelError(
-            f"config.json has dtype {named!r}; supported are {', '.join(sorted(SERVED_AS))}: correct it, or "
-            "choose with --dtype"
-        )
-    return SERVED_AS[named]
+    try:
+        return DTYPES[choose_served_type(raw, type_name(stored))]
+    except ArchitectureError as error:
+        raise UnsupportedModelError(str(error)) from error
 
 
 def type_name(dtype: torch.dtype) -> str:

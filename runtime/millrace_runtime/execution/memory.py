@@ -1,22 +1,11 @@
-"""How much memory the host leaves us. Standard library only: the supervisor imports it."""
+"""How much memory the host leaves us. Loads no library: the supervisor imports it."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from millrace_fit.budget import SHARE_OF_LIMIT, SHARE_OF_MACHINE, Budget, plan_host
 from millrace_runtime.execution.cgroups import MEMBERSHIP, MOUNT, find_groups
-
-SHARE_OF_LIMIT = 0.8
-"""Of what a cgroup's limit leaves beside the text worker: the rest is for activations and HTTP."""
-SHARE_OF_MACHINE = 0.5
-"""Of what a machine without a limit has free: others live there too."""
-
-
-class Budget(NamedTuple):
-    """Memory to plan with, and what bounds it, in words for the log."""
-
-    num_bytes: int
-    source: str
 
 
 class _Files(NamedTuple):
@@ -58,13 +47,8 @@ def usable_memory(
     free = _available(meminfo)
     left = min(_left_in_cgroups(cgroups, membership), default=None)
     if left is not None and left.num_bytes < free:
-        return _plan(left.num_bytes, text_bytes, SHARE_OF_LIMIT, f"{left.limit} leaves")
-    return _plan(free, text_bytes, SHARE_OF_MACHINE, "the machine has free")
-
-
-def _plan(num_bytes: int, text_bytes: int, share: float, source: str) -> Budget:
-    beside = f" beside {text_bytes} for the text worker" if text_bytes else ""
-    return Budget(int(max(0, num_bytes - text_bytes) * share), f"{share} of what {source}{beside}")
+        return plan_host(left.num_bytes, text_bytes, SHARE_OF_LIMIT, f"{left.limit} leaves")
+    return plan_host(free, text_bytes, SHARE_OF_MACHINE, "the machine has free")
 
 
 def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:

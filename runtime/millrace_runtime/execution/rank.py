@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.exchange.memory import Exchange
-from millrace_runtime.models.shard import ALONE, Shard
 
 
 @dataclass(frozen=True, slots=True)

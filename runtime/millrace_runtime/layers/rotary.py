@@ -1,32 +1,12 @@
 """Rotary position embedding: the angles' tables."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 from millrace_kernels.step import Angles
-
-
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """Positions divided by a factor."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """Llama 3.1: long wavelengths stretched by `factor`, short ones kept, a ramp between."""
-
-    factor: float
-    low_frequency_factor: float
-    high_frequency_factor: float
-    original_length: int
-
-
-RotaryScaling = LinearScaling | Llama3Scaling
 
 
 def rotary_angles(

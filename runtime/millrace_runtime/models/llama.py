@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from millrace_fit.config import Family, LlamaConfig, parse_llama_config
+from millrace_fit.shard import ALONE, Shard, whole
 from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.step import Angles, Step
 from millrace_runtime.layers.attention import Attention
@@ -17,9 +19,8 @@ from millrace_runtime.layers.embedding import Embedding, Head
 from millrace_runtime.layers.linear import GatedLinear, Linear
 from millrace_runtime.layers.norm import RMSNorm
 from millrace_runtime.layers.rotary import rotary_angles
-from millrace_runtime.models.config import Family, LlamaConfig, parse_llama_config
 from millrace_runtime.models.model import Architecture, KvShape
-from millrace_runtime.models.shard import ALONE, Shard, whole
+from millrace_runtime.models.shares import cut_attention, share_rows
 from millrace_runtime.models.weights import Weights
 
 
@@ -29,7 +30,7 @@ class LlamaAttention:
     def __init__(
         self, config: LlamaConfig, weights: Weights, layer: int, angles: Angles, shard: Shard
     ) -> None:
-        prefix, mine = f"model.layers.{layer}.self_attn", shard.cut_heads(config.heads)
+        prefix, mine = f"model.layers.{layer}.self_attn", cut_attention(config, shard)
         parts = {f"{prefix}.q_proj": mine.query, f"{prefix}.k_proj": mine.kv, f"{prefix}.v_proj": mine.kv}
         self.qkv = Linear(weights.matrix(parts, whole(config.width), has_bias=config.has_qkv_bias))
         self.attention = Attention(layer, mine.heads, angles)
@@ -78,7 +79,7 @@ class Llama:
     """The model: computes hidden states from tokens, and logits from hidden states."""
 
     def __init__(self, config: LlamaConfig, shard: Shard, weights: Weights, length: int) -> None:
-        rows, shares = shard.cut(config.vocabulary_size, 1), shard.share(config.vocabulary_size)
+        rows, shares = shard.cut(config.vocabulary_size, 1), share_rows(shard, config.vocabulary_size)
         table = weights.table("model.embed_tokens", rows, config.width)
         angles = rotary_angles(config.head_dim, config.theta, length, config.scaling, weights.device)
         self.embedding = Embedding(table, shares)
@@ -123,7 +124,7 @@ def llama_architecture(family: Family, raw: Mapping[str, Any], shard: Shard = AL
     It is the part of a shard: its steps are to be run by all workers of a group together.
     """
     config = parse_llama_config(raw, family)
-    heads = shard.cut_heads(config.heads).heads
+    heads = cut_attention(config, shard).heads
     return Architecture(
         vocabulary_size=config.vocabulary_size,
         max_length=config.max_length,

@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from millrace_fit.shard import Cut
 from millrace_kernels.step import Matrix
-from millrace_runtime.models.shard import Cut
 
 
 class Weights(Protocol):

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 from typing import Self
 
+from millrace_fit.budget import plan_text_memory
 from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
 from millrace_runtime.replica.heartbeat import Heartbeat, Member
 from millrace_runtime.replica.settings import ReplicaSettings
-from millrace_runtime.replica.text_limits import plan_text_memory
 
 _MODULES = {
     Member.ENGINE: "millrace_runtime.replica.engine_process",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from millrace_fit import settings as fit
+from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES, WEIGHTS
 from millrace_runtime import contract
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.listener import read_bind_address
@@ -19,10 +21,6 @@ DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-WEIGHTS = ("FromCheckpoint", "Int8", "Int4")
-
-_MAX_SEQUENCES = {"cpu": 32, "cuda": 256}
-_MAX_BATCHED_TOKENS = {"cpu": 512, "cuda": 4096}
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,12 @@ class _Parser(argparse.ArgumentParser):
 def parse_settings(argv: list[str]) -> ReplicaSettings:
     """Return the flags' settings. Raises SettingError; exits with status 0 on --help."""
     values = _build_parser().parse_args(argv)
-    kind = "cuda" if values.device == "cuda" or (values.device == "auto" and has_gpu()) else "cpu"
-    max_sequences = values.max_sequences or _MAX_SEQUENCES[kind]
-    max_batched_tokens = values.max_batched_tokens or max(_MAX_BATCHED_TOKENS[kind], max_sequences)
+    asked = fit.Settings(
+        device="cuda" if values.device == "cuda" or (values.device == "auto" and has_gpu()) else "cpu",
+        max_sequences=values.max_sequences,
+        max_batched_tokens=values.max_batched_tokens,
+    )
+    max_sequences, max_batched_tokens = asked.num_sequences, asked.num_batched_tokens
     if max_batched_tokens < max_sequences:
         raise SettingError(
             f"--max-batched-tokens is {max_batched_tokens} and --max-sequences {max_sequences}: each sequence"
@@ -193,7 +194,7 @@ def _add_address_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    cpu, gpu = _MAX_SEQUENCES.values()
+    cpu, gpu = MAX_SEQUENCES.values()
     parser.add_argument(
         contract.FLAG_MAX_MODEL_LENGTH,
         type=whole_number(2, 2**24),
@@ -206,7 +207,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"sequences computed at the same time; others wait (default: {cpu} on CPUs, {gpu} on GPUs)",
     )
-    cpu, gpu = _MAX_BATCHED_TOKENS.values()
+    cpu, gpu = MAX_BATCHED_TOKENS.values()
     parser.add_argument(
         contract.FLAG_MAX_BATCHED_TOKENS,
         type=whole_number(1, 2**20),

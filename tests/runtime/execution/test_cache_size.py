@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from millrace_fit.budget import Budget
 from millrace_runtime.execution import build as build_module
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.kv_cache import allocate_cache
-from millrace_runtime.execution.memory import Budget
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.registry import find_architecture
 from tests.runtime.execution.conftest import TINY

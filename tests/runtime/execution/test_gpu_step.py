@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
+from millrace_fit.shard import Cut
 from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.select import select_triton
@@ -24,7 +25,6 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.registry import find_architecture
-from millrace_runtime.models.shard import Cut
 from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, Row, SlotStart, StepPlan

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 import torch
 
+from millrace_fit.recordings import MOST_ROWS, choose_sizes
 from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.exhaustion import is_out_of_memory
-from millrace_runtime.execution.graphs import MOST_ROWS, DecodeGraph, DecodeGraphs, choose_sizes
+from millrace_runtime.execution.graphs import DecodeGraph, DecodeGraphs
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake

@@ -4,11 +4,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from millrace_fit.budget import Budget, share_out
+from millrace_fit.kv_cache import CacheDemand
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.errors import CapacityError
-from millrace_runtime.execution.kv_cache import CacheDemand, plan_cache
-from millrace_runtime.execution.largest_step import largest_plan, run_largest, share_out
-from millrace_runtime.execution.memory import Budget
+from millrace_runtime.execution.kv_cache import plan_cache
+from millrace_runtime.execution.largest_step import largest_plan, run_largest
 from millrace_runtime.execution.rank import ALONE_RANK
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Wake

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from millrace_fit.shard import Shard
 from millrace_kernels.native.abi import Kind
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
@@ -21,7 +22,6 @@ from millrace_runtime.execution.errors import (
 )
 from millrace_runtime.execution.loading import choose_device, choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.models.shard import Shard
 from millrace_runtime.protocol.placement import Placement
 
 Make = Callable[..., Path]

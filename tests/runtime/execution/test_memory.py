@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace_runtime.execution.memory import Budget, usable_memory
-from millrace_runtime.replica.text_limits import plan_text_memory
+from millrace_fit.budget import Budget, plan_text_memory
+from millrace_runtime.execution.memory import usable_memory
 
 GIB = 1 << 30
 VERSION_2 = ("memory.max", "memory.current", "")

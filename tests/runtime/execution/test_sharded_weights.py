@@ -11,6 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from millrace_fit.config import LLAMA, QWEN2, Family
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.shard import Cut, Shard, whole
 from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
 from millrace_kernels.native.packing import NativePacker, PackedMatrix
 from millrace_kernels.paged_attention.tiled import TiledAttention
@@ -20,10 +23,7 @@ from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import read_config
-from millrace_runtime.models.config import LLAMA, QWEN2, Family
-from millrace_runtime.models.errors import ArchitectureError
 from millrace_runtime.models.llama import llama_architecture
-from millrace_runtime.models.shard import Cut, Shard, whole
 
 CPU = torch.device("cpu")
 LENGTH = 40

@@ -1,7 +1,8 @@
 import pytest
 
+from millrace_fit.budget import plan_text_memory
 from millrace_runtime.replica.cpu_limit import ENV_CPU_LIMIT
-from millrace_runtime.replica.text_limits import count_text_threads, plan_text_memory
+from millrace_runtime.replica.text_limits import count_text_threads
 
 GIB = 1 << 30
 

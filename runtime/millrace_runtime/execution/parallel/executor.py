@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from millrace_fit.budget import Budget
 from millrace_kernels.native.cores import count_threads
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.memory import Budget, usable_memory
+from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.execution.parallel.crew import Crew
 from millrace_runtime.execution.parallel.messages import (
     Allocate,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millrace_runtime.execution.memory import Budget
+from millrace_fit.budget import Budget
 from millrace_runtime.execution.settings import ExecutionSettings
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Orders(msgspec.Struct, frozen=True):
 
     def read_rank(self) -> "Rank":
         """Return the worker's place. Loads torch."""
+        from millrace_fit.shard import Shard  # noqa: PLC0415
         from millrace_runtime.execution.rank import Rank  # noqa: PLC0415
-        from millrace_runtime.models.shard import Shard  # noqa: PLC0415
 
         return Rank(Shard(self.index, self.count), self.exchange_fd, self.meeting)
 

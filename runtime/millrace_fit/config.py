@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace_kernels.step import Heads
-from millrace_runtime.layers.rotary import LinearScaling, Llama3Scaling, RotaryScaling
-from millrace_runtime.models.errors import ArchitectureError
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,12 @@ QWEN2: Final = Family(
     has_window=False,
     num_unwindowed=28,
 )
+FAMILIES: Final[Mapping[str, Family]] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": MISTRAL,
+    "Qwen2ForCausalLM": QWEN2,
+}
+"""The architectures that are served, by their names in config.json."""
 
 ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
@@ -76,10 +81,19 @@ class LlamaConfig:
     has_output_bias: bool
     has_mlp_bias: bool
 
-    @property
-    def heads(self) -> Heads:
-        """The heads of each layer's attention."""
-        return Heads(self.num_heads, self.num_kv_heads, self.head_dim)
+
+def find_architecture_name(raw: Mapping[str, Any]) -> str:
+    """Return the first architecture of a config.json that is served. Raises ArchitectureError."""
+    names = raw.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ArchitectureError(f"config.json has architectures {names!r}; it must be a list of names")
+    for name in map(str, names):
+        if name in FAMILIES:
+            return name
+    asked = ", ".join(names) or "none"
+    raise ArchitectureError(
+        f"config.json names the architecture {asked}; supported are {', '.join(sorted(FAMILIES))}"
+    )
 
 
 def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
@@ -118,9 +132,11 @@ def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
 def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise ArchitectureError(f'config.json has hidden_act "{activation}"; only "silu" is supported')
-    if raw.get("quantization_config") is not None:
+    if (quantization := raw.get("quantization_config")) is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+        named = f" ({method})" if method else ""
         raise ArchitectureError(
-            "config.json has a quantization_config; quantised checkpoints are not supported yet: "
+            f"config.json has a quantization_config{named}; quantised checkpoints are not supported yet: "
             "serve the unquantised one"
         )
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace_kernels.step import Heads, Shares
-from millrace_runtime.models.errors import ArchitectureError
+from millrace_fit.errors import ArchitectureError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +30,10 @@ def whole(total: int) -> Cut:
 
 @dataclass(frozen=True, slots=True)
 class HeadsCut:
-    """One worker's heads of a layer."""
+    """One worker's heads of a layer. Times the size of a head they are rows of the projections."""
 
     query: Cut
-    """Rows of the query's projection, and columns of the output's."""
     kv: Cut
-    """Rows of the key's projection, and of the value's."""
-    heads: Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +61,23 @@ class Shard:
         begin, end = (num_units * index // self.count for index in (self.index, self.index + 1))
         return Cut(total, begin * unit, min(end * unit, total))
 
-    def share(self, total: int) -> Shares | None:
-        """Return how all workers share a table's rows; None for the only one.
-
-        Raises ArchitectureError where a worker would have none.
-        """
-        if self.count == 1:
-            return None
-        parts = [Shard(index, self.count).cut(total, 1) for index in range(self.count)]
-        return Shares(self.index, (0, *(part.end for part in parts)))
-
-    def cut_heads(self, heads: Heads) -> HeadsCut:
+    def cut_heads(self, num_heads: int, num_kv_heads: int) -> HeadsCut:
         """Return this worker's KV heads with their query heads; a KV head may be held by several workers.
 
         Raises ArchitectureError where the heads can't be shared like that.
         """
-        group = heads.num_heads // heads.num_kv_heads
-        if self.count <= heads.num_kv_heads:
-            kv = self.cut(heads.num_kv_heads, 1)
-            query = kv.times(group)
-        elif self.count % heads.num_kv_heads or heads.num_heads % self.count:
+        group = num_heads // num_kv_heads
+        if self.count <= num_kv_heads:
+            kv = self.cut(num_kv_heads, 1)
+            return HeadsCut(kv.times(group), kv)
+        if self.count % num_kv_heads or num_heads % self.count:
             raise ArchitectureError(
-                f"{heads.num_heads} heads over {heads.num_kv_heads} KV heads can't be shared by {self.count} "
+                f"{num_heads} heads over {num_kv_heads} KV heads can't be shared by {self.count} "
                 "workers: take no more workers than KV heads, or a multiple of them that divides the heads"
             )
-        else:
-            query = self.cut(heads.num_heads, 1)
-            first = query.begin // group
-            kv = Cut(heads.num_kv_heads, first, first + 1)
-        mine = Heads(query.size, kv.size, heads.head_dim)
-        return HeadsCut(query.times(heads.head_dim), kv.times(heads.head_dim), mine)
+        query = self.cut(num_heads, 1)
+        first = query.begin // group
+        return HeadsCut(query, Cut(num_kv_heads, first, first + 1))
 
 
 ALONE = Shard()

@@ -1,0 +1,47 @@
+"""What a model's small files and the heads of its large ones say of it. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_fetch.errors import CorruptError
+from millrace_fit.headers import MAX_TENSORS, StoredTensor
+
+
+@dataclass(frozen=True)
+class ModelHead:
+    """What a model's small files say of it."""
+
+    revision: str
+    """Of the source; empty for a folder of this machine."""
+    config: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+    """By name, of all files; none where the model has no safetensors."""
+    names: frozenset[str]
+    """Of all of the source's files."""
+    num_bytes: int
+    """Of the files with the tensors."""
+
+
+def parse_config(content: bytes) -> dict[str, Any]:
+    """Return the JSON object that config.json holds. Raises CorruptError."""
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError("config.json can't be read as JSON") from error
+    if not isinstance(config, dict):
+        raise CorruptError("config.json is no JSON object")
+    return config
+
+
+def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
+    """Return the tensors of all files. Raises CorruptError for one that two files hold."""
+    tensors: dict[str, StoredTensor] = {}
+    for name, found in files.items():
+        if twice := found.keys() & tensors.keys():
+            raise CorruptError(f"{name} holds the tensor {min(twice)}, and so does another file beside it")
+        tensors |= found
+        if len(tensors) > MAX_TENSORS:
+            raise CorruptError(f"the files hold more than {MAX_TENSORS} tensors: refused")
+    return tensors

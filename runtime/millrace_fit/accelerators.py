@@ -1,0 +1,129 @@
+"""Accelerators by name, with the memory that a process finds there; and what nodes' labels say of theirs."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millrace_fit.settings import Device
+
+GIB: Final = 1 << 30
+LABEL_MEMORY: Final = "nvidia.com/gpu.memory"
+"""MiB, as nvidia-smi shows them: by NVIDIA's GPU feature discovery."""
+LABEL_PRODUCT: Final = "nvidia.com/gpu.product"
+_RESERVED_BYTES = 512 << 20
+_RESERVED_SHARE = 0.002
+"""What the driver keeps of nvidia-smi's total: from 0.3 GiB (T4) to 0.7 GiB (B200), by the figures below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device, or the memory of a pod that computes on CPUs."""
+
+    name: str
+    memory_bytes: int
+    """What torch finds free in an empty one; on CPUs the pod's limit."""
+    device: Device = "cuda"
+    has_bfloat16: bool = True
+    """GPUs before compute capability 8.0 have none."""
+    maker: str = "NVIDIA"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a GPU (MIG). Parts can't exchange sums, so they share no model."""
+        return bool(re.search(r"(^|MIG-)\dg\.\d+gb$", self.name))
+
+
+def _gpu(
+    name: str, gib: float, *, has_bfloat16: bool = True, maker: str = "NVIDIA"
+) -> tuple[str, Accelerator]:
+    return name, Accelerator(name, int(gib * GIB), has_bfloat16=has_bfloat16, maker=maker)
+
+
+# What torch reports as a device's total capacity, as people's out-of-memory messages quote it; of several
+# figures for one product the least. Not measured by us. MIG's are those of NVIDIA's MIG user guide, and of
+# several generations the least.
+GPUS: Final[Mapping[str, Accelerator]] = dict(
+    [
+        _gpu("h100-80g", 79.1),
+        _gpu("h100-94g", 93.0),
+        _gpu("h200-141g", 139.7),
+        _gpu("b200-180g", 178.3),
+        _gpu("a100-80g", 79.1),
+        _gpu("a100-40g", 39.3),
+        _gpu("a10-24g", 22.0),
+        _gpu("l4-24g", 22.0),
+        _gpu("l40s-48g", 44.3),
+        _gpu("rtx4090-24g", 23.5),
+        _gpu("t4-16g", 14.6, has_bfloat16=False),
+        _gpu("v100-32g", 31.7, has_bfloat16=False),
+        _gpu("mi300x-192g", 191.9, maker="AMD"),
+        _gpu("1g.5gb", 4.7),
+        _gpu("1g.10gb", 9.5),
+        _gpu("1g.20gb", 19.5),
+        _gpu("2g.10gb", 9.7),
+        _gpu("2g.20gb", 19.5),
+        _gpu("3g.20gb", 19.5),
+        _gpu("3g.40gb", 39.2),
+        _gpu("4g.20gb", 19.5),
+        _gpu("4g.40gb", 39.2),
+        _gpu("1g.18gb", 16.0),
+        _gpu("2g.35gb", 32.5),
+        _gpu("3g.71gb", 69.5),
+        _gpu("7g.40gb", 39.3),
+        _gpu("7g.80gb", 78.7),
+        _gpu("7g.141gb", 139.7),
+    ]
+)
+CPU: Final = "cpu"
+COMMON: Final = ("l4-24g", "a100-40g", "l40s-48g", "h100-80g", "h200-141g")
+"""Those that are shown where nobody names one."""
+_PRODUCTS: Final[Mapping[str, str]] = {
+    r"H100.*(NVL|94GB)": "h100-94g",
+    r"H100": "h100-80g",
+    r"H200": "h200-141g",
+    r"B200": "b200-180g",
+    r"A100.*80GB": "a100-80g",
+    r"A100.*40GB": "a100-40g",
+    r"A10G?(-SHARED)?$": "a10-24g",
+    r"L4(-SHARED)?$": "l4-24g",
+    r"L40S": "l40s-48g",
+    r"RTX-4090": "rtx4090-24g",
+    r"T4": "t4-16g",
+    r"V100.*32GB": "v100-32g",
+}
+"""By a part of the label's value, the first one that is found."""
+
+
+def find_accelerator(name: str) -> Accelerator | None:
+    """Return the GPU, or the MIG profile, of a name such as h100-80g; None where it is not known."""
+    lowered = name.lower()
+    return GPUS.get(lowered) or next((gpu for gpu in GPUS.values() if lowered == _stem(gpu.name)), None)
+
+
+def _stem(name: str) -> str:
+    """Return the name without its size: h100-80g and h100-94g share one, of which the first counts."""
+    return name.rpartition("-")[0]
+
+
+def read_labels(labels: Mapping[str, str]) -> Accelerator | None:
+    """Return the GPU that a node's labels tell of; None where they tell nothing that is known.
+
+    The label with the memory counts before the product's usual memory: it knows of MIG and of variants.
+    """
+    product, megabytes = labels.get(LABEL_PRODUCT, ""), labels.get(LABEL_MEMORY, "")
+    known = _find_product(product)
+    if not (megabytes.isascii() and megabytes.isdecimal() and 0 < len(megabytes) <= 9 and int(megabytes)):
+        return known
+    total = int(megabytes) << 20
+    free = total - _RESERVED_BYTES - int(total * _RESERVED_SHARE)
+    has_bfloat16 = known.has_bfloat16 if known else True
+    return Accelerator(product or f"a GPU of {megabytes} MiB", max(0, free), has_bfloat16=has_bfloat16)
+
+
+def _find_product(product: str) -> Accelerator | None:
+    if profile := re.search(r"MIG-(\dg\.\d+gb)", product):
+        return GPUS.get(profile[1])
+    found = (name for part, name in _PRODUCTS.items() if re.search(rf"\b{part}", product, re.IGNORECASE))
+    name = next(found, None)
+    return GPUS[name] if name else None

@@ -1,0 +1,109 @@
+"""What is known of a model before it is fetched: small enough to travel in a pod's termination message."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from millrace_fit.config import FAMILIES, LlamaConfig, find_architecture_name, parse_llama_config
+from millrace_fit.dtypes import choose_served_type, choose_stored_type
+from millrace_fit.errors import ArchitectureError, FactsError
+from millrace_fit.headers import StoredTensor
+from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
+from millrace_fit.tensors import find_fault
+
+MAX_FAULT: Final = 400
+"""Characters. Names of tensors and values of config.json are the author's, of any length."""
+MAX_NAME: Final = 80
+MAX_TYPES: Final = 8
+"""Of stored numbers, the most common ones: few models have more than three."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """All that the arithmetic needs. What follows of it, such as a shard's part, `memory.py` computes."""
+
+    architecture: str
+    """As config.json names it; empty where it names none."""
+    stored: Mapping[str, int]
+    """How many numbers the files have, by the types that their headers name."""
+    served_type: str
+    """In which numbers a replica serves them and keeps the KV cache, such as bfloat16."""
+    shape: LlamaConfig | None
+    """None of an architecture that no replica serves."""
+    fault: str | None
+    """Why no replica can serve the model, in a sentence."""
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the files have."""
+        return sum(self.stored.values())
+
+    def to_json(self) -> str:
+        """Return one line of less than 1,500 bytes."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ModelFacts":
+        """Return what `to_json` wrote. Fields that are not known are ignored. Raises FactsError."""
+        try:
+            values = json.loads(text)
+            shape = values["shape"]
+            return cls(
+                architecture=str(values["architecture"]),
+                stored={str(name): int(count) for name, count in values["stored"].items()},
+                served_type=str(values["served_type"]),
+                shape=None if shape is None else _read_shape(shape),
+                fault=values["fault"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FactsError(
+                "these are no facts of a model, or those of another version of Millrace"
+            ) from error
+
+
+def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> ModelFacts:
+    """Return a model's facts, by its config.json and the tensors of all of its files' headers.
+
+    A model that no replica can serve has facts too: they say why.
+    """
+    stored: Counter[str] = Counter()
+    for tensor in tensors.values():
+        stored[tensor.dtype] += tensor.num_numbers
+    shape, served_type, fault = None, "", None
+    try:
+        name = find_architecture_name(config)
+        shape = parse_llama_config(config, FAMILIES[name])
+        fault = find_fault(shape, tensors)
+        served_type = choose_served_type(config, choose_stored_type(stored))
+    except ArchitectureError as error:
+        name, fault = _name_architecture(config), str(error)
+    return ModelFacts(
+        architecture=name[:MAX_NAME],
+        stored=dict(stored.most_common(MAX_TYPES)),
+        served_type=served_type,
+        shape=shape,
+        fault=None if fault is None else _shorten(fault),
+    )
+
+
+def _name_architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _shorten(text: str) -> str:
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= MAX_FAULT else f"{line[: MAX_FAULT - 1]}…"
+
+
+def _read_shape(values: Mapping[str, Any]) -> LlamaConfig:
+    known = {name: values[name] for name in LlamaConfig.__dataclass_fields__}
+    return LlamaConfig(**(known | {"scaling": _read_scaling(values["scaling"])}))
+
+
+def _read_scaling(values: Mapping[str, Any] | None) -> RotaryScaling | None:
+    if values is None:
+        return None
+    return Llama3Scaling(**values) if "original_length" in values else LinearScaling(**values)

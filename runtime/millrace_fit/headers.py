@@ -1,0 +1,110 @@
+"""The head of a safetensors file: which tensors it has, without their numbers. Bytes in, shapes out.
+
+The file begins with the header's length in 8 bytes, little-endian; then the header in JSON, and then the
+numbers of all tensors, without gaps: https://github.com/huggingface/safetensors#format
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from millrace_fit.errors import HeaderError
+
+LENGTH_BYTES: Final = 8
+MAX_HEADER_BYTES: Final = 100_000_000
+"""As in safetensors' own reader."""
+MAX_TENSORS: Final = 1_000_000
+ITEM_BITS: Final[Mapping[str, int]] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+}  # fmt: skip
+"""Of a number of each type."""
+
+
+class StoredTensor(NamedTuple):
+    """A tensor as a file has it."""
+
+    dtype: str
+    """As the header names it, such as BF16."""
+    shape: tuple[int, ...]
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+class _Place(NamedTuple):
+    begin: int
+    end: int
+
+
+def read_length(first: bytes, file_bytes: int) -> int:
+    """Return the header's bytes, by the first 8 of a file of so many. Raises HeaderError."""
+    if len(first) < LENGTH_BYTES:
+        raise HeaderError(f"it has {len(first)} bytes, too few for a safetensors file")
+    length = int.from_bytes(first[:LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise HeaderError(
+            f"its header would have {length} bytes, and more than {MAX_HEADER_BYTES} are refused"
+        )
+    if LENGTH_BYTES + length > file_bytes:
+        raise HeaderError(
+            f"its header would have {length} bytes, and the file has {file_bytes}: it is cut short"
+        )
+    return length
+
+
+def parse_header(header: bytes, file_bytes: int) -> dict[str, StoredTensor]:
+    """Return a file's tensors by name, whose numbers must fill the rest of the file. Raises HeaderError."""
+    try:
+        entries = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise HeaderError("its header is no JSON") from error
+    if not isinstance(entries, dict):
+        raise HeaderError("its header is no JSON object")
+    entries.pop("__metadata__", None)
+    if len(entries) > MAX_TENSORS:
+        raise HeaderError(f"it has {len(entries)} tensors, and more than {MAX_TENSORS} are refused")
+    tensors, places = dict[str, StoredTensor](), list[_Place]()
+    for name, entry in entries.items():
+        tensors[name], place = _read_entry(name, entry)
+        places.append(place)
+    _check_places(places, file_bytes - LENGTH_BYTES - len(header))
+    return tensors
+
+
+def _read_entry(name: str, entry: Any) -> tuple[StoredTensor, _Place]:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeaderError(f"of the tensor {name[:80]!r} it does not say type, shape and place") from error
+    if not isinstance(dtype, str) or not all(_is_count(number) for number in (*shape, begin, end)):
+        raise HeaderError(f"of the tensor {name[:80]!r} it does not say type, shape and place")
+    if dtype not in ITEM_BITS:
+        raise HeaderError(f"the tensor {name[:80]!r} has the type {dtype[:20]!r}, which is not known")
+    tensor = StoredTensor(dtype, shape)
+    if (end - begin) * 8 != tensor.num_numbers * ITEM_BITS[dtype]:
+        raise HeaderError(
+            f"the tensor {name[:80]!r} of {tensor.num_numbers} numbers in {dtype} has {end - begin} bytes"
+        )
+    return tensor, _Place(begin, end)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_places(places: list[_Place], data_bytes: int) -> None:
+    """Raise HeaderError unless the tensors follow each other and fill the file."""
+    position = 0
+    for place in sorted(places):
+        if place.begin != position:
+            raise HeaderError(f"its tensors overlap or leave a gap at byte {min(position, place.begin)}")
+        position = place.end
+    if position != data_bytes:
+        raise HeaderError(
+            f"its tensors have {position} bytes and the file has {data_bytes} for them: it is cut short"
+        )

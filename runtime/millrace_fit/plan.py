@@ -1,0 +1,136 @@
+"""The plan that a replica will make of a device's memory, before there is a replica: `execution/build.py`."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from millrace_fit.budget import (
+    SHARE_OF_LIMIT,
+    Budget,
+    bound_recordings,
+    plan_host,
+    plan_text_memory,
+    share_out,
+)
+from millrace_fit.config import LlamaConfig
+from millrace_fit.errors import NoRoomError
+from millrace_fit.kv_cache import BLOCK_SIZE, CacheDemand, CacheShape, plan_cache
+from millrace_fit.memory import EXCHANGE_OVERHEAD, GPU_OVERHEAD, Weights
+from millrace_fit.recordings import choose_sizes
+from millrace_fit.settings import Settings
+from millrace_fit.steps import step_bytes, tables_bytes
+
+CPU_OVERHEAD: Final = 96 << 20
+WORKER_OVERHEAD: Final = 320 << 20
+"""Of a pod's memory, before the weights: HTTP process and supervisor (57 MB, measured once), and each process
+that computes, with torch (some 300 MB). What of their files lies in the page cache counts as free."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Parts of a device's memory in bytes; on CPUs of the pod's, which all workers share."""
+
+    total: int
+    overhead: int
+    weights: int
+    tables: int
+    step: int
+    recordings: int
+    """Of recorded decode steps, on GPUs."""
+    text: int
+    """Of the text worker, on CPUs."""
+    cache: CacheShape | None
+    """None where there is no room for one sequence of the length asked for, or for 16 tokens."""
+    room_tokens: int
+    """Tokens that the cache would have room for, however few sequences there are."""
+    token_bytes: int
+
+    @property
+    def taken(self) -> int:
+        """What is taken beside the KV cache."""
+        return self.overhead + self.weights + self.tables + self.step + self.recordings + self.text
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is taken than there is."""
+        return self.taken + (self.cache.num_bytes if self.cache else 0) > self.total
+
+
+def plan_memory(config: LlamaConfig, served_type: str, settings: Settings, total: int) -> MemoryPlan:
+    """Return the plan of each device of `total` bytes, or of a pod's limit on CPUs.
+
+    Raises ArchitectureError where the model can't be shared by so many devices.
+    """
+    weights = Weights(config, served_type, settings)
+    return _plan_gpu(weights, total) if settings.device == "cuda" else _plan_cpu(weights, total)
+
+
+def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
+    settings = weights.settings
+    overhead = GPU_OVERHEAD + (EXCHANGE_OVERHEAD if settings.tensor_parallel > 1 else 0)
+    longest = _find_longest(weights, share_out(total - overhead, 0))
+    tables, step = _tables(weights, longest), _step(weights, longest)
+    recordings = bound_recordings(len(choose_sizes(settings.num_sequences)))
+    free = total - overhead - weights.most_bytes
+    budget = share_out(free, tables + step, recordings)
+    return _conclude(
+        weights, longest, budget, (total, overhead, weights.most_bytes, tables, step, recordings, 0)
+    )
+
+
+def _plan_cpu(weights: Weights, total: int) -> MemoryPlan:
+    """The pod's memory is everybody's: workers share what is left, and the text worker has its part.
+
+    Steps and tables are not planned with: they are to fit into what SHARE_OF_LIMIT leaves.
+    """
+    count = weights.settings.tensor_parallel
+    overhead = CPU_OVERHEAD + count * WORKER_OVERHEAD
+    free = max(0, total - overhead)
+    text = plan_text_memory(plan_host(free, 0, SHARE_OF_LIMIT, "").num_bytes)
+    longest = _find_longest(weights, _share_host(free, text, count))
+    budget = _share_host(free - weights.all_bytes, text, count)
+    tables, step = count * _tables(weights, longest), count * _step(weights, longest)
+    return _conclude(weights, longest, budget, (total, overhead, weights.all_bytes, tables, step, 0, text))
+
+
+def _share_host(left: int, text: int, count: int) -> Budget:
+    whole = plan_host(left, text, SHARE_OF_LIMIT, "the limit leaves")
+    return Budget(whole.num_bytes // count, whole.source)
+
+
+def _tables(weights: Weights, longest: int) -> int:
+    return tables_bytes(weights.config, weights.settings, longest)
+
+
+def _step(weights: Weights, longest: int) -> int:
+    config, settings = weights.config, weights.settings
+    return max(step_bytes(config, weights.item_bytes, settings, shard, longest) for shard in weights.shards)
+
+
+def _find_longest(weights: Weights, budget: Budget) -> int:
+    """Return the longest sequence to plan for: what is free before the weights bounds it."""
+    asked = weights.settings.max_model_length
+    try:
+        return plan_cache(_demand(weights, weights.config.max_length), budget).max_model_length
+    except NoRoomError:
+        return asked or weights.config.max_length
+
+
+def _demand(weights: Weights, longest: int) -> CacheDemand:
+    settings = weights.settings
+    return CacheDemand(
+        block_bytes=weights.block_bytes,
+        max_sequences=settings.num_sequences,
+        longest=settings.max_model_length or longest,
+        is_firm=settings.max_model_length is not None,
+    )
+
+
+def _conclude(
+    weights: Weights, longest: int, budget: Budget, parts: tuple[int, int, int, int, int, int, int]
+) -> MemoryPlan:
+    try:
+        cache = plan_cache(_demand(weights, longest), budget)
+    except NoRoomError:
+        cache = None
+    room = budget.num_bytes // weights.block_bytes * BLOCK_SIZE
+    return MemoryPlan(*parts, cache, room, weights.token_bytes)

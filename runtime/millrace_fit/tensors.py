@@ -1,0 +1,90 @@
+"""Which tensors a Llama-family checkpoint must hold, and which it may: as `models/llama.py` reads them."""
+
+from collections.abc import Iterator, Mapping
+
+from millrace_fit.config import LlamaConfig
+from millrace_fit.dtypes import STORED_TYPES
+from millrace_fit.headers import StoredTensor
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+"""Names with shapes."""
+
+
+def find_fault(config: LlamaConfig, stored: Mapping[str, StoredTensor]) -> str | None:
+    """Return why a replica would refuse these tensors, in a sentence; None where it reads them all."""
+    needed = dict(_list_needed(config))
+    for name, shape in needed.items():
+        if fault := _find_fault_of_one(name, shape, stored.get(name)):
+            return fault
+    left = stored.keys() - needed.keys() - set(_list_unread(config))
+    if left:
+        return (
+            f"config.json describes a model without the tensor {min(left)}, one of {len(left)} that would be "
+            "left out: use the config.json that came with the weights"
+        )
+    return None
+
+
+def _find_fault_of_one(name: str, shape: tuple[int, ...], found: StoredTensor | None) -> str | None:
+    if found is None:
+        return (
+            f"the safetensors files lack the tensor {name}: the model is incomplete, or config.json is of "
+            "another one"
+        )
+    if found.shape != shape:
+        return (
+            f"the tensor {name} has the shape {list(found.shape)} and config.json asks for {list(shape)}: "
+            "use the config.json that came with the weights"
+        )
+    if found.dtype not in STORED_TYPES:
+        return (
+            f"the tensor {name} is stored as {found.dtype}, which means nothing without its scales: "
+            "quantised checkpoints are not supported yet, so serve the unquantised one"
+        )
+    return None
+
+
+def _list_needed(config: LlamaConfig) -> Shapes:
+    width = config.width
+    yield "model.embed_tokens.weight", (config.vocabulary_size, width)
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        yield f"{prefix}.input_layernorm.weight", (width,)
+        yield from _list_attention(config, f"{prefix}.self_attn")
+        yield f"{prefix}.post_attention_layernorm.weight", (width,)
+        yield from _list_mlp(config, f"{prefix}.mlp")
+    yield "model.norm.weight", (width,)
+    if not config.is_tied:
+        yield "lm_head.weight", (config.vocabulary_size, width)
+
+
+def _list_attention(config: LlamaConfig, prefix: str) -> Shapes:
+    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
+        yield from _list_linear(f"{prefix}.{name}", rows, config.width, has_bias=config.has_qkv_bias)
+    yield from _list_linear(f"{prefix}.o_proj", config.width, query, has_bias=config.has_output_bias)
+
+
+def _list_mlp(config: LlamaConfig, prefix: str) -> Shapes:
+    for name in ("gate_proj", "up_proj"):
+        yield from _list_linear(
+            f"{prefix}.{name}", config.mlp_width, config.width, has_bias=config.has_mlp_bias
+        )
+    yield from _list_linear(
+        f"{prefix}.down_proj", config.width, config.mlp_width, has_bias=config.has_mlp_bias
+    )
+
+
+def _list_linear(name: str, rows: int, columns: int, *, has_bias: bool) -> Shapes:
+    yield f"{name}.weight", (rows, columns)
+    if has_bias:
+        yield f"{name}.bias", (rows,)
+
+
+def _list_unread(config: LlamaConfig) -> Iterator[str]:
+    """Yield what a replica skips: a tied head, and old checkpoints' rotary frequencies."""
+    if config.is_tied:
+        yield "lm_head.weight"
+    yield "model.rotary_emb.inv_freq"
+    for layer in range(config.num_layers):
+        yield f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"

@@ -1,0 +1,136 @@
+"""Whether a model fits, with the arithmetic."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millrace_fit.accelerators import Accelerator
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.facts import ModelFacts
+from millrace_fit.plan import MemoryPlan, plan_memory
+from millrace_fit.remedies import find_remedy
+from millrace_fit.settings import FROM_CHECKPOINT, Settings, can_round
+from millrace_fit.words import show_count, show_gib
+
+
+class Answer(StrEnum):
+    """What is known before a pod starts."""
+
+    FITS = "Fits"
+    TIGHT = "Tight"
+    """A replica starts, with shorter sequences than the model's or with fewer at a time than asked for."""
+    DOES_NOT_FIT = "DoesNotFit"
+    UNSUPPORTED = "Unsupported"
+    """No replica serves this model, or none with these settings."""
+    UNKNOWN = "Unknown"
+    """The device's memory is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer, in words."""
+
+    answer: Answer
+    message: str
+    remedy: str | None = None
+    """What would fit, or fit better."""
+    plan: MemoryPlan | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Whether a replica would start and serve."""
+        return self.answer in {Answer.FITS, Answer.TIGHT}
+
+    def __str__(self) -> str:
+        return self.message if self.remedy is None else f"{self.message}; {self.remedy}"
+
+
+def judge(facts: ModelFacts, settings: Settings, accelerator: Accelerator | None) -> Verdict:
+    """Return whether a model fits on `settings.tensor_parallel` such devices, or in such a pod on CPUs."""
+    if facts.fault is not None or facts.shape is None:
+        return Verdict(Answer.UNSUPPORTED, facts.fault or "no replica serves this architecture")
+    fault = _find_fault_of_settings(facts, settings) or _find_fault_of_device(facts, settings, accelerator)
+    if fault is not None:
+        return Verdict(Answer.UNSUPPORTED, fault)
+    if accelerator is None:
+        return Verdict(Answer.UNKNOWN, "the accelerator's memory is not known")
+    try:
+        plan = plan_memory(facts.shape, facts.served_type, settings, accelerator.memory_bytes)
+    except ArchitectureError as error:
+        return Verdict(Answer.UNSUPPORTED, str(error))
+    answer, message = _weigh(plan, settings, settings.max_model_length or facts.shape.max_length)
+    remedy = None if answer is Answer.FITS else find_remedy(facts, settings, accelerator)
+    return Verdict(answer, message, remedy, plan)
+
+
+def _find_fault_of_settings(facts: ModelFacts, settings: Settings) -> str | None:
+    """Return why a replica refuses them, as `execution/loading.py`, `build.py` and its flags do."""
+    assert facts.shape is not None
+    own, window = facts.shape.max_length, facts.shape.window
+    length = settings.max_model_length or own
+    if settings.weights != FROM_CHECKPOINT and not can_round(settings.device):
+        return f"weights in {settings.weights} have no kernels for GPUs yet: leave them {FROM_CHECKPOINT}"
+    if length > own:
+        return f"sequences of {show_count(length)} tokens are longer than the model's own {show_count(own)}"
+    if window is not None and length > window:
+        return (
+            "sequences beyond the model's sliding window are not supported yet: write "
+            f"--max-model-length {window}"
+        )
+    if settings.num_batched_tokens < settings.num_sequences:
+        return (
+            f"each of {settings.num_sequences} sequences computes a token a step: write "
+            f"--max-batched-tokens {settings.num_sequences} or more"
+        )
+    return None
+
+
+def _find_fault_of_device(
+    facts: ModelFacts, settings: Settings, accelerator: Accelerator | None
+) -> str | None:
+    if accelerator is None:
+        return None
+    if accelerator.maker != "NVIDIA":
+        return f"replicas run on NVIDIA's GPUs and on CPUs, not on {accelerator.maker}'s"
+    if accelerator.is_part and settings.tensor_parallel > 1:
+        return f"{accelerator.name} is a part of a GPU, and parts can't share a model: take a larger one"
+    if facts.served_type == "bfloat16" and not accelerator.has_bfloat16:
+        return f"{accelerator.name} has no bfloat16, in which the model is served: take a newer GPU"
+    return None
+
+
+def _weigh(plan: MemoryPlan, settings: Settings, wanted: int) -> tuple[Answer, str]:
+    cache = plan.cache
+    if cache is None or plan.is_over:
+        return Answer.DOES_NOT_FIT, f"does not fit: {_explain_lack(plan, settings, wanted)}"
+    length, room = cache.max_model_length, cache.num_tokens
+    if length < wanted:
+        return Answer.TIGHT, (
+            f"fits with shorter sequences: the KV cache has room for {show_count(room)} tokens, and the "
+            f"model's sequences may have {show_count(wanted)}"
+        )
+    num_whole, num_asked = room // length, settings.max_sequences
+    if settings.max_model_length and num_asked and num_whole < num_asked:
+        return Answer.TIGHT, (
+            f"fits with fewer sequences: the KV cache has room for {show_count(room)} tokens, so for "
+            f"{show_count(num_whole)} of {show_count(num_asked)} sequences of {show_count(length)} at a time"
+        )
+    return Answer.FITS, (
+        f"fits: {show_gib(plan.taken)} are taken, and {show_gib(cache.num_bytes)} are for the KV cache: "
+        f"{show_count(room)} tokens, or {_count_sequences(num_whole)} of {show_count(length)} at a time"
+    )
+
+
+def _count_sequences(count: int) -> str:
+    return "one sequence" if count == 1 else f"{show_count(count)} sequences"
+
+
+def _explain_lack(plan: MemoryPlan, settings: Settings, wanted: int) -> str:
+    place = "the pod" if settings.device == "cpu" else "the GPU"
+    place = "each GPU" if settings.tensor_parallel > 1 and settings.device == "cuda" else place
+    parts = f"weights of {show_gib(plan.weights)} and {show_gib(plan.taken - plan.weights)} beside them"
+    if plan.is_over:
+        return f"{parts} are more than the {show_gib(plan.total)} of {place}"
+    return (
+        f"of the {show_gib(plan.total)} of {place}, {parts} leave room for a KV cache of "
+        f"{show_count(plan.room_tokens)} tokens, fewer than one sequence of {show_count(wanted)}"
+    )

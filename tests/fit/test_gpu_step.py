@@ -1,0 +1,197 @@
+"""The largest step on a GPU, on tensors that only pretend to be on one: what they would take of its memory.
+
+Shapes and calls are those of the real model and the real executor, so their bytes are, too.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import GridExecutor
+
+from millrace_fit.facts import find_facts
+from millrace_fit.memory import Weights
+from millrace_fit.settings import Settings
+from millrace_fit.shard import Cut, Shard
+from millrace_fit.steps import step_bytes, tables_bytes
+from millrace_kernels import transfer
+from millrace_kernels.paged_attention import triton_kernel
+from millrace_kernels.select import select_triton
+from millrace_kernels.step import Matrix, Shares
+from millrace_kernels.tensor_step import DenseMatrix
+from millrace_runtime.execution import lane, model_runner
+from millrace_runtime.execution.largest_step import largest_plan
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.execution.model_runner import TensorRunner
+from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.step import KvGroup, Limits
+from tests.fit.models import LLAMA_8B, QWEN_HALF, shape_of, stored_of
+
+GPU = torch.device("cuda", 0)
+
+
+class FakeWeights:
+    """Weights of the right shapes on a GPU, in bfloat16."""
+
+    device = GPU
+
+    def vector(self, name: str, size: int) -> Tensor:  # noqa: ARG002
+        return make(size)
+
+    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+        return dense(sum(cut.size for cut in names.values()), inputs.size, has_bias=has_bias)
+
+    def skip(self, name: str) -> None:
+        pass
+
+    def table(self, name: str, rows: Cut, inputs: int) -> Matrix:  # noqa: ARG002
+        return dense(rows.size, inputs)
+
+    def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
+        return dense(2 * rows.size, inputs, has_bias=has_bias)
+
+
+def make(*shape: int) -> Tensor:
+    return torch.empty(shape, device=GPU, dtype=torch.bfloat16)
+
+
+def dense(rows: int, columns: int, *, has_bias: bool = False) -> DenseMatrix:
+    return DenseMatrix(make(rows, columns), make(rows) if has_bias else None)
+
+
+class OneOfMany:
+    """A group's worker without the others, with the memory that NCCL's calls take (`collective.py`)."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def sum(self, part: Tensor) -> Tensor:
+        return part
+
+    def gather(self, part: Tensor, shares: Shares) -> Tensor:
+        mine = torch.nn.functional.pad(part, (0, shares.widest - part.shape[1])).contiguous()
+        parts = mine.new_empty((self._count, *mine.shape))
+        sizes = [end - begin for begin, end in zip(shares.bounds, shares.bounds[1:], strict=False)]
+        return torch.cat([one[:, :size] for one, size in zip(parts, sizes, strict=True)], dim=1)
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of tensors on the GPU that are alive, and the most there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "aten":
+            with self:  # in inference mode calls come whole: what they are made of is what counts
+                parts = func.decompose(*args, **(kwargs or {}))
+            if parts is not NotImplemented:
+                return parts
+        output = func(*args, **(kwargs or {}))
+        for one in output if isinstance(output, tuple | list) else [output]:
+            if isinstance(one, Tensor) and one.device.type == "cuda":
+                storage = one.untyped_storage()
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.most = max(self.most, self.now)
+        return output
+
+    @property
+    def now(self) -> int:
+        self._alive = {key: one for key, one in self._alive.items() if not one[0].expired()}
+        return sum(num_bytes for _, num_bytes in self._alive.values())
+
+
+class Event:
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def peak(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
+    """Every tensor is a fake one meanwhile."""
+    monkeypatch.setattr(transfer, "pin", lambda host: host)
+    monkeypatch.setattr(transfer, "allocate_pinned", lambda like: torch.empty(like.shape, dtype=like.dtype))
+    monkeypatch.setattr(lane, "_cuda_mark", Event)
+    monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)
+    monkeypatch.setattr(triton_kernel, "_count_programs", lambda _: 264)
+    monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
+    with FakeTensorMode(allow_non_fake_inputs=True), Peak() as found:
+        yield found
+
+
+CASES = [
+    pytest.param(LLAMA_8B, Settings(), 8192, id="draws take the most"),
+    pytest.param(LLAMA_8B, Settings(max_batched_tokens=16384), 131072, id="a layer takes the most"),
+    pytest.param(LLAMA_8B, Settings(tensor_parallel=8), 8192, id="eight workers"),
+    pytest.param(LLAMA_8B, Settings(tensor_parallel=2, max_sequences=16), 8192, id="two workers"),
+    pytest.param(
+        LLAMA_8B, Settings(tensor_parallel=8, max_sequences=8, max_batched_tokens=8192), 8192, id="sums"
+    ),
+    pytest.param(QWEN_HALF, Settings(), 4096, id="qwen 2"),
+    pytest.param(LLAMA_8B, Settings(max_sequences=4), 8192, id="few sequences"),
+]
+
+
+@pytest.mark.parametrize(("raw", "settings", "length"), CASES)
+def test_weights_and_the_largest_step_take_what_was_told(
+    raw: dict[str, Any], settings: Settings, length: int, peak: Peak
+) -> None:
+    facts = find_facts(raw, stored_of(raw))
+    shape, count = shape_of(facts), settings.tensor_parallel
+    with torch.inference_mode():
+        shard = Shard(0, count)
+        architecture = find_architecture(raw, shard)
+        model = architecture.build(FakeWeights(), length)
+        angles = 4 * length * shape.head_dim
+        told = Weights(shape, facts.served_type, settings)
+        assert peak.now == told.count_bytes(shard) + angles
+        blocks = KvGroup(-(-settings.num_batched_tokens // 16))
+        limits = Limits(
+            (blocks,),
+            16,
+            settings.num_sequences,
+            2,
+            length,
+            shape.vocabulary_size,
+            settings.num_batched_tokens,
+        )
+        before = peak.now
+        slots = SlotTable(limits, GPU)
+        kv = architecture.kv_shapes[0]
+        caches = [make(1, 2, kv.num_kv_heads, 16, kv.head_dim)] * len(architecture.kv_shapes)
+        executor = LocalExecutor(
+            TensorRunner(model, GPU, OneOfMany(count) if count > 1 else None),
+            slots,
+            limits,
+            GPU,
+            lambda: caches,
+            placement=Placement("cuda", "a GPU", "bfloat16", "FromCheckpoint", count),
+        )
+        first = largest_plan(limits)
+        executor.submit(first)
+        launch(executor)
+        released = [start.slot for start in first.starts]
+        executor.submit(type(first)(1, released, first.starts, [], first.rows))
+        launch(executor)
+    tables = tables_bytes(shape, settings, length) - angles
+    told_step = step_bytes(shape, told.item_bytes, settings, shard, length)
+    taken = peak.most - before - tables
+    assert taken == pytest.approx(told_step, rel=0.03)
+
+
+def launch(executor: LocalExecutor) -> None:
+    launched = executor._in_flight[-1].launched
+    assert launched is not None
+    launched.result()

@@ -1,0 +1,129 @@
+"""Headers that are as they should be, and those that somebody made up."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_fit.errors import FactsError, FitError, HeaderError
+from millrace_fit.facts import ModelFacts, find_facts
+from millrace_fit.headers import MAX_HEADER_BYTES, StoredTensor, parse_header, read_length
+from tests.fit.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
+
+GOOD: dict[str, Any] = {
+    "__metadata__": {"format": "pt"},
+    "b": {"dtype": "F32", "shape": [2, 3], "data_offsets": [4, 28]},
+    "a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]},
+}
+
+
+def parse(entries: Any, data_bytes: int = 28) -> dict[str, StoredTensor]:
+    header = json.dumps(entries).encode()
+    return parse_header(header, 8 + len(header) + data_bytes)
+
+
+def test_a_header_tells_types_and_shapes() -> None:
+    assert parse(GOOD) == {"a": StoredTensor("BF16", (2,)), "b": StoredTensor("F32", (2, 3))}
+    assert parse({}, 0) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [2, 6]}}, "overlap or leave a gap"),
+        ({"a": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 4]}}, "of 3 numbers in BF16 has 4 bytes"),
+        (
+            {"a": {"dtype": "BF16", "shape": [-2], "data_offsets": [0, 4]}},
+            "does not say type, shape and place",
+        ),
+        ({"a": {"dtype": "BF16", "shape": [True], "data_offsets": [0, 2]}}, "does not say type"),
+        (
+            {"a": {"dtype": "Q9", "shape": [2], "data_offsets": [0, 4]}},
+            "has the type 'Q9', which is not known",
+        ),
+        ({"a": {"dtype": 7, "shape": [2], "data_offsets": [0, 4]}}, "does not say type"),
+        ({"a": {"dtype": "BF16", "shape": [2]}}, "does not say type"),
+        ({"a": []}, "does not say type"),
+        ({"c": {"dtype": "BF16", "shape": [2], "data_offsets": [28, 32]}}, "it is cut short"),
+    ],
+)
+def test_a_header_that_does_not_fit_its_file_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(HeaderError, match=words):
+        parse(GOOD | change)
+
+
+@pytest.mark.parametrize("header", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_object_is_refused(header: bytes) -> None:
+    with pytest.raises(HeaderError, match="is no JSON"):
+        parse_header(header, 8 + len(header))
+
+
+@pytest.mark.parametrize(
+    ("length", "file_bytes", "words"),
+    [
+        (MAX_HEADER_BYTES + 1, 1 << 40, "more than 100000000 are refused"),
+        (2**64 - 1, 1 << 40, "are refused"),
+        (93, 100, "it is cut short"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused_before_anything_is_read(
+    length: int, file_bytes: int, words: str
+) -> None:
+    with pytest.raises(HeaderError, match=words):
+        read_length(length.to_bytes(8, "little"), file_bytes)
+    with pytest.raises(HeaderError, match="too few"):
+        read_length(b"1234", 4)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.integers(0, 100))
+def test_no_header_does_more_than_be_refused(entries: dict[str, Any], data_bytes: int) -> None:
+    with suppress(HeaderError):
+        assert all(isinstance(one, StoredTensor) for one in parse(entries, data_bytes).values())
+
+
+@given(st.dictionaries(st.sampled_from(sorted(LLAMA_8B)), JSON, max_size=3))
+def test_no_config_does_more_than_be_refused(change: dict[str, Any]) -> None:
+    facts = find_facts(LLAMA_8B | change, {})
+    assert facts.fault is not None
+    assert len(facts.to_json()) < 1500
+
+
+@pytest.mark.parametrize("raw", [LLAMA_8B, LLAMA_70B, QWEN_HALF])
+def test_facts_travel_as_a_short_line(raw: dict[str, Any]) -> None:
+    facts = find_facts(raw, stored_of(raw))
+    text = facts.to_json()
+    assert len(text) < 600
+    assert "\n" not in text
+    assert ModelFacts.from_json(text) == facts
+
+
+def test_facts_of_a_model_that_is_not_served_travel_too() -> None:
+    facts = find_facts({"architectures": ["X" * 5000]}, {"é" * 500: StoredTensor("I32", (4,))})
+    text = facts.to_json()
+    assert len(text) < 1500
+    assert ModelFacts.from_json(text) == facts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"shape": 3}', "null", '{"architecture": "a", "stored": []}']
+)
+def test_other_text_is_no_facts(text: str) -> None:
+    with pytest.raises(FactsError):
+        ModelFacts.from_json(text)
+
+
+def test_what_a_newer_version_adds_is_ignored() -> None:
+    facts = find_facts(QWEN_HALF, stored_of(QWEN_HALF))
+    values = json.loads(facts.to_json())
+    values["more"] = values["shape"]["more"] = 1
+    assert ModelFacts.from_json(json.dumps(values)) == facts
+    assert issubclass(FactsError, FitError)

@@ -1,0 +1,191 @@
+"""What is told of a model beforehand is what the real loader, and the real step, then take."""
+
+import ctypes
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from millrace_fit import kv_cache, matrices, steps
+from millrace_fit.budget import Budget
+from millrace_fit.facts import find_facts
+from millrace_fit.memory import Weights
+from millrace_fit.settings import WEIGHTS, Settings
+from millrace_fit.shard import Shard
+from millrace_fit.steps import step_bytes, tables_bytes
+from millrace_kernels.linear.quantized_reference import GROUP
+from millrace_kernels.native import abi
+from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.tensor_step import TensorPacker
+from millrace_runtime.execution.build import LoadedModel, LoadPlan, load_model
+from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
+from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.execution.kv_cache import block_bytes
+from millrace_runtime.execution.loading import FORMATS, read_config
+from millrace_runtime.execution.native_runner import NativeRunner
+from millrace_runtime.execution.rank import ALONE_RANK
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.models.registry import find_architecture
+from tests.fit.models import MEDIUM, read_facts, shape_of, stored_of, write_model
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "tied": {"tie_word_embeddings": True},
+    "biases and odd sizes": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "vocab_size": 1003,
+        "intermediate_size": 700,
+    },
+    "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": None},
+    "qwen 2": {"architectures": ["Qwen2ForCausalLM"]},
+    "bfloat16": {"dtype": "bfloat16"},
+    "float16": {"dtype": "float16"},
+}
+LENGTH = 512
+
+
+def load(folder: Path, **settings: Any) -> LoadedModel:
+    asked = {"device": "cpu", "max_sequences": 4, "max_batched_tokens": 64, "max_model_length": LENGTH}
+    host = Budget(1 << 30, "a test")
+    return load_model(ExecutionSettings(folder, **(asked | settings)), host, ALONE_RANK, print)
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Every tensor below a model's object."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_of(one)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
+    elif type(value).__module__.startswith("millrace_runtime"):
+        for one in vars(value).values():
+            yield from tensors_of(one)
+
+
+def count_bytes(model: Any) -> int:
+    """The bytes of a model's tensors, each once, without the angles: they are tables."""
+    found = {tensor.data_ptr(): tensor for tensor in tensors_of(model)}
+    return sum(tensor.nbytes for tensor in found.values() if tensor.shape[:2] != (2, LENGTH))
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every model that is built from now on."""
+    models: list[Any] = []
+    load_one = LoadPlan._load
+
+    def keep(plan: LoadPlan, packer: Any, longest: int) -> Any:
+        models.append(load_one(plan, packer, longest))
+        return models[-1]
+
+    monkeypatch.setattr(LoadPlan, "_load", keep)
+    return models
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_and_kv_cache_take_what_was_told(
+    name: str, weights: str, tmp_path: Path, built: list[Any]
+) -> None:
+    folder = write_model(tmp_path, MEDIUM | MODELS[name])
+    facts = read_facts(folder)
+    loaded = load(folder, weights=weights)
+    assert isinstance(loaded.runner, NativeRunner), "rounded weights take more where torch computes"
+    told = Weights(shape_of(facts), facts.served_type, Settings(device="cpu", weights=weights))
+    assert count_bytes(built[0]) == told.most_bytes
+    assert block_bytes(loaded.plan.architecture, loaded.plan.dtype) == told.block_bytes
+    assert facts.num_parameters == sum(facts.stored.values())
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("count", "name"), [(2, "biases and odd sizes"), (3, "bfloat16"), (8, "tied")])
+def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str, tmp_path: Path) -> None:
+    """Shares are uneven, and of 4 KV heads each is held by two of 8 workers."""
+    folder = write_model(tmp_path, MEDIUM | MODELS[name])
+    facts = read_facts(folder)
+    settings = Settings(device="cpu", weights=weights, tensor_parallel=count)
+    told = Weights(shape_of(facts), facts.served_type, settings)
+    dtype = getattr(torch, facts.served_type)
+    kv_bytes = []
+    for shard in told.shards:
+        architecture = find_architecture(read_config(folder), shard)
+        weights_of_it = CheckpointWeights(Reader(folder), NativePacker(dtype, FORMATS[weights]))
+        assert count_bytes(architecture.build(weights_of_it, LENGTH)) == told.count_bytes(shard)
+        kv_bytes.append(block_bytes(architecture, dtype))
+    assert max(kv_bytes) == told.block_bytes
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", ["biases and odd sizes", "bfloat16", "tied"])
+def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, MEDIUM | MODELS[name])
+    facts = read_facts(folder)
+    told = Weights(shape_of(facts), facts.served_type, Settings(tensor_parallel=count))
+    for shard in told.shards:
+        packer = TensorPacker(getattr(torch, facts.served_type), torch.device("cpu"))
+        model = find_architecture(read_config(folder), shard).build(
+            CheckpointWeights(Reader(folder), packer), LENGTH
+        )
+        assert count_bytes(model) == told.count_bytes(shard)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", ["llama", "bfloat16", "biases and odd sizes"])
+def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, MEDIUM | MODELS[name])
+    facts = read_facts(folder)
+    runner = load(folder, weights=weights).runner
+    assert isinstance(runner, NativeRunner)
+    settings = Settings(device="cpu", weights=weights, max_sequences=4, max_batched_tokens=64)
+    told = step_bytes(shape_of(facts), 2 if "16" in facts.served_type else 4, settings, Shard(), LENGTH)
+    assert told == pytest.approx(runner._program._workspace.nbytes, rel=0.1)
+
+
+def test_the_tables_take_what_was_told(tmp_path: Path) -> None:
+    facts = read_facts(write_model(tmp_path, MEDIUM))
+    slots = load(tmp_path).allocate(8, LENGTH)._slots
+    settings = Settings(device="cpu", max_sequences=4)
+    angles = 2 * LENGTH * MEDIUM["head_dim"] // 2 * 4
+    assert tables_bytes(shape_of(facts), settings, LENGTH) == (
+        slots.tokens.nbytes + slots.blocks.nbytes + angles
+    )
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "a missing tensor": {"num_hidden_layers": 4},
+    "a tensor too many": {"num_hidden_layers": 2},
+    "another shape": {"vocab_size": 999},
+    "a missing bias": {"attention_bias": True},
+    "another type": {"dtype": "float64"},
+    "another architecture": {"architectures": ["GPTBigCodeForCausalLM"]},
+    "a quantised checkpoint": {"quantization_config": {"quant_method": "awq"}},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_the_loader_refuses_is_known_before(name: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, MEDIUM)
+    assert read_facts(folder).fault is None
+    changed = MEDIUM | CONFIGS[name]
+    facts = find_facts(changed, stored_of(MEDIUM, "F32"))
+    assert facts.fault is not None
+    (folder / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(ModelError) as refused:
+        load(folder)
+    words = facts.fault.partition(":")[0].partition(";")[0]
+    assert words in str(refused.value)
+
+
+def test_constants_are_those_of_the_kernels() -> None:
+    assert (kv_cache.BLOCK_SIZE, matrices.GROUP, matrices.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
+    assert ctypes.sizeof(abi.Group) == steps._GROUP_BYTES
