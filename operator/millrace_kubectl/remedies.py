@@ -26,6 +26,7 @@ OF_REVISIONS = frozenset(
     {
         Reason.CRASHING,
         Reason.OUT_OF_MEMORY,
+        Reason.DOES_NOT_FIT,
         Reason.FETCH_FAILED,
         Reason.MODEL_INVALID,
         Reason.SETTINGS_INVALID,

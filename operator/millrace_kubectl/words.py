@@ -48,6 +48,7 @@ REMEDIES = {
     "PodFailed": "do what the node says",
     "ImageUnavailable": "make the image pullable from the nodes",
     "ContainerRefused": "do what the node says",
+    "DoesNotFit": "write the setting that would fit, or ask for a larger device",
     "FetchFailed": "do what the source says, or correct spec.model",
     "ModelInvalid": "correct spec.model",
     "SettingsInvalid": "correct the setting it names",

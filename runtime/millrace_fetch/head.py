@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fetch.errors import CorruptError
+from millrace_fit.facts import ModelFacts, find_facts
+from millrace_fit.formats import explain_formats
 from millrace_fit.headers import MAX_TENSORS, StoredTensor
 
 
@@ -45,3 +47,11 @@ def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTe
         if len(tensors) > MAX_TENSORS:
             raise CorruptError(f"the files hold more than {MAX_TENSORS} tensors: refused")
     return tensors
+
+
+def describe_head(head: ModelHead) -> ModelFacts:
+    """Return the facts. Of a model without safetensors they say which other formats there are."""
+    facts = find_facts(head.config, head.tensors)
+    if head.tensors or facts.shape is None:
+        return facts
+    return replace(facts, fault=explain_formats(head.names))

@@ -25,12 +25,13 @@ async def fetch_head(source: Source, say: Say) -> ModelHead:
     """Return a model's head as its source has it now. Raises FetchError."""
     async with Client(source.origin, source.authorization, CONNECTIONS) as client:
         try:
-            return await _read_head(client, await source.resolve(client, say), say)
+            return await read_head(client, await source.resolve(client, say), say)
         except RefusedError as error:
             raise source.explain(error) from error
 
 
-async def _read_head(client: Client, manifest: Manifest, say: Say) -> ModelHead:
+async def read_head(client: Client, manifest: Manifest, say: Say) -> ModelHead:
+    """Return the head of the model that a manifest lists. Raises FetchError."""
     by_name = manifest.by_name()
     if CONFIG not in by_name:
         raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")

@@ -3,18 +3,15 @@
 import argparse
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from millrace_fetch.errors import FetchError, UsageError
-from millrace_fetch.head import ModelHead
+from millrace_fetch.head import ModelHead, describe_head
 from millrace_fetch.local_head import read_local_head
 from millrace_fetch.question import DESCRIPTION, Question, add_arguments, read_question
 from millrace_fetch.uri import WRITABLE, parse_uri
 from millrace_fit.accelerators import COMMON, GPUS
-from millrace_fit.facts import ModelFacts, find_facts
-from millrace_fit.formats import explain_formats
 from millrace_fit.screen import Model, render_json, render_overview, render_screen
 from millrace_fit.verdict import Answer, judge
 
@@ -89,14 +86,6 @@ def _fetch(uri: str) -> ModelHead:
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
     return asyncio.run(fetch_head(open_source(Order(parsed, Path())), _say))
-
-
-def describe_head(head: ModelHead) -> ModelFacts:
-    """Return the facts. Of a model without safetensors they say which other formats there are."""
-    facts = find_facts(head.config, head.tensors)
-    if head.tensors or facts.shape is None:
-        return facts
-    return replace(facts, fault=explain_formats(head.names))
 
 
 def _say(text: str) -> None:

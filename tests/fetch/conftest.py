@@ -111,13 +111,19 @@ def fetcher(tmp_path: Path) -> Fetcher:
 
 
 @pytest.fixture
-async def folder_server() -> AsyncIterator[WebFolderServer]:
-    async with WebFolderServer(make_model()) as server:
+def contents() -> dict[str, bytes]:
+    """What the servers have."""
+    return make_model()
+
+
+@pytest.fixture
+async def folder_server(contents: dict[str, bytes]) -> AsyncIterator[WebFolderServer]:
+    async with WebFolderServer(contents) as server:
         yield server
 
 
 @pytest.fixture
-async def hub(fetcher: Fetcher) -> AsyncIterator[FakeHub]:
-    async with FakeHub(make_model()) as hub:
+async def hub(fetcher: Fetcher, contents: dict[str, bytes]) -> AsyncIterator[FakeHub]:
+    async with FakeHub(contents) as hub:
         fetcher.endpoint = hub.endpoint
         yield hub

@@ -3,19 +3,39 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
 from millrace_fetch.fetching import pin
-from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
+from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.servers import FakeHub, WebFolderServer
 from tests.fetch.test_command import finish, start_command
 
+NUM_NUMBERS = 500_000
+"""Of a shard: 1 MB."""
 
-def read(path: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads(path.read_text())
+
+def make_shard(name: str) -> bytes:
+    """A safetensors file with one tensor."""
+    told = {name: {"dtype": "BF16", "shape": [NUM_NUMBERS], "data_offsets": [0, 2 * NUM_NUMBERS]}}
+    header = json.dumps(told).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(2 * NUM_NUMBERS)
+
+
+def make_readable() -> dict[str, bytes]:
+    return make_model() | {SHARDS[0]: make_shard("a"), SHARDS[1]: make_shard("b")}
+
+
+@pytest.fixture
+def contents() -> dict[str, bytes]:
+    return make_readable()
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
@@ -24,9 +44,10 @@ async def test_a_hub_tells_its_commit_and_the_size_and_sends_no_weights(
 ) -> None:
     found = await resolving.resolve(fetcher.order("hf://org/m"), fetcher.hub_source(), fetcher.witness.say)
     contents = hub.files.contents
+    assert found.facts.stored == {"BF16": 2 * NUM_NUMBERS}
     assert (found.revision, found.num_files) == (hub.commit, len(NEEDED))
     assert found.num_bytes == sum(len(contents[name]) for name in NEEDED)
-    assert not any(hub.large.sent[name] for name in SHARDS)
+    assert all(hub.large.sent[name] <= 128 << 10 for name in SHARDS), "only the headers"
     assert not fetcher.folder.exists()
 
 
@@ -64,8 +85,12 @@ async def test_the_command_writes_what_it_found_into_a_file(hub: FakeHub, tmp_pa
     path = tmp_path / "termination-log"
     status, out, err = await finish(await start_command(hub, "--resolve", str(path)))
     assert (status, err) == (0, "")
-    assert out == f"hf://org/m has revision {hub.commit}: 8 files, 205.1 kB\n"
-    assert read(path) == {"revision": hub.commit, "numFiles": 8, "numBytes": 205146}
+    assert out == f"hf://org/m has revision {hub.commit}: 8 files, 2.0 MB\n"
+    found = read(path)
+    num_bytes = sum(len(hub.files.contents[name]) for name in NEEDED)
+    assert (found["revision"], found["numFiles"], found["numBytes"]) == (hub.commit, 8, num_bytes)
+    assert found["facts"]["fault"], "config.json names no architecture"
+    assert path.stat().st_size < 2000
 
 
 async def test_the_command_says_where_it_cannot_write(hub: FakeHub, tmp_path: Path) -> None:

@@ -124,6 +124,8 @@ class World:
         """How far pods are with their model, by name."""
         self.model_revision: str | None = None
         """What the models' source has; None: it does not answer."""
+        self.model_facts: dict[str, Any] | None = None
+        """What its files say of the model."""
         self.are_nodes_lost = False
         """Whether pods that are to go stay, as on a node that nobody hears from."""
         self._numbers = itertools.count(1)
@@ -288,8 +290,9 @@ class World:
             elif self.model_revision is None:
                 return False
             if self.model_revision is not None:
-                told = json.dumps({"revision": self.model_revision, "numFiles": 3})
-                self.cluster.put({**pod, "status": resolver_status(told)})
+                told = {"revision": self.model_revision, "numFiles": 3, "numBytes": 16 * 2**30}
+                told |= {} if self.model_facts is None else {"facts": self.model_facts}
+                self.cluster.put({**pod, "status": resolver_status(json.dumps(told))})
                 done = {"type": "Complete", "status": "True", "lastTransitionTime": render_time(self.now)}
                 self.cluster.put({**job, "status": {"conditions": [done]}})
         return bool(jobs)

@@ -13,7 +13,6 @@ from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.render.metadata import revision_name
-from millrace_operator.reconcile.render.model_source import find_commit
 from millrace_operator.reconcile.render.network import (
     render_headless_service,
     render_service,
@@ -139,7 +138,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         targets.evacuation,
         known.error,
         known.pending,
-        known.model_revision or find_commit(spec.model.uri),
+        known.model,
     )
     told = tell_status(inputs, targets)
     looks = [
@@ -214,7 +213,7 @@ def _render_jobs(
     pending = targets.pending
     if pending is None:
         return []
-    left = seconds_to_loss(snapshot, pending.revision, now)
+    left = None if pending.found else seconds_to_loss(snapshot, pending.revision, now)
     if left is not None and left <= 0:
         return []
     job = seal(render_resolve_job(settings, snapshot.service, spec, pending.revision))
@@ -223,7 +222,7 @@ def _render_jobs(
 
 def _wait_for_resolver(snapshot: Snapshot, targets: Targets, now: float) -> list[float]:
     """Return after how many seconds to look whether a Job that ended has left a word."""
-    if targets.pending is None:
+    if targets.pending is None or targets.pending.found:
         return []
     left = seconds_to_loss(snapshot, targets.pending.revision, now)
     return [] if left is None else [max(left, 0.0) + 1]

@@ -11,9 +11,9 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, Obj
 from millrace_operator.reconcile.causes import Cause, diagnose
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
 from millrace_operator.reconcile.render.metadata import revision_name
-from millrace_operator.reconcile.render.model_source import MODEL_REVISION
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import parse_time
 
@@ -29,17 +29,19 @@ class Pending:
     """Of the service."""
     uri: str
     cause: Cause | None = None
-    """Why it takes so long."""
+    """Why it takes so long, or why it is never made."""
+    found: FoundModel | None = None
+    """Of a model that is known, and that no pod can serve."""
 
     def describe(self) -> str:
         """Return what is waited for."""
         return f"a Job asks which revision {self.uri} has"
 
 
-def find_model_revision(snapshot: Snapshot, revision: str) -> str | None:
+def find_model(snapshot: Snapshot, revision: str) -> FoundModel | None:
     """Return what the Job of a service's revision has found; None while it has not."""
     told = (_read_told(pod) for pod in _list_pods(snapshot, revision))
-    return next((text for text in told if text is not None), None)
+    return next((found for found in told if found is not None), None)
 
 
 def explain_delay(snapshot: Snapshot, revision: str) -> Cause | None:
@@ -77,13 +79,11 @@ def _list_controllers(pod: Obj) -> set[str]:
     return {reference.get("uid", "") for reference in references if reference.get("controller")}
 
 
-def _read_told(pod: Obj) -> str | None:
+def _read_told(pod: Obj) -> FoundModel | None:
     ended = find_state(find_fetcher(pod.get("status", {})), "terminated") or {}
     if ended.get("exitCode") != 0:
         return None
     try:
-        told = json.loads(ended.get("message", ""))
-    except ValueError:
+        return FoundModel.read(json.loads(ended.get("message", "")))
+    except (ValueError, RecursionError):
         return None
-    found = told.get("revision") if isinstance(told, dict) else None
-    return found if isinstance(found, str) and MODEL_REVISION.fullmatch(found) else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
 
 HASH_LENGTH = 10
@@ -28,8 +29,8 @@ class Revision:
     number: int
     inputs: Inputs
     template: Obj
-    model_revision: str | None = None
-    """Of its model, as the source named it when the revision was made; None where the URI says it all."""
+    model: FoundModel | None = None
+    """What its model's source told when the revision was made; None where no pod fetches it."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
@@ -72,7 +73,7 @@ def _read_revision(obj: Obj) -> Revision:
         number=int(obj.get("revision", 0)),
         inputs=data.get("inputs", {}),
         template=data.get("template", {}),
-        model_revision=data.get("modelRevision"),
+        model=FoundModel.read(data.get("model")),
     )
 
 

@@ -18,9 +18,17 @@ WAIT_SECONDS = 5.0
 
 def progressing(inputs: StatusInputs) -> Truth:
     """Return the condition Progressing."""
-    waits = inputs.pending and Truth("Progressing", True, Reason.RESOLVING, inputs.pending.describe())
-    truth = waits or _progress(inputs)
+    truth = _wait_for_model(inputs) or _progress(inputs)
     return replace(truth, message=truth.message + _explain_order(inputs))
+
+
+def _wait_for_model(inputs: StatusInputs) -> Truth | None:
+    pending = inputs.pending
+    if pending is None:
+        return None
+    if pending.found and pending.cause:  # it is known, and never served
+        return Truth("Progressing", False, pending.cause.reason, pending.cause.message)
+    return Truth("Progressing", True, Reason.RESOLVING, pending.describe())
 
 
 def _progress(inputs: StatusInputs) -> Truth:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from millrace_operator.reconcile.causes import Cause
+from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
@@ -75,10 +76,18 @@ def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     model = {
         "servedName": served_name(inputs.snapshot.service, spec),
         "uri": spec.model.uri,
-        "resolvedRevision": inputs.model_revision,
+        **_describe_found(inputs),
         "replica": replica,
     }
     return {field: value for field, value in model.items() if value is not None}
+
+
+def _describe_found(inputs: StatusInputs) -> dict[str, Any]:
+    found = inputs.model
+    if found is None:
+        return {}
+    told = {"resolvedRevision": found.revision, "sizeBytes": found.num_bytes}
+    return {**told, **judge_fit(inputs.spec, found.facts).render()} if found.facts else told
 
 
 def render_refused_status(

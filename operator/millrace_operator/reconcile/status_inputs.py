@@ -6,6 +6,7 @@ from typing import Any
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -40,8 +41,8 @@ class StatusInputs:
     """Why the revision that the spec asks for cannot be made."""
     pending: Pending | None = None
     """The revision that the spec asks for, where it cannot be made yet."""
-    model_revision: str | None = None
-    """Of the model, for all replicas of the revision that the spec asks for; None while it is not known."""
+    model: FoundModel | None = None
+    """What is known of the model that the spec asks for."""
 
     @property
     def old(self) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class StatusInputs:
 
     def rollout(self) -> dict[str, Any] | None:
         """Return `status.rollout`, None when no revision is taking over."""
-        if self.current_revision == self.revision or self.count.desired == 0:
+        if self.pending or self.current_revision == self.revision or self.count.desired == 0:
             return None
         return {**self.progress.render(), "method": self.step.method.value}
 

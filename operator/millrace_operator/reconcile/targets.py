@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
+from millrace_operator.reconcile.fitting import judge_fit
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
-from millrace_operator.reconcile.render.model_source import is_moving
+from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.resolution import Pending, explain_delay, find_model_revision
+from millrace_operator.reconcile.resolution import Pending, explain_delay, find_model
 from millrace_operator.reconcile.revision import (
     Revision,
     hash_inputs,
@@ -64,10 +66,11 @@ class Known(NamedTuple):
     """That it can't be made yet. Then the one that served last is asked for, if any did."""
 
     @property
-    def model_revision(self) -> str | None:
-        """Of the revision that the spec asks for, as the model's source named it; None without one."""
-        is_made = self.error is None and self.pending is None
-        return self.revisions[self.asked].model_revision if is_made else None
+    def model(self) -> FoundModel | None:
+        """What is known of the model that the spec asks for."""
+        if self.pending is not None:
+            return self.pending.found
+        return self.revisions[self.asked].model if self.error is None else None
 
 
 def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> Known:
@@ -81,19 +84,29 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> 
     if digest in revisions:
         return Known(revisions, digest)
     served = snapshot.service.get("status", {}).get("currentRevision")
-    model_revision = find_model_revision(snapshot, digest)
+    model = find_model(snapshot, digest)
     try:
-        template = render_pod_template(settings, snapshot.service, spec, digest, model_revision)
+        template = render_pod_template(settings, snapshot.service, spec, digest, model)
     except VersionError as error:
         if served not in revisions:
             raise
         return Known(revisions, served, error)
-    made = Revision(digest, next_number(revisions.values()), inputs, template, model_revision)
+    made = Revision(digest, next_number(revisions.values()), inputs, template, model)
     known = Known({**revisions, digest: made}, digest)
-    if model_revision is not None or not is_moving(spec.model.uri):
+    pending = _find_pending(snapshot, spec, digest, model)
+    if pending is None:
         return known
-    pending = Pending(digest, spec.model.uri, explain_delay(snapshot, digest))
     return known._replace(asked=served if served in revisions else digest, pending=pending)
+
+
+def _find_pending(snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None) -> Pending | None:
+    """Return that a revision can't be made yet, or never: its model is unknown, or no pod can serve it."""
+    if not is_fetched(spec.model.uri):
+        return None
+    if model is None:
+        return Pending(digest, spec.model.uri, explain_delay(snapshot, digest))
+    refusal = judge_fit(spec, model.facts).refusal if model.facts else None
+    return None if refusal is None else Pending(digest, spec.model.uri, refusal, model)
 
 
 def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:

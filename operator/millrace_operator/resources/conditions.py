@@ -16,6 +16,7 @@ class Reason(StrEnum):
     RESOLVING = "Resolving"
     FETCHING = "Fetching"
     FETCH_FAILED = "FetchFailed"
+    DOES_NOT_FIT = "DoesNotFit"
     LOADING = "Loading"
     CRASHING = "Crashing"
     OUT_OF_MEMORY = "OutOfMemory"

@@ -84,8 +84,29 @@ class ModelStatus(Part):
         default=None,
         max_length=128,
         description="The revision of the model that all replicas of the newest revision have, as its source "
-        "names it: a Hub's commit. Absent where the URI has none, and until it is known.",
+        "names it: a Hub's commit. Absent where no pod fetches the model, and until it is known.",
     )
+    size_bytes: int | None = Field(default=None, ge=0, description="Of the files that each pod fetches.")
+    architecture: str | None = Field(
+        default=None, max_length=80, description="The architecture that the model's config.json names."
+    )
+    parameters: int | None = Field(default=None, ge=0, description="How many numbers the model's files have.")
+    context_length: int | None = Field(
+        default=None, ge=0, description="Positions that the model was trained for, in tokens."
+    )
+    weight_bytes: int | None = Field(
+        default=None, ge=0, description="Of the weights on the device that has most of them, as served."
+    )
+    kv_cache_bytes_per_token: int | None = Field(
+        default=None, ge=0, description="Of the KV cache on that device, for each token."
+    )
+    fit: str | None = Field(
+        default=None,
+        max_length=32,
+        description="Whether the model fits the devices asked for, before a pod has it: Fits, Tight, "
+        "DoesNotFit, Unsupported, or Unknown where the device is not known.",
+    )
+    fit_message: str | None = Field(default=None, max_length=2048, description="The arithmetic of that.")
     replica: ReplicaStatus | None = Field(
         default=None,
         description="What a replica of the current revision computes with; absent until Prometheus says so.",

@@ -69,6 +69,7 @@ class Shop(World):
 async def leave(name: str) -> dict[str, Any]:
     """Return a service and all its children, settled under the present operator."""
     shop = Shop(**SPECS[name])
+    shop.model_revision = "0123456789abcdef0123456789abcdef01234567"
     await shop.settle()
     return {"service": shop.service, "children": children_of(shop)}
 

@@ -151,12 +151,14 @@ async def test_a_job_that_has_left_no_word_is_made_anew() -> None:
     assert len(world.pods()) == 2
 
 
-async def test_a_commit_needs_no_job() -> None:
-    world = make_world({"uri": f"hf://acme/chat@{FIRST}"})
-    await world.settle()
-    assert fetched(world) == [f"fetch hf://acme/chat@{FIRST} --to /mnt/model {TELLING}"]
-    assert world.status["model"]["resolvedRevision"] == FIRST
-    assert "Job" not in {kind for _, kind, _ in world.cluster.writes}
+async def test_a_pod_asks_for_room_for_the_files_unless_its_owner_says_how_much() -> None:
+    for requests, asked in (({}, "16612Mi"), ({"ephemeral-storage": "1Gi"}, "1Gi")):
+        world = make_world(resources={"requests": requests})
+        world.model_revision = FIRST
+        await world.settle()
+        (deployment,) = world.objects("Deployment")
+        (fetcher,) = deployment["spec"]["template"]["spec"]["initContainers"]
+        assert fetcher["resources"]["requests"]["ephemeral-storage"] == asked
 
 
 async def test_the_job_gets_the_secret_and_no_device() -> None:

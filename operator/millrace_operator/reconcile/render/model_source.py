@@ -1,9 +1,10 @@
 """Where a replica finds its model: the path, the volume, and the container that fetches it first. Pure."""
 
-import re
+import math
 from typing import Any
 from urllib.parse import urlsplit
 
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
@@ -12,12 +13,12 @@ MOUNT = "/mnt/model"
 VOLUME = "model"
 TERMINATION_MESSAGE = "/dev/termination-log"
 """Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
-MODEL_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-"""What a source may call a revision."""
-_COMMIT = re.compile(r"@([0-9a-f]{40})$")
 _FETCHED = frozenset({"hf", "https", "http"})
 _TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
-_OF_NO_DEVICE = frozenset({"cpu", "memory", "ephemeral-storage"})
+_DISK = "ephemeral-storage"
+_DISK_SHARE, _DISK_SPARE_MIB = 1.01, 64
+"""Of a model's bytes, for what a file system keeps beside them, and for the pod's logs and /tmp."""
+_OF_NO_DEVICE = frozenset({"cpu", "memory", _DISK})
 _HUB_CACHE = "/tmp/huggingface"  # noqa: S108  the pod's own
 
 
@@ -32,17 +33,6 @@ def model_path(uri: str) -> str:
 def is_fetched(uri: str) -> bool:
     """Whether each pod fetches the model before its replica starts."""
     return urlsplit(uri).scheme in _FETCHED
-
-
-def is_moving(uri: str) -> bool:
-    """Whether another model may be at the URI tomorrow, so that somebody has to ask what is there now."""
-    return is_fetched(uri) and find_commit(uri) is None
-
-
-def find_commit(uri: str) -> str | None:
-    """Return the commit that a URI names, None where it names none. A commit never changes."""
-    found = _COMMIT.search(uri) if urlsplit(uri).scheme == "hf" else None
-    return found[1] if found else None
 
 
 def render_model_volumes(uri: str) -> list[dict[str, Any]]:
@@ -61,7 +51,7 @@ def render_model_mounts(uri: str) -> list[dict[str, Any]]:
 def render_fetchers(
     settings: RenderSettings,
     spec: Spec,
-    model_revision: str | None,
+    model: FoundModel | None,
     security: dict[str, Any],
     scratch: dict[str, Any],
 ) -> list[dict[str, Any]]:
@@ -71,11 +61,12 @@ def render_fetchers(
     """
     if not is_fetched(spec.model.uri):
         return []
-    pinned = [] if model_revision is None else ["--revision", model_revision]
+    pinned = [] if model is None else ["--revision", model.revision]
     return [
         {
             **_render_container(settings, spec, ["--to", MOUNT, *pinned, *_TELLING]),
             "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
+            "resources": _ask_for_room(_render_resources(spec), model),
             "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}],
             "securityContext": security,
         }
@@ -110,6 +101,17 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
         "resources": _render_resources(spec),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _ask_for_room(resources: dict[str, Any], model: FoundModel | None) -> dict[str, Any]:
+    """Return the resources with room for the model on the node's disk, where its size is known.
+
+    What the owner says of the disk counts more.
+    """
+    if model is None or model.num_bytes is None or any(_DISK in some for some in resources.values()):
+        return resources
+    mebibytes = math.ceil(model.num_bytes * _DISK_SHARE / 2**20) + _DISK_SPARE_MIB
+    return {**resources, "requests": {**resources.get("requests", {}), _DISK: f"{mebibytes}Mi"}}
 
 
 def _render_resources(spec: Spec) -> dict[str, Any]:

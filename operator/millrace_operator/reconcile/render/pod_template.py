@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.metadata import account_name, replica_labels
 from millrace_operator.reconcile.render.model_source import (
     model_path,
@@ -44,24 +45,24 @@ nothing here: `/livez` is first asked when the replica is ready.
 
 
 def render_pod_template(
-    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model_revision: str | None = None
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model: FoundModel | None = None
 ) -> Obj:
-    """Return the template of a revision's pods, which fetch that revision of the model."""
+    """Return the template of a revision's pods, which fetch that model."""
     labels = {**spec.pod.labels, **replica_labels(service), contract.LABEL_REVISION: revision}
     metadata: dict[str, Any] = {"labels": labels}
     if spec.pod.annotations:
         metadata["annotations"] = dict(spec.pod.annotations)
-    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec, revision, model_revision)}
+    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec, revision, model)}
 
 
 def _render_pod_spec(
-    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model_revision: str | None
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model: FoundModel | None
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if _shares_memory(spec):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     volumes += render_model_volumes(spec.model.uri)
-    fetchers = render_fetchers(settings, spec, model_revision, SECURITY, SCRATCH)
+    fetchers = render_fetchers(settings, spec, model, SECURITY, SCRATCH)
     return {
         "serviceAccountName": account_name(service),
         "automountServiceAccountToken": False,

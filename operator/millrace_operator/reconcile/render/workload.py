@@ -34,7 +34,7 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
 
 def _render_record(revision: Revision) -> Obj:
     record: Obj = {"inputs": revision.inputs, "template": revision.template}
-    return record if revision.model_revision is None else {**record, "modelRevision": revision.model_revision}
+    return record if revision.model is None else {**record, "model": revision.model.render()}
 
 
 def render_disruption_budget(service: Obj, desired: int, *, holds_last: bool = False) -> Obj:

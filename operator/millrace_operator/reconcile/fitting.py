@@ -1,0 +1,90 @@
+"""Whether a model fits the devices that its service asks for, as far as that is known before a pod. Pure.
+
+Refused is what can't serve for certain: a model that no replica reads, and weights that are larger than the
+memory. The rest of a replica's memory is reckoned, and partly guessed: where that is too much, status warns.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.facts import ModelFacts
+from millrace_fit.memory import Weights
+from millrace_fit.settings import Settings
+from millrace_fit.verdict import Answer, Verdict, judge
+from millrace_operator.reconcile.causes import Cause
+from millrace_operator.resources.accelerators import count_gpus, has_gpu
+from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.quantities import parse_quantity
+from millrace_operator.resources.types import Spec
+
+MIG = "nvidia.com/mig-"
+"""Resources that are parts of a GPU, by their profile."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is told of a model before it runs."""
+
+    verdict: Verdict
+    facts: ModelFacts
+    settings: Settings
+
+    @property
+    def refusal(self) -> Cause | None:
+        """Why no pod is to be made of it; None where one may start."""
+        verdict, plan = self.verdict, self.verdict.plan
+        if verdict.answer is Answer.UNSUPPORTED:
+            reason = Reason.MODEL_INVALID if self.facts.fault else Reason.SETTINGS_INVALID
+            return Cause(reason, f"the model cannot be served: {verdict}")
+        if verdict.answer is Answer.DOES_NOT_FIT and plan is not None and plan.weights > plan.total:
+            return Cause(Reason.DOES_NOT_FIT, f"the model {verdict}")
+        return None
+
+    def render(self) -> dict[str, Any]:
+        """Return it as a part of `status.model`."""
+        shape = self.facts.shape
+        told: dict[str, Any] = {
+            "architecture": self.facts.architecture,
+            "parameters": self.facts.num_parameters,
+            "fit": self.verdict.answer.value,
+            "fitMessage": str(self.verdict),
+        }
+        if shape is None:
+            return told
+        weights = Weights(shape, self.facts.served_type, self.settings)
+        try:
+            sizes = {"weightBytes": weights.most_bytes, "kvCacheBytesPerToken": weights.token_bytes}
+        except (ArchitectureError, KeyError):
+            sizes = {}  # it can't be shared so, which the verdict says
+        return {**told, "contextLength": shape.max_length, **sizes}
+
+
+def judge_fit(spec: Spec, facts: ModelFacts) -> Fit:
+    """Return whether the model fits."""
+    is_on_gpus = has_gpu(spec.resources.limits)
+    tensor = spec.parallelism.tensor or max(1, count_gpus(spec.resources.limits))
+    settings = Settings(
+        device="cuda" if is_on_gpus else "cpu",
+        weights=spec.model.quantization.weights.value,
+        tensor_parallel=tensor,
+        max_model_length=spec.engine.max_model_length,
+        max_sequences=spec.engine.max_sequences,
+        max_batched_tokens=spec.engine.max_batched_tokens,
+    )
+    return Fit(judge(facts, settings, find_device(spec, is_on_gpus=is_on_gpus)), facts, settings)
+
+
+def find_device(spec: Spec, *, is_on_gpus: bool) -> Accelerator | None:
+    """Return the device that the spec names: a MIG profile, a node's label, or a pod's memory on CPUs."""
+    if spec.pod.resource_claims:
+        return None  # what a claim gives, nobody knows before
+    if is_on_gpus:
+        profiles = [name.removeprefix(MIG) for name in spec.resources.limits if name.startswith(MIG)]
+        return find_accelerator(profiles[0]) if profiles else read_labels(spec.pod.node_selector)
+    try:
+        limit = parse_quantity(str(spec.resources.limits["memory"]))
+    except (KeyError, ValueError):
+        return None
+    return Accelerator("a pod on CPUs", int(limit), device="cpu")

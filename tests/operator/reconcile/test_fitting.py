@@ -1,0 +1,161 @@
+"""Models that are known to fit, or not, before a pod of theirs starts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from millrace_fit.facts import ModelFacts, find_facts
+from millrace_fit.verdict import Answer
+from millrace_operator.reconcile.fitting import find_device, judge_fit
+from millrace_operator.resources.types import Spec
+from tests.fit.models import LLAMA_8B, stored_of
+from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN
+from tests.operator.test_argocd_health import judge
+from tests.operator.world import World
+
+FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
+GPU = {"limits": {"nvidia.com/gpu": 1}}
+
+
+def make_world(facts: ModelFacts = FACTS, **spec: Any) -> World:
+    world = World(**{"model": MAIN, "scaling": EXTERNAL, "replicas": 2, **spec})
+    world.model_revision = FIRST
+    world.model_facts = json.loads(facts.to_json())
+    return world
+
+
+def on_node(product: str) -> dict[str, Any]:
+    return {"nodeSelector": {"nvidia.com/gpu.product": product}}
+
+
+async def test_weights_that_are_larger_than_the_memory_start_no_pod() -> None:
+    world = make_world(resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    for name in ("Ready", "ModelReady", "UpToDate"):
+        condition = world.condition(name)
+        assert (condition["status"], condition["reason"]) == ("False", "DoesNotFit"), name
+    message = world.condition("ModelReady")["message"]
+    assert "weights of 14.96 GiB" in message
+    assert "8.00 GiB of the pod" in message
+    assert "it fits with" in message, "the nearest setting"
+    assert world.condition("Progressing")["status"] == "False"
+    assert judge(world.service)[0] == "Degraded"
+    assert not world.objects("Deployment")
+    assert not world.pods()
+    assert world.status["model"]["fit"] == "DoesNotFit"
+    assert world.status["model"]["resolvedRevision"] == FIRST
+
+
+async def test_a_refused_model_is_refused_for_days_without_another_question() -> None:
+    world = make_world(resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    jobs, conditions = world.objects("Job"), world.status["conditions"]
+    world.now += 3 * 86400
+    world.restart_operator()
+    await world.settle()
+    assert (world.objects("Job"), world.status["conditions"]) == (jobs, conditions)
+    assert "rollout" not in world.status
+
+
+async def test_a_larger_device_makes_it_run() -> None:
+    world = make_world(resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    world.edit(resources={"limits": {"memory": "64Gi"}})
+    await world.settle()
+    assert len(world.pods()) == 2
+    assert world.condition("UpToDate")["status"] == "True"
+    assert world.condition("Degraded")["status"] == "False"
+    assert world.status["model"]["fit"] in ("Fits", "Tight")
+    assert not world.objects("Job")
+
+
+async def test_what_serves_goes_on_beside_a_model_that_does_not_fit() -> None:
+    world = make_world(model={"uri": "file:///models/stories"}, resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    serving = world.status["currentRevision"]
+    world.edit(model=MAIN)
+    await world.settle()
+    assert world.deployments() == {serving: 2}
+    assert world.condition("Ready")["status"] == "True"
+    assert world.condition("Degraded")["reason"] == "DoesNotFit"
+    assert world.condition("UpToDate")["status"] == "False"
+
+
+async def test_an_architecture_that_no_replica_serves_is_refused_by_its_name() -> None:
+    mixtral = LLAMA_8B | {"architectures": ["MixtralForCausalLM"]}
+    world = make_world(find_facts(mixtral, stored_of(LLAMA_8B)))
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "ModelInvalid"
+    assert "MixtralForCausalLM" in degraded["message"]
+    assert not world.objects("Deployment")
+
+
+async def test_status_tells_what_was_found() -> None:
+    world = make_world(resources=GPU, pod=on_node("NVIDIA-H100-80GB-HBM3"))
+    await world.settle()
+    model = world.status["model"]
+    told = {
+        "architecture": "LlamaForCausalLM",
+        "contextLength": 131072,
+        "kvCacheBytesPerToken": 131072,
+        "fit": "Fits",
+        "sizeBytes": 16 * 2**30,
+    }
+    assert told.items() <= model.items()
+    assert model["parameters"] == 8_030_261_248
+    assert "KV cache" in model["fitMessage"]
+
+
+async def test_a_cache_that_is_tight_is_a_warning_with_what_fits() -> None:
+    world = make_world(resources=GPU, pod=on_node("NVIDIA-L4"))
+    await world.settle()
+    assert len(world.pods()) == 2
+    assert world.status["model"]["fit"] == "Tight"
+    assert "37,152 tokens" in world.status["model"]["fitMessage"]
+
+
+async def test_an_accelerator_that_is_not_known_stays_unknown_and_starts() -> None:
+    world = make_world(resources=GPU)
+    await world.settle()
+    assert world.status["model"]["fit"] == "Unknown"
+    assert len(world.pods()) == 2
+
+
+async def test_facts_of_another_version_keep_no_pod_away() -> None:
+    world = make_world()
+    world.model_facts = {"shape": "unheard of"}
+    await world.settle()
+    assert len(world.pods()) == 2
+    assert "fit" not in world.status["model"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "gib"),
+    [
+        ({"resources": {"limits": {"memory": "16Gi"}}}, 16.0),
+        ({"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}, 9.5),
+        ({"resources": GPU, "pod": on_node("NVIDIA-A100-SXM4-40GB")}, 39.3),
+        ({"resources": GPU, "pod": {"nodeSelector": {"nvidia.com/gpu.memory": "81559"}}}, 79.0),
+    ],
+)
+def test_the_device_is_the_one_that_the_spec_names(spec: dict[str, Any], gib: float) -> None:
+    parsed = Spec.model_validate({"model": MAIN, **spec})
+    device = find_device(parsed, is_on_gpus="memory" not in parsed.resources.limits)
+    assert device is not None
+    assert round(device.memory_bytes / 2**30, 1) == gib
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"resources": GPU},
+        {"resources": {"limits": {"memory": "much"}}},
+        {"resources": GPU, "pod": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "g"}]}},
+    ],
+)
+def test_what_the_spec_does_not_name_is_not_guessed(spec: dict[str, Any]) -> None:
+    fit = judge_fit(Spec.model_validate({"model": MAIN, **spec}), FACTS)
+    assert (fit.verdict.answer, fit.refusal) == (Answer.UNKNOWN, None)
