@@ -207,7 +207,7 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
         return {}  # the whole: also a server that gives no ranges can do it
     headers = {"Range": f"bytes={span.start}-{span.end - 1}"}
     is_strong = file.validator and not file.validator.startswith("W/")
-    if file.checksum is None and file.validator and is_strong:
+    if file.validator and is_strong:
         headers["If-Range"] = file.validator
     return headers
 
@@ -215,14 +215,16 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
 def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, *, is_range: bool) -> None:
     """Raise where this is not the file that the manifest has.
 
-    A file with a checksum is judged by that, at its end: the hosts behind a Hub may have ETags of their own.
+    A file that has a checksum alone is judged by that, at its end: the hosts behind a Hub may have ETags of
+    their own.
     """
     headers = response.headers
     total = (
         headers.get("Content-Range", "").rpartition("/")[2] if is_range else headers.get("Content-Length", "")
     )
     has_other_size = total.isdecimal() and file.size_bytes not in (None, int(total))
-    if file.checksum is None and (has_other_size or read_validator(response) != file.validator):
+    is_judged_by_checksum = file.checksum is not None and file.validator is None
+    if not is_judged_by_checksum and (has_other_size or read_validator(response) != file.validator):
         raise ChangedError(f"{file.name} changed while it was fetched")
     if has_other_size:
         raise CorruptError(

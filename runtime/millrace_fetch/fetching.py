@@ -13,10 +13,11 @@ from millrace_fetch.names import check_names
 from millrace_fetch.part import PartFile
 from millrace_fetch.selection import INDEX, read_shards, select
 from millrace_fetch.sources.hub import HubSource
+from millrace_fetch.sources.s3 import S3Source
 from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.sources.web import WebSource
 from millrace_fetch.trying import Say
-from millrace_fetch.uri import HubModel, ModelUri
+from millrace_fetch.uri import HubModel, ModelUri, S3Folder, WebFolder
 
 _MAX_ROUNDS = 3
 """Of a source that changes under way."""
@@ -56,10 +57,14 @@ class Outcome:
 
 
 def open_source(order: Order) -> Source:
-    """Return the source of the order's URI."""
-    if isinstance(order.uri, HubModel):
-        return HubSource(order.uri)
-    return WebSource(order.uri, order.include)
+    """Return the source of the order's URI. Raises SourceError where its settings can't be used."""
+    match order.uri:
+        case HubModel() as model:
+            return HubSource(model)
+        case S3Folder() as folder:
+            return S3Source(folder)
+        case WebFolder() as folder:
+            return WebSource(folder, order.include)
 
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
@@ -67,11 +72,11 @@ async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     folder = Folder(order.folder)
     async with folder.locked(watch.say):
         marker = folder.read_marker()
-        pinned = order.uri.pinned if isinstance(order.uri, HubModel) else None
+        pinned = order.uri.pinned
         # A commit never changes, so a pod that restarts needs no Hub.
         if marker and pinned and _is_whole(order, folder, marker, pinned, watch.say):
             return Outcome(marker, has_fetched=False)
-        async with Client(source.origin, source.authorization, order.connections) as client:
+        async with Client(source.authorize, order.connections, source.certificates) as client:
             try:
                 return await _Fetch(order, source, watch, folder, client).run(marker)
             except RefusedError as error:

@@ -2,14 +2,16 @@
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from millrace_fetch.errors import UsageError
 
-WRITABLE = "hf://org/name, hf://org/name@revision or https://host/folder"
+WRITABLE = "hf://org/name, hf://org/name@revision, s3://bucket/folder or https://host/folder"
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./-]{0,254}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class WebFolder:
         """Return the address of a file, whose name needs no quoting."""
         return f"{self.base}{name}" + (f"?{self.query}" if self.query else "")
 
+    pinned: ClassVar[None] = None
+
     @property
     def place(self) -> str:
         """Where it is, without what is secret."""
@@ -56,7 +60,25 @@ class WebFolder:
         return self.place
 
 
-ModelUri = HubModel | WebFolder
+@dataclass(frozen=True)
+class S3Folder:
+    """The objects of a bucket below a prefix."""
+
+    bucket: str
+    prefix: str = ""
+    """Ends with a slash, unless it is empty."""
+    pinned: ClassVar[None] = None
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def __str__(self) -> str:
+        return self.place
+
+
+ModelUri = HubModel | WebFolder | S3Folder
 
 
 def parse_uri(text: str) -> ModelUri:
@@ -67,12 +89,19 @@ def parse_uri(text: str) -> ModelUri:
     match scheme.lower():
         case "hf":
             return _parse_hub(rest)
+        case "s3":
+            return _parse_s3(rest)
         case "http" | "https":
             return _parse_web(text)
         case "file":
             raise UsageError(
                 f"{text} is a folder of this machine, so there is nothing to fetch: use the folder as it is, "
                 "or copy it with cp -r"
+            )
+        case "pvc":
+            raise UsageError(
+                f"{text} is a claim in a cluster, so there is nothing to fetch: write it into "
+                "spec.model.uri, and replicas mount it"
             )
     raise UsageError(f"models of {scheme}:// can't be fetched: write {WRITABLE}")
 
@@ -86,6 +115,17 @@ def _parse_hub(rest: str) -> HubModel:
     if at and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise UsageError(f"'{revision}' is no revision: write a branch, a tag or a commit after the @")
     return HubModel(repository, revision or None)
+
+
+def _parse_s3(rest: str) -> S3Folder:
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        # Not shown: some write a key and its secret before the bucket.
+        raise UsageError("the URI names no bucket: write s3://bucket/folder, and credentials nowhere in it")
+    if not prefix.isprintable():
+        raise UsageError(f"{prefix!r} is no folder of a bucket: write s3://bucket/folder")
+    return S3Folder(bucket, f"{prefix}/" if prefix else "")
 
 
 def _parse_web(text: str) -> WebFolder:

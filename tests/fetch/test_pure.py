@@ -13,7 +13,7 @@ from millrace_fetch.progress import Meter, show_bytes, show_seconds
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge, split
 from millrace_fetch.retry import plan_wait
 from millrace_fetch.selection import read_shards, select
-from millrace_fetch.uri import HubModel, WebFolder, parse_uri, redact
+from millrace_fetch.uri import HubModel, S3Folder, WebFolder, parse_uri, redact
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -28,6 +28,9 @@ SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda p:
         ("hf://org/na.me-1_x@v1.0", HubModel("org/na.me-1_x", "v1.0")),
         ("hf://org/name@refs/pr/1", HubModel("org/name", "refs/pr/1")),
         ("https://h/a/b/", WebFolder("https://h/a/b/")),
+        ("s3://bucket", S3Folder("bucket")),
+        ("s3://bucket/a/b", S3Folder("bucket", "a/b/")),
+        ("s3://my.bucket-1/a b/?/", S3Folder("my.bucket-1", "a b/?/")),
         ("http://u:p@h:8/a?sig=1", WebFolder("http://u:p@h:8/a/", "sig=1")),
     ],
 )
@@ -39,8 +42,12 @@ def test_a_uri_is_read(text: str, uri: object) -> None:
     ("text", "told"),
     [
         ("org/name", "is no URI: write hf://org/name"),
-        ("s3://bucket/key", "models of s3:// can't be fetched: write hf://org/name"),
-        ("pvc://claim/path", "models of pvc:// can't be fetched: write"),
+        ("gs://bucket/key", "models of gs:// can't be fetched: write hf://org/name.* s3://bucket/folder"),
+        ("pvc://claim/path", "nothing to fetch: write it into spec.model.uri"),
+        ("s3://", "names no bucket: write s3://bucket/folder"),
+        ("s3:///folder", "names no bucket"),
+        ("s3://key:secret@bucket/folder", "the URI names no bucket.*, and credentials nowhere in it"),
+        ("s3://bucket/a\nb", "is no folder of a bucket"),
         ("file:///models/m", "nothing to fetch: use the folder as it is"),
         ("hf://", "is no repository"),
         ("hf://a/b/c", "is no repository"),
