@@ -87,22 +87,14 @@ class Download:
     def _generate(self, parts: Sequence[PartFile]) -> Iterator[_Piece]:
         """Yield pieces in order. A file is opened when its first is taken, so few are open at a time."""
         for part in parts:
-            if part.finished and not self._is_there(part, part.finished):
+            if record := self._folder.settle(part):
+                self._records[part.file.name] = record
+                continue
+            if part.finished:
                 self._advance(-part.num_done_bytes)
                 part.reset()
-            if part.finished:
-                self._install(part, part.finished)
-            else:
-                part.open()
-                yield from self._plan(_Item(part, self._threads))
-
-    def _is_there(self, part: PartFile, record: FileRecord) -> bool:
-        return part.path.exists() or self._folder.has(part.file.name, record)
-
-    def _install(self, part: PartFile, record: FileRecord) -> None:
-        if part.path.exists():
-            self._folder.install(part.path, part.file.name)
-        self._records[part.file.name] = record
+            part.open()
+            yield from self._plan(_Item(part, self._threads))
 
     def _plan(self, item: _Item) -> list[_Piece]:
         file, spans = item.part.file, list[Span | None]()
@@ -135,7 +127,8 @@ class Download:
             part.reset()
             self._pieces.extend(self._plan(item))
             return
-        self._install(part, record)
+        self._folder.install(part.path, part.file.name)
+        self._records[part.file.name] = record
 
     async def _fetch_with_tries(self, piece: _Piece) -> int:
         """Fetch a piece and return the file's size. Failures in a row count, where nothing new came."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from millrace_fetch.errors import FolderError, NoSpaceError, UnsafeNameError
 from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord
-from millrace_fetch.names import OWN_FOLDER, check_names
-from millrace_fetch.part import writing
+from millrace_fetch.names import LAYERS, OWN_FOLDER, check_names
+from millrace_fetch.part import PartFile, writing
 
 MANIFEST = "manifest.json"
 _NEW = "manifest.json.new"
@@ -55,7 +55,7 @@ class Folder:
         """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        for name in ("lock", MANIFEST, _NEW, _PREVIOUS, "parts"):
+        for name in ("lock", MANIFEST, _NEW, _PREVIOUS, "parts", "layers"):
             refuse_links(self.path, self._own / name)
         with writing(self.path):
             self._own.mkdir(exist_ok=True)
@@ -114,6 +114,7 @@ class Folder:
             (self._own / _PREVIOUS).unlink(missing_ok=True)
         # After the marker: until then the journals tell which files are ours.
         shutil.rmtree(self.parts, ignore_errors=True)
+        shutil.rmtree(self.path / LAYERS, ignore_errors=True)
 
     def install(self, part: Path, name: str) -> None:
         """Give a verified file its name."""
@@ -122,6 +123,14 @@ class Folder:
             target.parent.mkdir(parents=True, exist_ok=True)
             part.rename(target)
             _sync_folder(target.parent)
+
+    def settle(self, part: PartFile) -> FileRecord | None:
+        """Give a file that an earlier process has finished its name. None where there is none such."""
+        if part.finished is None:
+            return None
+        if part.path.exists():
+            self.install(part.path, part.file.name)
+        return part.finished if self.has(part.file.name, part.finished) else None
 
     def has(self, name: str, record: FileRecord) -> bool:
         """Whether the file is there in its size."""

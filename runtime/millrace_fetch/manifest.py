@@ -51,6 +51,8 @@ class Manifest:
 
     revision: str
     files: tuple[RemoteFile, ...]
+    layers: tuple[RemoteFile, ...] = ()
+    """Of an image, the lowest first: archives that have the files. Then `files` is empty."""
 
     def by_name(self) -> dict[str, RemoteFile]:
         """Return the files by their names."""
