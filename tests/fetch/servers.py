@@ -178,8 +178,7 @@ class FakeHub:
                 await asyncio.sleep(60)
             return self._describe(request, path.removeprefix("/api/models/"))
         repository, _, rest = path.removeprefix("/").partition("/resolve/")
-        if repository != "org/m":
-            return web.Response(status=404)  # of what the Hub's library asks beside
+        assert repository == "org/m", f"{path} is none of ours to ask for"
         commit, _, name = rest.partition("/")
         assert commit == self.commit
         return await self._resolve(request, name)

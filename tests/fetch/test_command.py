@@ -19,7 +19,7 @@ from tests.fetch.servers import FakeHub
 
 CONNECTIONS = 2
 SHARD_BYTES = 20 << 20
-KILLS = [8, pytest.param(200, marks=pytest.mark.long)]
+KILLS = [5, pytest.param(200, marks=pytest.mark.long)]
 
 
 async def start(
@@ -200,7 +200,7 @@ async def test_sigterm_ends_it_at_once_while_the_hub_hangs(hub: FakeHub, fetcher
     process = await start(hub, fetcher.folder)
     await until(lambda: hub.num_api_requests > 0)
     process.terminate()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(2):
         status, _, _ = await finish(process)
     assert status == 143
 

@@ -6,7 +6,6 @@ import tarfile
 from collections.abc import AsyncIterator
 
 import pytest
-from backports import zstd
 
 from millrace_fetch import archive
 from millrace_fetch.content import Layers
@@ -40,7 +39,7 @@ def push(registry: Registry, *layers: Entries) -> str:
     return f"{registry.uri}:v1"
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, archive.zstd.compress])
 @pytest.mark.parametrize("prefix", ["models/", "./models/", "/models/"])
 async def test_an_image_comes_whole_and_once(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], pack: object, prefix: str

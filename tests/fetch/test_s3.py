@@ -1,7 +1,10 @@
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import botocore.session
 import pytest
@@ -37,24 +40,25 @@ def moto() -> Iterator[str]:
     server.stop()
 
 
+@cache
+def make_client(endpoint: str) -> Any:
+    """Made once, which takes longer than a test."""
+    session = botocore.session.Session()
+    return session.create_client("s3", "us-east-1", endpoint_url=endpoint)
+
+
 class Bucket:
     """What its owner puts there."""
 
     def __init__(self, endpoint: str) -> None:
-        session = botocore.session.Session()
-        self._client = session.create_client("s3", "us-east-1", endpoint_url=endpoint)
-        self._client.create_bucket(Bucket="models")
+        self._client = make_client(endpoint)
         self.backend = s3_backends["123456789012"]["aws"]
         """The server's own, as it is in this process."""
+        self.backend.reset()
+        self._client.create_bucket(Bucket="models")
 
     def put(self, name: str, content: bytes, **more: str) -> None:
         self._client.put_object(Bucket="models", Key=f"org/m/{name}", Body=content, **more)
-
-    def empty(self) -> None:
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket="models"):
-            keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
-            if keys:
-                self._client.delete_objects(Bucket="models", Delete={"Objects": keys})
 
 
 @pytest.fixture(autouse=True)
@@ -73,9 +77,8 @@ def contents() -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def bucket(moto: str, contents: dict[str, bytes], _account: None) -> Bucket:
     bucket = Bucket(moto)
-    bucket.empty()
     for name, content in contents.items():
-        bucket.put(name, content)
+        bucket.backend.put_object("models", f"org/m/{name}", content)
     return bucket
 
 
@@ -291,3 +294,63 @@ async def test_a_kill_costs_no_more_than_was_not_noted(
     fetcher.check(contents)
     assert SECRET not in out + err
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
+
+
+async def test_a_pod_role_gives_credentials(
+    fetcher: Fetcher, s3: S3Server, moto: str, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = fetcher.folder.parent / "token"
+    token.write_text("a-web-identity-token")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/models")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", moto)
+    s3.checks_signatures = False  # the secret is moto's
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    (key,) = set(s3.signatures)
+    assert key
+    assert key.startswith("ASIA")
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({}, "https://models.s3.amazonaws.com/a/b%20c"),
+        (
+            {"AWS_REGION": "eu-west-3", "AWS_CONFIG_FILE": "path"},
+            "https://s3.eu-west-3.amazonaws.com/models/a/b%20c",
+        ),
+        ({"AWS_REGION": "eu-west-3"}, "https://models.s3.eu-west-3.amazonaws.com/a/b%20c"),
+        ({"AWS_DEFAULT_REGION": "cn-north-1"}, "https://models.s3.cn-north-1.amazonaws.com.cn/a/b%20c"),
+        ({"AWS_ENDPOINT_URL_S3": "https://s3.example.com"}, "https://s3.example.com/models/a/b%20c"),
+        (
+            {"AWS_ENDPOINT_URL": "https://s3.example.com", "AWS_CONFIG_FILE": "virtual"},
+            "https://models.s3.example.com/a/b%20c",
+        ),
+    ],
+)
+def test_a_bucket_has_its_usual_address(
+    settings: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for style in ("path", "virtual"):
+        (tmp_path / style).write_text(f"[default]\ns3 =\n  addressing_style = {style}\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert aws.Bucket("models").url_of("a/b c") == address
+
+
+def test_requests_go_to_the_buckets_own_region() -> None:
+    bucket = aws.Bucket("models")
+    bucket._follow("eu-west-3")
+    assert bucket.url_of("a") == "https://models.s3.eu-west-3.amazonaws.com/a"
+    headers = bucket.sign("GET", bucket.url_of("a"), {})
+    assert "/eu-west-3/s3/aws4_request" in headers["Authorization"]
+
+
+def test_settings_that_are_none_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "absent")
+    with pytest.raises(SourceError, match=r"can't be used \(ProfileNotFound\): check the AWS_… variables"):
+        aws.Bucket("models")

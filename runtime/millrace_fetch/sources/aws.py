@@ -94,17 +94,27 @@ class Bucket:
 
     def _connect(self, region: str) -> None:
         self._region = region
-        self._client = self._make_client(None if self.has_credentials else UNSIGNED)
-        # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
-        self._addresses = self._make_client(UNSIGNED)
+        self._client = self._make_client(None if self.has_credentials else UNSIGNED, {})
         self._endpoint: str = self._client.meta.endpoint_url
+        # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
+        self._addresses = self._make_client(UNSIGNED, self._choose_style())
         self.origin = URL(self.url_of("config.json")).origin()
         """The host of the bucket, in whichever style."""
 
-    def _make_client(self, signature: Any) -> Any:
+    def _choose_style(self) -> dict[str, str]:
+        """Where no style is set, botocore presigns for Amazon's global endpoint and not for the region's."""
+        has_style = "addressing_style" in (self._client.meta.config.s3 or {})
+        return {} if has_style or not self._is_amazons else {"addressing_style": "virtual"}
+
+    @property
+    def _is_amazons(self) -> bool:
+        return self._endpoint.endswith(_AMAZON)
+
+    def _make_client(self, signature: Any, style: dict[str, str]) -> Any:
         # One try: ours are told to the user.
         config = Config(
             signature_version=signature,
+            s3=style,
             retries={"total_max_attempts": 1},
             connect_timeout=15,
             read_timeout=60,
@@ -115,7 +125,7 @@ class Bucket:
 
     def _follow(self, region: str | None) -> None:
         """Go on in the bucket's own region: botocore follows there by itself, and our requests must too."""
-        if region and region != self._region and self._endpoint.endswith(_AMAZON):
+        if region and region != self._region and self._is_amazons:
             self._connect(region)
 
 

@@ -6,6 +6,7 @@ A token goes to the registry alone, and name and password go to it and to where 
 import asyncio
 import json
 from collections.abc import Iterable
+from time import time
 
 import aiohttp
 from yarl import URL
@@ -79,7 +80,7 @@ class RegistryAccess:
             url, middlewares=(self._show_basic,), allow_redirects=False, timeout=_TIMEOUT
         ) as response:
             if response.status == 429 or response.status >= 500:
-                after = read_retry_after(response.headers.get("Retry-After"), 0)
+                after = read_retry_after(response.headers.get("Retry-After"), time())
                 raise UnavailableError(f"{redact(str(realm))} answered {response.status}", after)
             if response.status != 200:
                 raise RefusedError(f"{redact(str(realm))} answered {response.status}", 401)
