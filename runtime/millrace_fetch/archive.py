@@ -49,11 +49,15 @@ class Archive:
 
     def files(self, wanted: Collection[Member]) -> Iterator[tuple[Member, IO[bytes]]]:
         """Yield those members that are wanted, plain files all, each with its bytes to be read at once."""
-        by_number = {member.number: member for member in wanted}
+        left = {member.number: member for member in wanted}
+        if not left:
+            return
         with self._reading() as (tar, limit):
             for number, info in self._walk(tar, limit):
-                if number in by_number and (file := tar.extractfile(info)):
-                    yield by_number[number], file
+                if number in left and (file := tar.extractfile(info)):
+                    yield left.pop(number), file
+                if not left:  # what follows need not even be decompressed
+                    return
 
     def _walk(self, tar: "_Tar", limit: int) -> Iterator[tuple[int, tarfile.TarInfo]]:
         for number in range(MAX_MEMBERS):
