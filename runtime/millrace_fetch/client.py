@@ -1,8 +1,10 @@
-"""HTTP for all sources: redirects, credentials, and what a status means.
+"""HTTP for all sources: redirects, certificates, and what a status means.
 
-Credentials go to the host that they are for, and to no other that it redirects to.
+A source sees each request before it is sent, also one of a redirect. It adds its credentials to those for its
+own host alone.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
@@ -19,20 +21,25 @@ MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGAIN = (408, 425, 429)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
+_REASON_BYTES = 4096
+"""Of a refusal's body. Registries and S3 say there what is wrong."""
 
 
 class Client:
-    """A session of one fetch. Its proxy and its trusted certificates are those of the environment."""
+    """A session of one fetch. Its proxy is that of the environment."""
 
-    def __init__(self, origin: str, authorization: str | None, connections: int) -> None:
-        self._origin = URL(origin).origin() if authorization else None
-        self._authorization = authorization
+    def __init__(
+        self, authorize: aiohttp.ClientMiddlewareType, connections: int, certificates: str | None = None
+    ) -> None:
+        self._authorize = authorize
         self._connections = connections
+        self._certificates = certificates
+        """A file of those to trust. None trusts those of the system, or in SSL_CERT_FILE."""
 
     async def __aenter__(self) -> Self:
         # Bodies are counted as the server stores them, so they are neither asked for nor decoded as gzip.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections),
+            connector=aiohttp.TCPConnector(limit=self._connections, ssl=_trust(self._certificates)),
             timeout=_TIMEOUT,
             trust_env=True,
             auto_decompress=False,
@@ -72,22 +79,27 @@ class Client:
             url = _next_url(url, response)
         raise RefusedError(f"{redact(str(url))} redirects again and again", 310)
 
-    async def _authorize(
-        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        if self._authorization and request.url.origin() == self._origin:
-            request.headers["Authorization"] = self._authorization
-        return await handler(request)
-
     async def _check(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
         status = response.status
         if 200 <= status < 300:
             return response
-        response.release()
         message = f"{redact(str(response.url))} answered {status}"
         if status in _AGAIN or status >= 500:
+            response.release()
             raise UnavailableError(message, read_retry_after(response.headers.get("Retry-After"), time()))
-        raise RefusedError(message, status, response.headers.get("X-Error-Code", ""))
+        async with response:
+            reason = await response.content.read(_REASON_BYTES)
+        code = response.headers.get("X-Error-Code", "")
+        raise RefusedError(message, status, code, reason.decode(errors="replace"))
+
+
+def _trust(certificates: str | None) -> ssl.SSLContext | bool:
+    if certificates is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=certificates)
+    except OSError as error:
+        raise SourceError(f"the certificates to trust can't be read from {certificates}") from error
 
 
 def read_retry_after(value: str | None, now: float) -> float | None:

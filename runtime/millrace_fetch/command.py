@@ -21,6 +21,8 @@ from millrace_runtime.listener import parse_port, read_bind_address
 
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
+EXIT_FINAL = 3
+"""Until somebody changes something. A pod that ends so is not started again."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 MAX_CONNECTIONS = 64
@@ -28,7 +30,10 @@ Result = TypeVar("Result")
 
 
 def main(argv: list[str]) -> int:
-    """Fetch a model. Returns 0 when it is whole, else 1 or 2 and says in one line why and what to do."""
+    """Fetch a model. Returns 0 when it is whole, else a status that says whether to try again.
+
+    One line on stderr says why, and what to do.
+    """
     flags = _make_parser().parse_args(argv)
     try:
         order = read_order(flags)
@@ -37,7 +42,7 @@ def main(argv: list[str]) -> int:
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
-        return _fail(str(error), EXIT_FAILED)
+        return _fail(str(error), EXIT_FINAL if error.is_final else EXIT_FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
         status = EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
         return _fail("stopped; run it again, and it goes on from here", status)

@@ -87,22 +87,14 @@ class Download:
     def _generate(self, parts: Sequence[PartFile]) -> Iterator[_Piece]:
         """Yield pieces in order. A file is opened when its first is taken, so few are open at a time."""
         for part in parts:
-            if part.finished and not self._is_there(part, part.finished):
+            if record := self._folder.settle(part):
+                self._records[part.file.name] = record
+                continue
+            if part.finished:
                 self._advance(-part.num_done_bytes)
                 part.reset()
-            if part.finished:
-                self._install(part, part.finished)
-            else:
-                part.open()
-                yield from self._plan(_Item(part, self._threads))
-
-    def _is_there(self, part: PartFile, record: FileRecord) -> bool:
-        return part.path.exists() or self._folder.has(part.file.name, record)
-
-    def _install(self, part: PartFile, record: FileRecord) -> None:
-        if part.path.exists():
-            self._folder.install(part.path, part.file.name)
-        self._records[part.file.name] = record
+            part.open()
+            yield from self._plan(_Item(part, self._threads))
 
     def _plan(self, item: _Item) -> list[_Piece]:
         file, spans = item.part.file, list[Span | None]()
@@ -135,7 +127,8 @@ class Download:
             part.reset()
             self._pieces.extend(self._plan(item))
             return
-        self._install(part, record)
+        self._folder.install(part.path, part.file.name)
+        self._records[part.file.name] = record
 
     async def _fetch_with_tries(self, piece: _Piece) -> int:
         """Fetch a piece and return the file's size. Failures in a row count, where nothing new came."""
@@ -207,7 +200,7 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
         return {}  # the whole: also a server that gives no ranges can do it
     headers = {"Range": f"bytes={span.start}-{span.end - 1}"}
     is_strong = file.validator and not file.validator.startswith("W/")
-    if file.checksum is None and file.validator and is_strong:
+    if file.validator and is_strong:
         headers["If-Range"] = file.validator
     return headers
 
@@ -215,14 +208,16 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
 def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, *, is_range: bool) -> None:
     """Raise where this is not the file that the manifest has.
 
-    A file with a checksum is judged by that, at its end: the hosts behind a Hub may have ETags of their own.
+    A file that has a checksum alone is judged by that, at its end: the hosts behind a Hub may have ETags of
+    their own.
     """
     headers = response.headers
     total = (
         headers.get("Content-Range", "").rpartition("/")[2] if is_range else headers.get("Content-Length", "")
     )
     has_other_size = total.isdecimal() and file.size_bytes not in (None, int(total))
-    if file.checksum is None and (has_other_size or read_validator(response) != file.validator):
+    is_judged_by_checksum = file.checksum is not None and file.validator is None
+    if not is_judged_by_checksum and (has_other_size or read_validator(response) != file.validator):
         raise ChangedError(f"{file.name} changed while it was fetched")
     if has_other_size:
         raise CorruptError(

@@ -1,5 +1,8 @@
 """What can go wrong in a fetch. Each text is one line that says what to do.
 
+Most are final: the next run meets them again, until somebody changes something. Those that may pass by
+themselves say so.
+
 FetchError
 ├── UsageError            the URI or a flag can't be used: exit status 2
 ├── UnsafeNameError       a file's name would leave the folder, or can't be a file's
@@ -9,12 +12,18 @@ FetchError
 ├── ChangedError          a file is another one than when the fetch began
 ├── CorruptError          what came is not what was announced
 └── FolderError           the folder can't be written
-    └── NoSpaceError      the disk is full, or would be
+    ├── NoSpaceError      the disk is full, or would be
+    └── StorageError      the disk fails just now
 """
+
+from typing import ClassVar
 
 
 class FetchError(Exception):
-    """The root of this package's exceptions: exit status 1."""
+    """The root of this package's exceptions."""
+
+    is_final: ClassVar[bool] = True
+    """Whether it is in vain to try again before somebody has changed something."""
 
 
 class UsageError(FetchError):
@@ -32,15 +41,19 @@ class SourceError(FetchError):
 class RefusedError(SourceError):
     """An HTTP status that trying again does not change. The source says what it means."""
 
-    def __init__(self, message: str, status: int, code: str = "") -> None:
+    def __init__(self, message: str, status: int, code: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         """What the Hub's X-Error-Code says, such as `GatedRepo`."""
+        self.reason = reason
+        """How the body begins."""
 
 
 class UnavailableError(FetchError):
     """A cut connection, 429 or 5xx: it is tried again, and raised after the last try."""
+
+    is_final = False
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -50,9 +63,13 @@ class UnavailableError(FetchError):
 class ChangedError(FetchError):
     """A file is another one than when the fetch began."""
 
+    is_final = False
+
 
 class CorruptError(FetchError):
     """What came is not what was announced."""
+
+    is_final = False
 
 
 class FolderError(FetchError):
@@ -61,3 +78,11 @@ class FolderError(FetchError):
 
 class NoSpaceError(FolderError):
     """The disk is full, or would be."""
+
+    is_final = False
+
+
+class StorageError(FolderError):
+    """The disk fails just now."""
+
+    is_final = False

@@ -1,39 +1,27 @@
 """One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from millrace_fetch.client import Client
-from millrace_fetch.download import Download
+from millrace_fetch.content import Content, Layers, Remote, prepare_parts
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError
 from millrace_fetch.folder import Folder, Marker
 from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
 from millrace_fetch.names import check_names
-from millrace_fetch.part import PartFile
-from millrace_fetch.selection import INDEX, read_shards, select
+from millrace_fetch.selection import read_shards, select
 from millrace_fetch.sources.hub import HubSource
-from millrace_fetch.sources.source import Source, read_small
+from millrace_fetch.sources.oci import OciSource
+from millrace_fetch.sources.s3 import S3Source
+from millrace_fetch.sources.source import Source
 from millrace_fetch.sources.web import WebSource
 from millrace_fetch.trying import Say
-from millrace_fetch.uri import HubModel, ModelUri
+from millrace_fetch.uri import HubModel, ModelUri, OciImage, S3Folder, WebFolder
+from millrace_fetch.watch import Watch
 
 _MAX_ROUNDS = 3
 """Of a source that changes under way."""
-
-
-class Watch(Protocol):
-    """Who is told how far a fetch is."""
-
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
-        """The size of all files, and what of it is there."""
-
-    def advance(self, num_bytes: int) -> None:
-        """So many bytes more are there; fewer if it is negative."""
-
-    def say(self, text: str) -> None:
-        """Something that the user should know, in one line."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +47,26 @@ class Outcome:
 
 
 def open_source(order: Order) -> Source:
-    """Return the source of the order's URI."""
-    if isinstance(order.uri, HubModel):
-        return HubSource(order.uri)
-    return WebSource(order.uri, order.include)
+    """Return the source of the order's URI. Raises SourceError where its settings can't be used."""
+    match order.uri:
+        case HubModel() as model:
+            return HubSource(model)
+        case S3Folder() as folder:
+            return S3Source(folder)
+        case OciImage() as image:
+            return OciSource(image)
+        case WebFolder() as folder:
+            return WebSource(folder, order.include)
 
 
 def pin(order: Order) -> Order:
-    """Return the order of its revision alone, where its source keeps old ones. A Hub keeps each commit."""
-    if order.revision is None or not isinstance(order.uri, HubModel):
-        return order
-    return replace(order, uri=replace(order.uri, revision=order.revision))
+    """Return the order of its revision alone, where its source keeps old ones: a Hub, and a registry."""
+    match order.uri:
+        case HubModel() as model if order.revision:
+            return replace(order, uri=replace(model, revision=order.revision))
+        case OciImage() as image if order.revision:
+            return replace(order, uri=replace(image, reference=order.revision))
+    return order
 
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
@@ -77,11 +74,11 @@ async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     folder = Folder(order.folder)
     async with folder.locked(watch.say):
         marker = folder.read_marker()
-        pinned = order.uri.pinned if isinstance(order.uri, HubModel) else None
-        # A commit never changes, so a pod that restarts needs no Hub.
+        pinned = order.uri.pinned
+        # A commit or a digest never changes, so a pod that restarts needs no source.
         if marker and pinned and _is_whole(order, folder, marker, pinned, watch.say):
             return Outcome(marker, has_fetched=False)
-        async with Client(source.origin, source.authorization, order.connections) as client:
+        async with Client(source.authorize, order.connections, source.certificates) as client:
             try:
                 return await _Fetch(order, source, watch, folder, client).run(marker)
             except RefusedError as error:
@@ -113,18 +110,21 @@ class _Fetch:
         raise ChangedError(f"{self._order.uri} keeps changing: run it again when it is written completely")
 
     async def _bring(self, manifest: Manifest) -> Outcome:
-        files = await choose_files(self._client, manifest, self._order.include, self._watch.say)
+        content = await self._open(manifest)
+        files = choose_files(content.by_name, await content.read_index(), self._order.include)
         self._folder.check_foreign(file.name for file in files)
         self._folder.begin()
         kept = self._keep(files)
-        parts = [PartFile(self._folder.parts, file) for file in files if file.name not in kept]
-        total = sum(file.size_bytes or 0 for file in files)
-        missing = sum((part.file.size_bytes or 0) - part.num_done_bytes for part in parts)
-        self._folder.check_space(missing)
-        self._watch.begin(total, total - missing)
-        download = Download(self._client, self._folder, self._watch.advance, self._watch.say)
-        records = kept | await download.run(parts, self._order.connections)
+        parts = prepare_parts(self._folder, self._watch, files, kept)
+        records = kept | await content.bring(parts)
         return Outcome(self._complete(manifest, records), has_fetched=True)
+
+    async def _open(self, manifest: Manifest) -> Content:
+        found = manifest.layers or manifest.files
+        remote = Remote(found, self._client, self._folder, self._watch, self._order.connections)
+        if not manifest.layers:
+            return remote
+        return await Layers.fetch(remote, [layer.name for layer in manifest.layers])
 
     def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
         """Return the files that an earlier revision has alike."""
@@ -144,14 +144,11 @@ class _Fetch:
         return marker
 
 
-async def choose_files(
-    client: Client, manifest: Manifest, include: Sequence[str], say: Say
+def choose_files(
+    by_name: Mapping[str, RemoteFile], index: bytes | None, include: Sequence[str]
 ) -> list[RemoteFile]:
-    """Return the files that a model needs, and those to include."""
-    by_name = manifest.by_name()
-    index = by_name.get(INDEX)
-    shards = read_shards(await read_small(client, index, say)) if index else None
-    names = select(by_name, shards, include)
+    """Return the files that a model needs, and those to include. `index` lists the weights' shards."""
+    names = select(by_name, None if index is None else read_shards(index), include)
     check_names(names)
     return [by_name[name] for name in names]
 

@@ -15,11 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError, UnsafeNameError
+from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord
-from millrace_fetch.names import OWN_FOLDER, check_names
-from millrace_fetch.part import writing
+from millrace_fetch.names import LAYERS, OWN_FOLDER, check_names
+from millrace_fetch.part import PartFile, writing
 
 MANIFEST = "manifest.json"
+_NEW = "manifest.json.new"
 _PREVIOUS = "previous.json"
 _LOCK_POLL_SECONDS = 0.2
 
@@ -52,8 +54,12 @@ class Folder:
     async def locked(self, say: Callable[[str], None]) -> AsyncIterator[None]:
         """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
         with writing(self.path):
-            self._own.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self.path.mkdir(parents=True, exist_ok=True)
+        for name in ("lock", MANIFEST, _NEW, _PREVIOUS, "parts", "layers"):
+            refuse_links(self.path, self._own / name)
+        with writing(self.path):
+            self._own.mkdir(exist_ok=True)
+            lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o644)
         try:
             await self._wait_for(
                 lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it")
@@ -94,11 +100,12 @@ class Folder:
     def complete(self, marker: Marker) -> None:
         """Remove what is no longer of the model, and then say that it is whole."""
         previous = self.read_previous()
+        for name in set(previous.files if previous else ()) - set(marker.files):
+            self.discard(name)
         with writing(self.path):
-            for name in set(previous.files if previous else ()) - set(marker.files):
-                (self.path / name).unlink(missing_ok=True)
-            temporary = self._own / f"{MANIFEST}.new"
-            with temporary.open("w") as file:
+            temporary = self._own / _NEW
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NOFOLLOW, 0o644)
+            with os.fdopen(descriptor, "w") as file:
                 json.dump(asdict(marker), file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
@@ -107,29 +114,41 @@ class Folder:
             (self._own / _PREVIOUS).unlink(missing_ok=True)
         # After the marker: until then the journals tell which files are ours.
         shutil.rmtree(self.parts, ignore_errors=True)
+        shutil.rmtree(self.path / LAYERS, ignore_errors=True)
 
     def install(self, part: Path, name: str) -> None:
         """Give a verified file its name."""
-        target = self.path / name
+        target = self._place(name)
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             part.rename(target)
             _sync_folder(target.parent)
 
+    def settle(self, part: PartFile) -> FileRecord | None:
+        """Give a file that an earlier process has finished its name. None where there is none such."""
+        if part.finished is None:
+            return None
+        if part.path.exists():
+            self.install(part.path, part.file.name)
+        return part.finished if self.has(part.file.name, part.finished) else None
+
     def has(self, name: str, record: FileRecord) -> bool:
         """Whether the file is there in its size."""
+        path = self._place(name)
         with suppress(OSError):
-            return (self.path / name).stat().st_size == record.size_bytes
+            return path.lstat().st_size == record.size_bytes
         return False
 
     def discard(self, name: str) -> None:
-        """Remove a file that is not what it should be."""
-        with writing(self.path / name):
-            (self.path / name).unlink(missing_ok=True)
+        """Remove a file that is not what it should be, or no longer of the model."""
+        path = self._place(name)
+        with writing(path):
+            path.unlink(missing_ok=True)
 
     def hash_file(self, name: str) -> str:
         """Return the sha256 of a file that is there."""
-        with writing(self.path / name), (self.path / name).open("rb") as file:
+        path = self._place(name)
+        with writing(path), os.fdopen(os.open(path, os.O_RDONLY | NOFOLLOW), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def check_foreign(self, names: Iterable[str]) -> None:
@@ -137,11 +156,15 @@ class Folder:
         previous = self.read_previous()
         for name in names:
             is_ours = (previous and name in previous.files) or (self.parts / f"{name}.journal").exists()
-            if not is_ours and (self.path / name).exists():
+            if self._place(name).exists() and not is_ours:
                 raise FolderError(
                     f"{self.path / name} is there already, and not from millrace fetch: "
                     "give --to an empty folder"
                 )
+
+    def _place(self, name: str) -> Path:
+        """Return where a file is. Raises FolderError where the way there leads through a link."""
+        return refuse_links(self.path, self.path / name)
 
     def check_space(self, num_bytes: int) -> None:
         """Raise NoSpaceError where so many bytes more do not fit."""

@@ -23,7 +23,7 @@ FIRST_BYTES = 128 << 10
 
 async def fetch_head(source: Source, say: Say) -> ModelHead:
     """Return a model's head as its source has it now. Raises FetchError."""
-    async with Client(source.origin, source.authorization, CONNECTIONS) as client:
+    async with Client(source.authorize, CONNECTIONS, source.certificates) as client:
         try:
             return await read_head(client, await source.resolve(client, say), say)
         except RefusedError as error:
@@ -32,6 +32,11 @@ async def fetch_head(source: Source, say: Say) -> ModelHead:
 
 async def read_head(client: Client, manifest: Manifest, say: Say) -> ModelHead:
     """Return the head of the model that a manifest lists. Raises FetchError."""
+    if manifest.layers:
+        raise SourceError(
+            "the model is in layers of an image, which would have to come whole: fetch it with millrace "
+            "fetch, and ask about the folder"
+        )
     by_name = manifest.by_name()
     if CONFIG not in by_name:
         raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")

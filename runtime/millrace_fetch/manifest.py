@@ -1,5 +1,7 @@
 """What a source has: files by name, with what is known of each before it is fetched."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,7 +24,8 @@ class RemoteFile:
     """None where the server does not say it: such a file can't be resumed."""
     checksum: Checksum | None = None
     validator: str | None = None
-    """ETag, else Last-Modified: the same while the file does not change. Not needed beside a checksum."""
+    """ETag, else Last-Modified: the same while the file does not change. Beside a checksum it is not needed,
+    and lets a change be seen before the end."""
     has_ranges: bool = True
     """Whether the server gives parts of the file."""
 
@@ -48,10 +51,18 @@ class Manifest:
 
     revision: str
     files: tuple[RemoteFile, ...]
+    layers: tuple[RemoteFile, ...] = ()
+    """Of an image, the lowest first: archives that have the files. Then `files` is empty."""
 
     def by_name(self) -> dict[str, RemoteFile]:
         """Return the files by their names."""
         return {file.name: file for file in self.files}
+
+
+def hash_state(files: Iterable[RemoteFile]) -> str:
+    """Return a revision for a source that has none: it changes when a name, a size or a validator does."""
+    lines = sorted(f"{file.name} {file.size_bytes} {file.validator}" for file in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ MAX_NAME_BYTES = 1024
 MAX_PART_BYTES = 240
 """A file system allows 255, and the journal adds an ending."""
 OWN_FOLDER = ".millrace"
+LAYERS = f"{OWN_FOLDER}/layers"
+"""Where the layers of an image are until their files are read."""
 
 
 def check_names(names: Collection[str]) -> None:

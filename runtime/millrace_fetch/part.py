@@ -14,11 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError
+from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError, StorageError
+from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord, RemoteFile
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
 _HASH_BYTES = 1 << 20
 
 
@@ -38,7 +41,8 @@ def writing(path: Path) -> Iterator[None]:
                 f"no space left for {path} ({error.strerror}): make room and run it again; it goes on "
                 "from there"
             ) from error
-        raise FolderError(f"{path} can't be written ({error.strerror or error})") from error
+        kind = StorageError if error.errno in _PASSING else FolderError
+        raise kind(f"{path} can't be written ({error.strerror or error})") from error
 
 
 class PartFile:
@@ -46,8 +50,8 @@ class PartFile:
 
     def __init__(self, parts: Path, file: RemoteFile) -> None:
         self.file = file
-        self.path = parts / f"{file.name}.part"
-        self._journal_path = parts / f"{file.name}.journal"
+        self.path = refuse_links(parts, parts / f"{file.name}.part")
+        self._journal_path = refuse_links(parts, parts / f"{file.name}.journal")
         self.finished: FileRecord | None = None
         """Once all bytes are there and verified."""
         self._spans: list[Span] = []
@@ -153,8 +157,9 @@ class PartFile:
             self._hashed += len(data)
 
     def _open_files(self, flags: int) -> None:
-        self._data = os.open(self.path, flags, 0o644)
-        self._journal = os.open(self._journal_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._data = os.open(self.path, flags | NOFOLLOW, 0o644)
+        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._journal = os.open(self._journal_path, appending | NOFOLLOW, 0o644)
 
     def _append(self, line: dict[str, Any]) -> None:
         # It begins with the line's end too: what a kill cut short before it is then a line of its own.

@@ -8,7 +8,9 @@ from millrace_fetch.errors import RefusedError
 from millrace_fetch.fetching import Order, choose_files
 from millrace_fetch.head import describe_head
 from millrace_fetch.headers import read_head
-from millrace_fetch.sources.source import Source
+from millrace_fetch.manifest import Manifest
+from millrace_fetch.selection import INDEX
+from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.trying import Say
 from millrace_fit.facts import ModelFacts
 
@@ -20,26 +22,42 @@ class Resolved(NamedTuple):
     num_files: int
     num_bytes: int | None
     """None where the source does not say the size of each file."""
-    facts: ModelFacts
+    facts: ModelFacts | None
+    """None of an image, whose files are in layers that would have to be fetched."""
 
     def render(self) -> str:
         """Return it as one line of JSON, of less than 2,000 bytes."""
         found: dict[str, Any] = {"revision": self.revision, "numFiles": self.num_files}
         if self.num_bytes is not None:
             found["numBytes"] = self.num_bytes
-        return json.dumps({**found, "facts": json.loads(self.facts.to_json())}, separators=(",", ":"))
+        if self.facts is not None:
+            found["facts"] = json.loads(self.facts.to_json())
+        return json.dumps(found, separators=(",", ":"))
 
 
 async def resolve(order: Order, source: Source, say: Say) -> Resolved:
     """Ask the source. Raises FetchError."""
-    async with Client(source.origin, source.authorization, order.connections) as client:
+    async with Client(source.authorize, order.connections, source.certificates) as client:
         try:
             manifest = await source.resolve(client, say)
-            files = await choose_files(client, manifest, order.include, say)
-            head = await read_head(client, manifest, say)
+            if manifest.layers:
+                return _describe_image(manifest)
+            return await _describe_files(order, client, manifest, say)
         except RefusedError as error:
             raise source.explain(error) from error
-    sizes = [file.size_bytes for file in files]
+
+
+def _describe_image(manifest: Manifest) -> Resolved:
+    """Return what is known of an image. There must be room for its layers, and for the files out of them."""
+    num_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
+    return Resolved(manifest.revision, len(manifest.layers), 2 * num_bytes, None)
+
+
+async def _describe_files(order: Order, client: Client, manifest: Manifest, say: Say) -> Resolved:
+    by_name = manifest.by_name()
+    index = await read_small(client, by_name[INDEX], say) if INDEX in by_name else None
+    sizes = [file.size_bytes for file in choose_files(by_name, index, order.include)]
     known = [size for size in sizes if size is not None]
     num_bytes = sum(known) if len(known) == len(sizes) else None
-    return Resolved(manifest.revision, len(files), num_bytes, describe_head(head))
+    head = await read_head(client, manifest, say)
+    return Resolved(manifest.revision, len(sizes), num_bytes, describe_head(head))

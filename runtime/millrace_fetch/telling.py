@@ -6,7 +6,7 @@ from time import monotonic
 
 from aiohttp import web
 
-from millrace_fetch.fetching import Watch
+from millrace_fetch.watch import Watch
 from millrace_runtime import contract
 from millrace_runtime.listener import open_listener
 

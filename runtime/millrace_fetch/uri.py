@@ -2,14 +2,23 @@
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from millrace_fetch.errors import UsageError
 
-WRITABLE = "hf://org/name, hf://org/name@revision or https://host/folder"
+WRITABLE = (
+    "hf://org/name, hf://org/name@revision, s3://bucket/folder, oci://registry/repository:tag, "
+    "oci://registry/repository@sha256:… or https://host/folder"
+)
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./-]{0,254}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_REGISTRY = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(:[0-9]{1,5})?")
+_IMAGE = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class WebFolder:
         """Return the address of a file, whose name needs no quoting."""
         return f"{self.base}{name}" + (f"?{self.query}" if self.query else "")
 
+    pinned: ClassVar[None] = None
+
     @property
     def place(self) -> str:
         """Where it is, without what is secret."""
@@ -56,7 +67,49 @@ class WebFolder:
         return self.place
 
 
-ModelUri = HubModel | WebFolder
+@dataclass(frozen=True)
+class S3Folder:
+    """The objects of a bucket below a prefix."""
+
+    bucket: str
+    prefix: str = ""
+    """Ends with a slash, unless it is empty."""
+    pinned: ClassVar[None] = None
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def __str__(self) -> str:
+        return self.place
+
+
+@dataclass(frozen=True)
+class OciImage:
+    """An artifact or an image of a registry."""
+
+    registry: str
+    """Its host, with a port if need be."""
+    repository: str
+    reference: str = "latest"
+    """A tag or a digest."""
+
+    @property
+    def pinned(self) -> str | None:
+        """The digest, where the reference is one: it never changes."""
+        return self.reference if _DIGEST.fullmatch(self.reference) else None
+
+    @property
+    def place(self) -> str:
+        """Where it is, without the reference."""
+        return f"oci://{self.registry}/{self.repository}"
+
+    def __str__(self) -> str:
+        return self.place + (f"@{self.reference}" if self.pinned else f":{self.reference}")
+
+
+ModelUri = HubModel | WebFolder | S3Folder | OciImage
 
 
 def parse_uri(text: str) -> ModelUri:
@@ -67,12 +120,21 @@ def parse_uri(text: str) -> ModelUri:
     match scheme.lower():
         case "hf":
             return _parse_hub(rest)
+        case "s3":
+            return _parse_s3(rest)
+        case "oci":
+            return _parse_oci(rest)
         case "http" | "https":
             return _parse_web(text)
         case "file":
             raise UsageError(
                 f"{text} is a folder of this machine, so there is nothing to fetch: use the folder as it is, "
                 "or copy it with cp -r"
+            )
+        case "pvc":
+            raise UsageError(
+                f"{text} is a claim in a cluster, so there is nothing to fetch: write it into "
+                "spec.model.uri, and replicas mount it"
             )
     raise UsageError(f"models of {scheme}:// can't be fetched: write {WRITABLE}")
 
@@ -86,6 +148,37 @@ def _parse_hub(rest: str) -> HubModel:
     if at and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise UsageError(f"'{revision}' is no revision: write a branch, a tag or a commit after the @")
     return HubModel(repository, revision or None)
+
+
+def _parse_s3(rest: str) -> S3Folder:
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        # Not shown: some write a key and its secret before the bucket.
+        raise UsageError("the URI names no bucket: write s3://bucket/folder, and credentials nowhere in it")
+    if not prefix.isprintable():
+        raise UsageError(f"{prefix!r} is no folder of a bucket: write s3://bucket/folder")
+    return S3Folder(bucket, f"{prefix}/" if prefix else "")
+
+
+def _parse_oci(rest: str) -> OciImage:
+    registry, _, path = rest.partition("/")
+    if not _REGISTRY.fullmatch(registry):
+        # Not shown: some write a name and a password before the host.
+        raise UsageError(
+            "the URI names no registry: write oci://registry/repository:tag, and credentials nowhere in it"
+        )
+    named, at, digest = path.partition("@")
+    repository, colon, tag = named.partition(":")
+    if not _IMAGE.fullmatch(repository):
+        raise UsageError(
+            f"{repository!r} is no repository of a registry: write oci://registry/repository:tag"
+        )
+    if at and not _DIGEST.fullmatch(digest):
+        raise UsageError(f"{digest!r} is no digest: write sha256: and 64 hexadecimal digits after the @")
+    if colon and not _TAG.fullmatch(tag):
+        raise UsageError(f"{tag!r} is no tag: write letters, digits, dots and hyphens after the colon")
+    return OciImage(registry, repository, digest or tag or OciImage.reference)
 
 
 def _parse_web(text: str) -> WebFolder:

@@ -141,7 +141,9 @@ class WebFolderServer:
 class FakeHub:
     """Has one repository, `org/m`, as the Hub's API tells of it. Files over 1 kB are on the other host."""
 
-    def __init__(self, contents: dict[str, bytes], context: SSLContext | None = None) -> None:
+    def __init__(
+        self, contents: dict[str, bytes], context: SSLContext | None = None, *, is_cdn_plain: bool = False
+    ) -> None:
         self.files = Files(contents)
         self.large = Files(contents)
         self.commit = "1" * 40
@@ -154,7 +156,9 @@ class FakeHub:
         self.num_api_requests = 0
         self.announced: dict[str, bytes] = {}
         """Contents that the API speaks of, where they are others than those sent."""
-        self._server, self._cdn = Server(self._handle, context), Server(self._send_large, context)
+        self.hangs = False
+        self._server = Server(self._handle, context)
+        self._cdn = Server(self._send_large, None if is_cdn_plain else context)
         self._exits = AsyncExitStack()
 
     @property
@@ -172,10 +176,12 @@ class FakeHub:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.path
         if path.startswith("/api/models/"):
+            if self.hangs:
+                self.num_api_requests += 1
+                await asyncio.sleep(60)
             return self._describe(request, path.removeprefix("/api/models/"))
         repository, _, rest = path.removeprefix("/").partition("/resolve/")
-        if repository != "org/m":
-            return web.Response(status=404)  # of what the Hub's library asks beside
+        assert repository == "org/m", f"{path} is none of ours to ask for"
         commit, _, name = rest.partition("/")
         assert commit in {self.commit, *self.older}
         return await self._resolve(request, name)

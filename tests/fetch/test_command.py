@@ -1,52 +1,32 @@
 """The real command in a process of its own: killed, twice at once, without room, and on a terminal."""
 
 import asyncio
-import os
 import random
 import shutil
 import ssl
 import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from millrace_fetch.download import NOTE_BYTES
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.processes import MILLRACE, finish, start_fetch, until
 from tests.fetch.servers import FakeHub
 
-MILLRACE = Path(sys.executable).with_name("millrace")
 CONNECTIONS = 2
 SHARD_BYTES = 20 << 20
-KILLS = [20, pytest.param(200, marks=pytest.mark.long)]
+KILLS = [5, pytest.param(200, marks=pytest.mark.long)]
 
 
 async def start(
     hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = (), **environment: str
 ) -> Process:
-    environment = {"HF_HOME": str(folder.parent)} | environment
-    return await start_command(hub, "--to", str(folder), *flags, prefix=prefix, **environment)
-
-
-async def start_command(
-    hub: FakeHub, *flags: str, prefix: tuple[str, ...] = (), **environment: str
-) -> Process:
-    arguments = [*prefix, str(MILLRACE), "fetch", "hf://org/m", *flags]
-    environment = os.environ | {"HF_ENDPOINT": hub.endpoint} | environment
-    return await asyncio.create_subprocess_exec(*arguments, env=environment, stdout=PIPE, stderr=PIPE)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Another process sets no event of ours."""
-    while not is_so():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-
-
-async def finish(process: Process) -> tuple[int | None, str, str]:
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+    environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)} | environment
+    return await start_fetch("hf://org/m", folder, *flags, prefix=prefix, **environment)
 
 
 async def test_it_says_how_far_it_is_and_what_is_there(hub: FakeHub, fetcher: Fetcher) -> None:
@@ -161,7 +141,7 @@ async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, t
         assert status == 0, err
         fetcher.check(hub.files.contents)
         status, _, err = await finish(await start(hub, fetcher.folder))
-        assert (status, len(err.splitlines())) == (1, 1)
+        assert (status, len(err.splitlines())) == (3, 1)
         assert "its certificate is not trusted; name those to trust in SSL_CERT_FILE" in err
 
 
@@ -192,7 +172,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["s3://b/k", "--to", "x"], "models of s3:// can't be fetched: write hf://"),
+        (["gs://b/k", "--to", "x"], "models of gs:// can't be fetched: write hf://"),
         (["hf://org/m", "--to", "x", "--connections", "0"], "is no number from 1 to 64"),
         (["hf://org/m"], "one of the arguments --to --resolve is required"),
     ],
@@ -214,3 +194,43 @@ def test_needed_is_what_the_documentation_lists() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
     text = page.read_text().partition("**Which files.**")[2]
     assert all(f"`{name}`" in text for name in NEEDED if name.startswith(("config", "generation", "model.")))
+
+
+async def test_sigterm_ends_it_at_once_while_the_hub_hangs(hub: FakeHub, fetcher: Fetcher) -> None:
+    hub.hangs = True
+    process = await start(hub, fetcher.folder)
+    await until(lambda: hub.num_api_requests > 0)
+    process.terminate()
+    async with asyncio.timeout(2):
+        status, _, _ = await finish(process)
+    assert status == 143
+
+
+@pytest.mark.parametrize(("answer", "status"), [(401, 3), (404, 3), (503, 1)])
+async def test_the_status_says_whether_to_try_again(
+    hub: FakeHub, fetcher: Fetcher, answer: int, status: int
+) -> None:
+    hub.api_faults.append(lambda _: web.Response(status=answer, headers={"Retry-After": "0"}))
+    quick = (sys.executable, "-c", _QUICK)
+    ended, _, err = await finish(await start(hub, fetcher.folder, prefix=quick))
+    assert (ended, str(answer) in err) == (status, status == 1), err
+
+
+_QUICK = """
+import sys, millrace_fetch.command, millrace_fetch.retry
+millrace_fetch.retry._FIRST_SECONDS = 0.01
+sys.exit(millrace_fetch.command.main(sys.argv[3:]))
+"""
+
+
+async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make_certificate(certificate, key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with FakeHub(make_model(), context, is_cdn_plain=True) as hub:
+        started = await start(hub, fetcher.folder, SSL_CERT_FILE=str(certificate), HF_TOKEN="hf_secret")
+        status, _, err = await finish(started)
+        assert (status, hub.large.requests) == (3, [])
+        assert "redirects from https to http, where anybody could change it: refused" in err
+        assert "hf_secret" not in err

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace_fetch.client import Client
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord
@@ -108,7 +109,8 @@ class _Resumed:
 
     async def __aenter__(self) -> PartFile:
         source = self._fetcher.hub_source()
-        manifest = await source.resolve(None, self._fetcher.witness.say)  # type: ignore[arg-type]
+        async with Client(source.authorize, 1) as client:
+            manifest = await source.resolve(client, self._fetcher.witness.say)
         part = PartFile(self._fetcher.folder / ".millrace" / "parts", manifest.by_name()[SHARDS[0]])
         part.open()
         return part
@@ -128,3 +130,63 @@ def test_a_marker_of_another_version_is_no_marker(tmp_path: Path) -> None:
         (tmp_path / ".millrace" / "manifest.json").write_text(text)
         assert folder.read_marker() is None
     assert not folder.has("absent", FileRecord(1, "", None))
+
+
+PLANTED = [
+    ".millrace",
+    ".millrace/lock",
+    ".millrace/manifest.json",
+    ".millrace/manifest.json.new",
+    ".millrace/parts",
+    f".millrace/parts/{SHARDS[0]}.part",
+    f".millrace/parts/{SHARDS[0]}.journal",
+    SHARDS[0],
+    "additional_chat_templates",
+]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("is_folder", [False, True])
+async def test_nothing_goes_through_a_link_that_others_planted(
+    fetcher: Fetcher, hub: FakeHub, tmp_path: Path, name: str, *, is_folder: bool
+) -> None:
+    hub.files.contents["additional_chat_templates/tools.jinja"] = b"{{ tools }}"
+    outside = tmp_path / "outside"
+    if is_folder:
+        outside.mkdir()
+    else:
+        outside.write_text("not ours")
+    link = fetcher.folder / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    with pytest.raises(FolderError, match=f"{name} is a symbolic link, which is never followed nor replaced"):
+        await fetcher.fetch(URI)
+    assert list(outside.iterdir()) == [] if is_folder else outside.read_text() == "not ours"
+    assert link.is_symlink()
+
+
+async def test_a_link_in_the_place_of_a_fetched_file_is_not_read(
+    fetcher: Fetcher, hub: FakeHub, tmp_path: Path
+) -> None:
+    await fetcher.fetch(URI)
+    outside = tmp_path / "outside"
+    outside.write_bytes(hub.files.contents[SHARDS[0]])
+    (fetcher.folder / SHARDS[0]).unlink()
+    (fetcher.folder / SHARDS[0]).symlink_to(outside)
+    with pytest.raises(FolderError, match="is a symbolic link"):
+        await fetcher.fetch(URI, verify=True)
+
+
+async def test_the_folder_itself_may_be_a_link(fetcher: Fetcher, hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    fetcher.folder.symlink_to(tmp_path / "disk")
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+
+
+async def test_a_pipe_is_not_waited_for(fetcher: Fetcher, hub: FakeHub) -> None:
+    (fetcher.folder / ".millrace").mkdir(parents=True)
+    os.mkfifo(fetcher.folder / ".millrace" / "manifest.json")
+    with pytest.raises(FolderError, match="is no plain file"):
+        await fetcher.fetch(URI)
+    assert hub.num_api_requests == 0

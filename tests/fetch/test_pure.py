@@ -13,10 +13,11 @@ from millrace_fetch.progress import Meter, show_bytes, show_seconds
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge, split
 from millrace_fetch.retry import plan_wait
 from millrace_fetch.selection import read_shards, select
-from millrace_fetch.uri import HubModel, WebFolder, parse_uri, redact
+from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+DIGEST = f"sha256:{'0' * 64}"
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda p: Span(p[0], p[0] + p[1])))
 
 
@@ -28,6 +29,13 @@ SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda p:
         ("hf://org/na.me-1_x@v1.0", HubModel("org/na.me-1_x", "v1.0")),
         ("hf://org/name@refs/pr/1", HubModel("org/name", "refs/pr/1")),
         ("https://h/a/b/", WebFolder("https://h/a/b/")),
+        ("s3://bucket", S3Folder("bucket")),
+        ("oci://registry.example.com/org/m:v1", OciImage("registry.example.com", "org/m", "v1")),
+        (f"oci://[::1]:5000/m@{DIGEST}", OciImage("[::1]:5000", "m", DIGEST)),
+        (f"oci://h/a_b/c--d.e:v1@{DIGEST}", OciImage("h", "a_b/c--d.e", DIGEST)),
+        ("oci://h/m", OciImage("h", "m", "latest")),
+        ("s3://bucket/a/b", S3Folder("bucket", "a/b/")),
+        ("s3://my.bucket-1/a b/?/", S3Folder("my.bucket-1", "a b/?/")),
         ("http://u:p@h:8/a?sig=1", WebFolder("http://u:p@h:8/a/", "sig=1")),
     ],
 )
@@ -39,8 +47,20 @@ def test_a_uri_is_read(text: str, uri: object) -> None:
     ("text", "told"),
     [
         ("org/name", "is no URI: write hf://org/name"),
-        ("s3://bucket/key", "models of s3:// can't be fetched: write hf://org/name"),
-        ("pvc://claim/path", "models of pvc:// can't be fetched: write"),
+        ("gs://bucket/key", "models of gs:// can't be fetched: write hf://org/name.* s3://bucket/folder"),
+        ("pvc://claim/path", "nothing to fetch: write it into spec.model.uri"),
+        ("oci://", "names no registry: write oci://registry/repository:tag"),
+        ("oci://me:secret@h/m", "the URI names no registry.*, and credentials nowhere in it"),
+        ("oci://h/", "is no repository of a registry"),
+        ("oci://h/M:v1", "is no repository of a registry"),
+        ("oci://h/../m:v1", "is no repository of a registry"),
+        ("oci://h/m:", "is no tag"),
+        ("oci://h/m@v1", "is no digest: write sha256:"),
+        ("oci://h/m@", "is no digest"),
+        ("s3://", "names no bucket: write s3://bucket/folder"),
+        ("s3:///folder", "names no bucket"),
+        ("s3://key:secret@bucket/folder", "the URI names no bucket.*, and credentials nowhere in it"),
+        ("s3://bucket/a\nb", "is no folder of a bucket"),
         ("file:///models/m", "nothing to fetch: use the folder as it is"),
         ("hf://", "is no repository"),
         ("hf://a/b/c", "is no repository"),
@@ -57,9 +77,11 @@ def test_what_is_no_uri_says_what_to_write(text: str, told: str) -> None:
         parse_uri(text)
 
 
-def test_only_a_commit_is_pinned() -> None:
+def test_only_a_commit_or_a_digest_is_pinned() -> None:
     assert HubModel("a/b", COMMIT).pinned == COMMIT
     assert HubModel("a/b", "main").pinned is None
+    assert OciImage("h", "m", DIGEST).pinned == DIGEST
+    assert OciImage("h", "m", "v1").pinned is None
 
 
 def test_what_is_secret_in_a_url_is_not_shown() -> None:

@@ -1,6 +1,7 @@
 """What a source has now, without its weights; and a fetch of that revision alone."""
 
 import json
+from asyncio.subprocess import Process
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
 from millrace_fetch.fetching import pin
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.processes import finish, start_command
 from tests.fetch.servers import FakeHub, WebFolderServer
-from tests.fetch.test_command import finish, start_command
 
+URI = "hf://org/m"
 NUM_NUMBERS = 500_000
 """Of a shard: 1 MB."""
 
@@ -81,9 +83,13 @@ async def test_a_web_folder_that_changed_since_is_refused_by_name(
     assert not fetcher.is_marked()
 
 
+async def ask(hub: FakeHub, path: Path) -> Process:
+    return await start_command(URI, "--resolve", str(path), HF_ENDPOINT=hub.endpoint)
+
+
 async def test_the_command_writes_what_it_found_into_a_file(hub: FakeHub, tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
-    status, out, err = await finish(await start_command(hub, "--resolve", str(path)))
+    status, out, err = await finish(await ask(hub, path))
     assert (status, err) == (0, "")
     assert out == f"hf://org/m has revision {hub.commit}: 8 files, 2.0 MB\n"
     found = read(path)
@@ -95,12 +101,12 @@ async def test_the_command_writes_what_it_found_into_a_file(hub: FakeHub, tmp_pa
 
 async def test_the_command_says_where_it_cannot_write(hub: FakeHub, tmp_path: Path) -> None:
     path = tmp_path / "absent" / "file"
-    status, _, err = await finish(await start_command(hub, "--resolve", str(path)))
-    assert status == 1
+    status, _, err = await finish(await ask(hub, path))
+    assert status == 3
     assert err.endswith(f"millrace fetch: {path} can't be written: No such file or directory\n")
 
 
 async def test_the_command_wants_one_of_its_two_ends(hub: FakeHub) -> None:
-    status, _, err = await finish(await start_command(hub))
+    status, _, err = await finish(await start_command(URI, HF_ENDPOINT=hub.endpoint))
     assert status == 2
     assert "one of the arguments --to --resolve is required" in err

@@ -151,7 +151,7 @@ def test_the_exit_status_says_whether_it_fits(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pvc://claim/m"], "models of pvc:// can't be fetched"),
+        (["pvc://claim/m"], "pvc://claim/m is a claim in a cluster"),
         (["org/name"], "'org/name' is no folder here: write a folder's path, or hf://org/name"),
         ([".", "--accelerator", "h1000"], "'h1000' is not known: write one of h100-80g"),
         ([".", "--accelerator", "cpu"], "--accelerator cpu needs --memory"),

@@ -11,8 +11,9 @@ from millrace_fetch.command import main
 from millrace_fetch.telling import Tally, telling
 from millrace_runtime.contract import PATH_PROGRESS
 from tests.fetch.conftest import Fetcher, Witness, make_model
+from tests.fetch.processes import finish
 from tests.fetch.servers import FakeHub
-from tests.fetch.test_command import finish, start
+from tests.fetch.test_command import start
 
 
 async def ask(port: int) -> dict[str, int]:

@@ -1,9 +1,13 @@
 """What every source can do."""
 
+import hashlib
+from collections.abc import Mapping
 from typing import Protocol
 
+import aiohttp
+
 from millrace_fetch.client import Client
-from millrace_fetch.errors import CorruptError, FetchError, RefusedError
+from millrace_fetch.errors import CorruptError, FetchError, RefusedError, SourceError
 from millrace_fetch.manifest import Manifest, RemoteFile
 from millrace_fetch.trying import Say, with_tries
 
@@ -14,12 +18,16 @@ class Source(Protocol):
     """A model at its source."""
 
     @property
-    def origin(self) -> str:
-        """The URL of the host that the credentials are for."""
+    def certificates(self) -> str | None:
+        """A file of certificates to trust, where this source has a setting of its own for them."""
 
-    @property
-    def authorization(self) -> str | None:
-        """The header that shows who we are; None sends none."""
+    async def authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Send a request; to the source's own host with what shows who we are.
+
+        An aiohttp middleware: it sees each request at the time it is sent, also those of redirects.
+        """
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
         """Return what the source has now. Raises SourceError or UnavailableError."""
@@ -28,16 +36,27 @@ class Source(Protocol):
         """Return an error that says what a refusal means here, and what to do."""
 
 
-async def read_small(client: Client, file: RemoteFile, say: Say) -> bytes:
-    """Return a file's content, if it is small enough to be kept in memory."""
+async def read_small(
+    client: Client, file: RemoteFile, say: Say, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """Return a file's content, if it is small enough to be kept in memory and is what was announced."""
 
     async def read() -> bytes:
         content = bytearray()
-        async with client.request("GET", file.url) as response:
+        async with client.request("GET", file.url, headers) as response:
             async for chunk in response.content.iter_any():
                 content += chunk
                 if len(content) > MAX_SMALL_BYTES:
-                    raise CorruptError(f"{file.name} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
+                    raise SourceError(f"{file.name} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
+        _check_digest(file, content)
         return bytes(content)
 
     return await with_tries(read, say)
+
+
+def _check_digest(file: RemoteFile, content: bytes | bytearray) -> None:
+    is_announced = file.checksum is not None and file.checksum.algorithm == "sha256"
+    if file.checksum and is_announced and hashlib.sha256(content).hexdigest() != file.checksum.hexdigest:
+        raise CorruptError(
+            f"{file.name} is not what was announced: the source or a proxy on the way is broken"
+        )

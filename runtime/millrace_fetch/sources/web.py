@@ -5,14 +5,13 @@ files: it changes when one of them does.
 """
 
 import asyncio
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import aiohttp
 
 from millrace_fetch.client import Client, read_validator
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
-from millrace_fetch.manifest import Manifest, RemoteFile
+from millrace_fetch.manifest import Manifest, RemoteFile, hash_state
 from millrace_fetch.names import check_names
 from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
 from millrace_fetch.sources.source import read_small
@@ -28,7 +27,7 @@ _NO_HEAD = (403, 405, 501)
 class WebSource:
     """A model's folder on a web server."""
 
-    authorization = None  # a name and a password in the URL are sent by the client itself
+    certificates = None
 
     def __init__(self, folder: WebFolder, include: Sequence[str]) -> None:
         if globs := [name for name in include if any(sign in name for sign in "*?[")]:
@@ -37,7 +36,12 @@ class WebSource:
             )
         self._folder = folder
         self._include = include
-        self.origin = folder.base
+
+    async def authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Add nothing: a name and a password in the URL are sent by aiohttp itself."""
+        return await handler(request)
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
         """Ask for each name that a model's files may have."""
@@ -48,7 +52,7 @@ class WebSource:
         check_names(others)
         found = await asyncio.gather(*(self._probe(client, name, say) for name in dict.fromkeys(others)))
         files = tuple(file for file in (config, index, *found) if file)
-        return Manifest(_hash_state(files), files)
+        return Manifest(hash_state(files), files)
 
     def explain(self, refusal: RefusedError) -> FetchError:
         """Say what a web server's status means."""
@@ -98,8 +102,3 @@ def _announce(name: str, url: str, response: aiohttp.ClientResponse) -> RemoteFi
         validator=read_validator(response),
         has_ranges=is_part or headers.get("Accept-Ranges", "").lower() == "bytes",
     )
-
-
-def _hash_state(files: Iterable[RemoteFile]) -> str:
-    lines = sorted(f"{file.name} {file.size_bytes} {file.validator}" for file in files)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:40]

@@ -1,0 +1,63 @@
+"""What a container sees of its image's layers: the upper ones hide what is below. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from millrace_fetch.errors import SourceError, UnsafeNameError
+
+ROOT = "models"
+"""The folder of an image that has the model."""
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+class Member(NamedTuple):
+    """An entry of a layer."""
+
+    path: str
+    """In the image, without a slash at its beginning."""
+    size_bytes: int
+    is_plain: bool
+    """Whether it is a plain file, with all its bytes in the layer: no link, no device, no sparse file."""
+    layer: int
+    number: int
+    """Its place among the layer's entries."""
+
+
+def normalise(path: str) -> str:
+    """Return the path without `./` and slashes around it. Raises UnsafeNameError where it goes upwards."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise UnsafeNameError(f"a layer has an entry {path[:80]!r}, which leaves its folder: refused")
+    return "/".join(parts)
+
+
+def overlay(layers: Sequence[Sequence[Member]]) -> dict[str, Member]:
+    """Return the model's files by their names below ROOT. The lowest layer comes first."""
+    found: dict[str, Member] = {}
+    for members in layers:
+        hidden = {_hidden(member.path) for member in members} - {None}
+        found = {path: member for path, member in found.items() if hidden.isdisjoint(_ways_to(path))}
+        found |= {member.path: member for member in members if _hidden(member.path) is None}
+    inside = {path: member for path, member in found.items() if path.startswith(f"{ROOT}/")}
+    if not inside:
+        raise SourceError(f"the image has no files below /{ROOT}, where a model's files should be")
+    return {path.removeprefix(f"{ROOT}/"): member for path, member in inside.items()}
+
+
+def _hidden(path: str) -> str | None:
+    """Return what a whiteout hides of lower layers. None where the path is no whiteout."""
+    folder, _, name = path.rpartition("/")
+    if name == _OPAQUE:
+        return folder
+    if name.startswith(_WHITEOUT):
+        return f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
+    return None
+
+
+def _ways_to(path: str) -> Iterable[str]:
+    """Yield the path and all folders that it is in; the image's root is empty."""
+    yield path
+    while path:
+        path = path.rpartition("/")[0]
+        yield path

@@ -1,0 +1,170 @@
+"""What botocore knows of AWS: credentials, region, endpoint, addresses and signatures.
+
+All of it may block, and is called in a thread.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+import botocore.session
+from botocore import UNSIGNED, exceptions
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from yarl import URL
+
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
+
+_DEFAULT_REGION = "us-east-1"
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_BUSY = ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError")
+
+
+class Listed(NamedTuple):
+    """An object, as the listing has it."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    has_sha256: bool
+    """Whether the server has a SHA-256 of it."""
+
+
+class Page(NamedTuple):
+    """A part of a listing, at most 1000 objects."""
+
+    items: list[Listed]
+    next_token: str | None
+    """What the next page is asked for with. None after the last."""
+
+
+class Bucket:
+    """A bucket, reached with the credentials of the environment."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.certificates = os.environ.get("AWS_CA_BUNDLE") or None
+        try:
+            self._session = botocore.session.Session()
+            self._credentials = self._session.get_credentials()
+            region = os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
+            self._connect(region or _DEFAULT_REGION)
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise _translate_library(error, "AWS") from error
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether any were found. Without, nothing is signed."""
+        return self._credentials is not None
+
+    def list_page(self, prefix: str, token: str) -> Page:
+        """Return a page of the objects below a prefix. Raises RefusedError, SourceError, UnavailableError."""
+        more = {"ContinuationToken": token} if token else {}
+        try:
+            answer = self._client.list_objects_v2(Bucket=self._name, Prefix=prefix, **more)
+        except exceptions.ClientError as error:
+            raise _translate_answer(error, self._endpoint) from error
+        except (exceptions.BotoCoreError, ResponseParserError, RecursionError) as error:
+            raise _translate_library(error, self._endpoint) from error
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        self._follow(headers.get("x-amz-bucket-region"))
+        items = [_read_listed(item) for item in answer.get("Contents", ())]
+        return Page(items, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None)
+
+    def url_of(self, key: str) -> str:
+        """Return the address of an object, without a signature."""
+        arguments = {"Bucket": self._name, "Key": key}
+        url: str = self._addresses.generate_presigned_url("get_object", Params=arguments)
+        return url
+
+    def sign(self, method: str, url: str, headers: dict[str, str]) -> dict[str, str]:
+        """Return headers that also sign the request, as of now. Credentials that expire are renewed."""
+        if self._credentials is None:
+            return headers
+        request = AWSRequest(method=method, url=url, headers=headers)
+        try:
+            frozen = self._credentials.get_frozen_credentials()
+        except exceptions.ClientError as error:
+            raise _translate_answer(error, "STS") from error
+        except exceptions.BotoCoreError as error:
+            raise _translate_library(error, "STS") from error
+        S3SigV4Auth(frozen, "s3", self._region).add_auth(request)
+        return dict(request.headers.items())
+
+    def _connect(self, region: str) -> None:
+        self._region = region
+        self._client = self._make_client(None if self.has_credentials else UNSIGNED, {})
+        self._endpoint: str = self._client.meta.endpoint_url
+        # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
+        self._addresses = self._make_client(UNSIGNED, self._choose_style())
+        self.origin = URL(self.url_of("config.json")).origin()
+        """The host of the bucket, in whichever style."""
+
+    def _choose_style(self) -> dict[str, str]:
+        """Where no style is set, botocore presigns for Amazon's global endpoint and not for the region's."""
+        has_style = "addressing_style" in (self._client.meta.config.s3 or {})
+        return {} if has_style or not self._is_amazons else {"addressing_style": "virtual"}
+
+    @property
+    def _is_amazons(self) -> bool:
+        return self._endpoint.endswith(_AMAZON)
+
+    def _make_client(self, signature: Any, style: dict[str, str]) -> Any:
+        # One try: ours are told to the user.
+        config = Config(
+            signature_version=signature,
+            s3=style,
+            retries={"total_max_attempts": 1},
+            connect_timeout=15,
+            read_timeout=60,
+            user_agent="millrace-fetch",
+        )
+        trusted = self.certificates or os.environ.get("SSL_CERT_FILE") or None
+        return self._session.create_client("s3", region_name=self._region, config=config, verify=trusted)
+
+    def _follow(self, region: str | None) -> None:
+        """Go on in the bucket's own region: botocore follows there by itself, and our requests must too."""
+        if region and region != self._region and self._is_amazons:
+            self._connect(region)
+
+
+def _read_listed(item: dict[str, Any]) -> Listed:
+    algorithms = item.get("ChecksumAlgorithm", ())
+    return Listed(item["Key"], item["Size"], item["ETag"], "SHA256" in algorithms)
+
+
+def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
+    answer = error.response
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(answer.get("Error", {}).get("Code", ""))
+    message = f"{place} answered {status} {code}"
+    if status == 429 or status >= 500 or code in _BUSY:
+        return UnavailableError(message)
+    if error.operation_name.startswith("AssumeRole"):
+        return SourceError(
+            f"the role in AWS_ROLE_ARN is not given to this pod ({code}): check the role's trust, and the "
+            "token in AWS_WEB_IDENTITY_TOKEN_FILE"
+        )
+    return RefusedError(message, status, code)
+
+
+def _translate_library(error: Exception, place: str) -> FetchError:
+    """Say what went wrong before there was an answer. The texts of botocore may hold what is secret."""
+    kind = type(error).__name__
+    match error:
+        case exceptions.SSLError():
+            return SourceError(
+                f"{place}: its certificate is not trusted; name those to trust in AWS_CA_BUNDLE"
+            )
+        case ResponseParserError():
+            return SourceError(f"{place} does not answer as S3 does: check AWS_ENDPOINT_URL")
+        case RecursionError():  # botocore asks on and on where the answer is a 301 that names no region
+            return SourceError(f"{place}: the bucket is in another region: write that into AWS_REGION")
+        case exceptions.ParamValidationError():
+            return SourceError(f"{place} can't have a bucket of that name: write s3://bucket/folder")
+        case exceptions.ConnectionError() | exceptions.HTTPClientError():
+            return UnavailableError(f"{place} can't be reached ({kind})")
+    return SourceError(
+        f"the AWS settings of the environment can't be used ({kind}): check the AWS_… variables"
+    )

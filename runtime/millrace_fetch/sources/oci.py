@@ -1,0 +1,128 @@
+"""A model in an OCI registry: an artifact whose layers are files, or an image with files below /models.
+
+By a small client of our own: `oras`, the client on PyPI, downloads whole blobs without ranges, can't be
+cancelled, and needs a second HTTP library.
+"""
+
+import hashlib
+import json
+import os
+import re
+
+from yarl import URL
+
+from millrace_fetch.client import Client
+from millrace_fetch.errors import FetchError, RefusedError, SourceError
+from millrace_fetch.manifest import Checksum, Manifest, RemoteFile
+from millrace_fetch.names import LAYERS
+from millrace_fetch.sources.docker_config import find_basic
+from millrace_fetch.sources.oci_manifest import (
+    MEDIA_TYPES,
+    Descriptor,
+    ImageIndex,
+    ImageManifest,
+    read_manifest,
+)
+from millrace_fetch.sources.registry_access import RegistryAccess
+from millrace_fetch.sources.source import read_small
+from millrace_fetch.trying import Say, with_tries
+from millrace_fetch.uri import OciImage
+
+ENV_PLAIN_HTTP = "MILLRACE_OCI_PLAIN_HTTP"
+"""Registries that speak http, such as `registry.lan:5000`, with commas between them."""
+_LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
+_ALIASES = {"docker.io": ("index.docker.io", "registry-1.docker.io")}
+"""Of Docker's own registry: its name in docker's configuration, and its host."""
+
+
+class OciSource:
+    """A model's artifact or image."""
+
+    certificates = None
+
+    def __init__(self, image: OciImage) -> None:
+        self._image = image
+        aliases = _ALIASES.get(image.registry, ())
+        host = aliases[-1] if aliases else image.registry
+        self._origin = URL(f"{_scheme_of(host)}://{host}")
+        self._access = RegistryAccess(self._origin, image.repository, find_basic((image.registry, *aliases)))
+        self.authorize = self._access.authorize
+
+    async def resolve(self, client: Client, say: Say) -> Manifest:
+        """Return the files of the artifact, or the layers of the image, that the tag names now."""
+        content = await self._read(client, self._image.reference, self._image.pinned, say)
+        revision = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        found = read_manifest(content)
+        if isinstance(found, ImageIndex):
+            chosen = found.choose()
+            found = read_manifest(await self._read(client, chosen.digest, chosen.digest, say))
+        if not isinstance(found, ImageManifest):
+            raise SourceError(f"{self._image} is an index of indexes: write the digest of one image")
+        return await self._announce(client, revision, found, say)
+
+    def explain(self, refusal: RefusedError) -> FetchError:
+        """Say what a registry's status means."""
+        image = self._image
+        match refusal.status:
+            case 401 if self._access.has_credentials:
+                return SourceError(f"{image.registry} refuses the credentials of $DOCKER_CONFIG for {image}")
+            case 401:
+                return SourceError(
+                    f"{image} is not public: put credentials into $DOCKER_CONFIG/config.json, as docker "
+                    "login does (credential helpers are not run)"
+                )
+            case 403:
+                return SourceError(f"the credentials may not pull {image}: ask for that right")
+            case 404:
+                return SourceError(
+                    f"{image.registry} has no {image}: check repository and tag{_code(refusal)}"
+                )
+        return SourceError(f"{refusal}{_code(refusal)}")
+
+    async def _read(self, client: Client, reference: str, digest: str | None, say: Say) -> bytes:
+        checksum = Checksum("sha256", digest.partition(":")[2]) if digest else None
+        url = f"{self._origin}/v2/{self._image.repository}/manifests/{reference}"
+        manifest = RemoteFile(f"the manifest of {self._image}", url, None, checksum)
+        return await read_small(client, manifest, say, {"Accept": ", ".join(MEDIA_TYPES)})
+
+    async def _announce(self, client: Client, revision: str, found: ImageManifest, say: Say) -> Manifest:
+        files = found.files()
+        blobs = {**files} or {f"{LAYERS}/{layer.sha256}": layer for layer in found.layers}
+        if not files and not all(layer.is_tar for layer in found.layers):
+            raise SourceError(
+                f"{self._image} is no model that is known: its layers are neither files (with "
+                "org.opencontainers.image.title) nor those of a container's image"
+            )
+        has_ranges = bool(blobs) and await with_tries(lambda: self._has_ranges(client, blobs), say)
+        announced = {name: self._blob(name, layer, has_ranges=has_ranges) for name, layer in blobs.items()}
+        if files:
+            return Manifest(revision, tuple(announced.values()))
+        ordered = (announced[f"{LAYERS}/{layer.sha256}"] for layer in found.layers)
+        return Manifest(revision, (), tuple(ordered))
+
+    async def _has_ranges(self, client: Client, blobs: dict[str, Descriptor]) -> bool:
+        """Ask for one byte: hosts of blobs that give no ranges answer with all."""
+        largest = max(blobs.values(), key=lambda layer: layer.size_bytes)
+        url = self._blob("", largest, has_ranges=True).url
+        async with client.request("GET", url, {"Range": "bytes=0-0"}) as response:
+            response.close()
+            return response.status == 206
+
+    def _blob(self, name: str, layer: Descriptor, *, has_ranges: bool) -> RemoteFile:
+        url = f"{self._origin}/v2/{self._image.repository}/blobs/{layer.digest}"
+        checksum = Checksum("sha256", layer.sha256)
+        return RemoteFile(name, url, layer.size_bytes, checksum, has_ranges=has_ranges)
+
+
+def _scheme_of(host: str) -> str:
+    plain = {name.strip() for name in os.environ.get(ENV_PLAIN_HTTP, "").split(",")}
+    return "http" if host in plain or _LOOPBACK.fullmatch(host) else "https"
+
+
+def _code(refusal: RefusedError) -> str:
+    """Return the registry's code of an error, such as MANIFEST_UNKNOWN, in brackets."""
+    try:
+        code = str(json.loads(refusal.reason)["errors"][0]["code"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return ""
+    return f" ({code[:40]})" if code.isprintable() else ""

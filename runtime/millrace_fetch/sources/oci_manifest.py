@@ -1,0 +1,102 @@
+"""What a registry's manifests say: files with names, or layers of an image. Pure."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_fetch.errors import SourceError
+
+MEDIA_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_TITLE = "org.opencontainers.image.title"
+_UNPACK = "io.deis.oras.content.unpack"
+"""On a folder, which ORAS packs."""
+_TARS = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PLATFORM = ("linux", "amd64")
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Something that a manifest refers to."""
+
+    media_type: str
+    digest: str
+    size_bytes: int
+    annotations: Mapping[str, str]
+    platform: tuple[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """The digest without its algorithm."""
+        return self.digest.partition(":")[2]
+
+    @property
+    def title(self) -> str | None:
+        """The name of the file that this is. None where it is none."""
+        return None if self.annotations.get(_UNPACK) == "true" else self.annotations.get(_TITLE)
+
+    @property
+    def is_tar(self) -> bool:
+        """Whether it is a layer of a container's image."""
+        return self.media_type.startswith(_TARS)
+
+
+@dataclass(frozen=True)
+class ImageManifest:
+    """One image or artifact, its lowest layer first."""
+
+    layers: tuple[Descriptor, ...]
+
+    def files(self) -> dict[str, Descriptor]:
+        """Return the layers that are files, by their names."""
+        return {layer.title: layer for layer in self.layers if layer.title}
+
+
+@dataclass(frozen=True)
+class ImageIndex:
+    """Several images, of which we want one."""
+
+    manifests: tuple[Descriptor, ...]
+
+    def choose(self) -> Descriptor:
+        """Return the image for linux/amd64, else the first: a model's files are those of any platform."""
+        if not self.manifests:
+            raise SourceError("the index names no image")
+        return next((one for one in self.manifests if one.platform == _PLATFORM), self.manifests[0])
+
+
+def read_manifest(content: bytes) -> ImageManifest | ImageIndex:
+    """Read a manifest. Raises SourceError for one that is none of those that we know."""
+    try:
+        fields = json.loads(content)
+        if "manifests" in fields:
+            return ImageIndex(_read_descriptors(fields["manifests"]))
+        return ImageManifest(_read_descriptors(fields["layers"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError("the registry's manifest can't be read: it lists no layers") from error
+
+
+def _read_descriptors(found: Sequence[dict[str, Any]]) -> tuple[Descriptor, ...]:
+    return tuple(map(_read_descriptor, found))
+
+
+def _read_descriptor(fields: dict[str, Any]) -> Descriptor:
+    digest, size = str(fields["digest"]), int(fields["size"])
+    if not _DIGEST.fullmatch(digest) or size < 0:
+        raise SourceError(f"the manifest has the digest {digest[:20]!r}…: only sha256 can be verified")
+    annotations = {str(key): str(value) for key, value in (fields.get("annotations") or {}).items()}
+    platform = fields.get("platform") or {}
+    return Descriptor(
+        str(fields.get("mediaType", "")),
+        digest,
+        size,
+        annotations,
+        (str(platform.get("os", "")), str(platform.get("architecture", ""))),
+    )

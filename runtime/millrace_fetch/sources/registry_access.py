@@ -1,0 +1,115 @@
+"""Shows a registry who we are: it names what it wants in a 401, mostly a token of some minutes.
+
+A token goes to the registry alone, and name and password go to it and to where it says that tokens are.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from time import time
+
+import aiohttp
+from yarl import URL
+
+from millrace_fetch.client import read_retry_after
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
+from millrace_fetch.sources.challenge import Challenge, read_challenge
+from millrace_fetch.uri import redact
+
+_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_ANSWER_BYTES = 1 << 20
+
+
+class RegistryAccess:
+    """The authorization of one repository's requests."""
+
+    def __init__(self, origin: URL, repository: str, basic: str | None) -> None:
+        self._origin = origin
+        self._scope = f"repository:{repository}:pull"
+        self._basic = basic
+        self._header: str | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether there are a name and a password for this registry."""
+        return self._basic is not None
+
+    async def authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and once more with a new token where the registry wants one."""
+        if request.url.origin() != self._origin:
+            return await handler(request)
+        shown = self._header
+        response = await _send(request, handler, shown)
+        if response.status != 401:
+            return response
+        header = await self._answer(request.session, response.headers.getall("WWW-Authenticate", ()), shown)
+        if header is None:
+            return response
+        response.release()
+        return await _send(request, handler, header)
+
+    async def _answer(
+        self, session: aiohttp.ClientSession, asked: Iterable[str], shown: str | None
+    ) -> str | None:
+        """Return another header than the one that was refused. None where there is nothing else to show."""
+        challenge = read_challenge(asked)
+        async with self._lock:
+            if self._header != shown:  # a connection beside has got a new one meanwhile
+                return self._header
+            if challenge is None:
+                return None
+            if challenge.scheme == "basic":
+                header = f"Basic {self._basic}" if self._basic else None
+            else:
+                header = f"Bearer {await self._ask_token(session, challenge)}"
+            if header == shown:
+                return None
+            self._header = header
+            return header
+
+    async def _ask_token(self, session: aiohttp.ClientSession, challenge: Challenge) -> str:
+        realm = self._read_realm(challenge)
+        query = {"scope": challenge.parameters.get("scope") or self._scope}
+        if service := challenge.parameters.get("service"):
+            query["service"] = service
+        url = realm.update_query(query)
+        async with session.get(
+            url, middlewares=(self._show_basic,), allow_redirects=False, timeout=_TIMEOUT
+        ) as response:
+            if response.status == 429 or response.status >= 500:
+                after = read_retry_after(response.headers.get("Retry-After"), time())
+                raise UnavailableError(f"{redact(str(realm))} answered {response.status}", after)
+            if response.status != 200:
+                raise RefusedError(f"{redact(str(realm))} answered {response.status}", 401)
+            return _read_token(await response.content.read(_ANSWER_BYTES))
+
+    def _read_realm(self, challenge: Challenge) -> URL:
+        realm = URL(challenge.parameters.get("realm", ""))
+        is_safe = realm.scheme == "https" or (realm.scheme == "http" and self._origin.scheme == "http")
+        if not realm.host or not is_safe:
+            raise SourceError(f"{self._origin} names no safe address that gives tokens: refused")
+        return realm
+
+    async def _show_basic(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        return await _send(request, handler, f"Basic {self._basic}" if self._basic else None)
+
+
+async def _send(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType, header: str | None
+) -> aiohttp.ClientResponse:
+    if header:
+        request.headers["Authorization"] = header
+    return await handler(request)
+
+
+def _read_token(answer: bytes) -> str:
+    try:
+        fields = json.loads(answer)
+        return str(fields.get("token") or fields["access_token"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError("the registry's token service gives no token") from error

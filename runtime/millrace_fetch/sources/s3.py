@@ -1,0 +1,92 @@
+"""A folder of an S3 bucket, at Amazon or at an endpoint of one's own.
+
+Credentials, region and endpoint come from where all AWS tools take them. Without credentials nothing is
+signed, which is enough for a public bucket.
+"""
+
+import asyncio
+import base64
+from functools import partial
+
+import aiohttp
+
+from millrace_fetch.client import Client
+from millrace_fetch.errors import FetchError, RefusedError, SourceError
+from millrace_fetch.manifest import Checksum, Manifest, RemoteFile, hash_state
+from millrace_fetch.sources.aws import Bucket, Listed
+from millrace_fetch.sources.s3_refusals import explain_refusal
+from millrace_fetch.thread import call_in_thread
+from millrace_fetch.trying import Say, with_tries
+from millrace_fetch.uri import S3Folder
+
+MAX_OBJECTS = 100_000
+"""Of a folder. A bucket of more is not a model's."""
+_SHA256_BYTES = 32
+
+
+class S3Source:
+    """A model's folder in a bucket."""
+
+    def __init__(self, folder: S3Folder) -> None:
+        self._folder = folder
+        self._bucket = Bucket(folder.bucket)
+        self.certificates = self._bucket.certificates
+
+    async def authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Sign each request when it is made: the credentials of an hour are renewed in a longer download."""
+        if request.url.origin() == self._bucket.origin:
+            amazon = {name: value for name, value in request.headers.items() if _is_amazons(name)}
+            sign = partial(self._bucket.sign, request.method, str(request.url), amazon)
+            request.headers.update(await call_in_thread(sign))
+        return await handler(request)
+
+    async def resolve(self, client: Client, say: Say) -> Manifest:
+        """Return the objects that are below the prefix now."""
+        listed = [item for item in await self._list(say) if not item.key.endswith("/")]
+        if not listed:
+            raise SourceError(f"there is nothing at {self._folder}: write the folder that has config.json")
+        files = tuple(await asyncio.gather(*(self._announce(client, item, say) for item in listed)))
+        return Manifest(hash_state(files), files)
+
+    def explain(self, refusal: RefusedError) -> FetchError:
+        """Say what an S3 server's answer means."""
+        return explain_refusal(refusal, self._folder, has_credentials=self._bucket.has_credentials)
+
+    async def _list(self, say: Say) -> list[Listed]:
+        listed: list[Listed] = []
+        token: str | None = ""
+        while token is not None:
+            ask = partial(self._bucket.list_page, self._folder.prefix, token)
+            page = await with_tries(partial(call_in_thread, ask), say)
+            listed += page.items
+            token = page.next_token
+            if len(listed) > MAX_OBJECTS:
+                raise SourceError(
+                    f"{self._folder} has more than {MAX_OBJECTS} objects: write the model's own folder"
+                )
+        return listed
+
+    async def _announce(self, client: Client, item: Listed, say: Say) -> RemoteFile:
+        url = self._bucket.url_of(item.key)
+        checksum = None
+        if item.has_sha256:
+            checksum = await with_tries(partial(_ask_checksum, client, url), say)
+        name = item.key.removeprefix(self._folder.prefix)
+        return RemoteFile(name, url, item.size_bytes, checksum, item.etag)
+
+
+def _is_amazons(name: str) -> bool:
+    return name.lower().startswith("x-amz-")
+
+
+async def _ask_checksum(client: Client, url: str) -> Checksum | None:
+    """Return the object's SHA-256, unless it is one over the hashes of its parts."""
+    async with client.request("HEAD", url, {"x-amz-checksum-mode": "ENABLED"}) as response:
+        text = response.headers.get("x-amz-checksum-sha256", "")
+    try:
+        digest = base64.b64decode(text, validate=True)
+    except ValueError:  # of parts: it ends with their number
+        return None
+    return Checksum("sha256", digest.hex()) if len(digest) == _SHA256_BYTES else None

@@ -1,0 +1,217 @@
+"""Images whose layers have a model's files below /models."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import AsyncIterator
+
+import pytest
+
+from millrace_fetch import archive
+from millrace_fetch.content import Layers
+from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
+from millrace_fetch.folder import Folder
+from millrace_fetch.overlay import Member, overlay
+from tests.fetch.conftest import SHARDS, Fetcher, make_model
+from tests.fetch.registry import TAR, Registry, make_link, make_tar
+
+Entries = dict[str, bytes | tarfile.TarInfo]
+
+
+@pytest.fixture
+async def registry(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Registry]:
+    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
+    async with Registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def contents() -> dict[str, bytes]:
+    return make_model()
+
+
+def in_models(contents: dict[str, bytes], prefix: str = "models/") -> Entries:
+    return {f"{prefix}{name}": content for name, content in contents.items()}
+
+
+def push(registry: Registry, *layers: Entries) -> str:
+    registry.push([(make_tar(entries), TAR, {}) for entries in layers], "v1")
+    return f"{registry.uri}:v1"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, archive.zstd.compress])
+@pytest.mark.parametrize("prefix", ["models/", "./models/", "/models/"])
+async def test_an_image_comes_whole_and_once(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], pack: object, prefix: str
+) -> None:
+    base = make_tar({"etc/passwd": b"root", "bin/sh": make_link("/bin/busybox")})
+    model = pack(make_tar(in_models(contents, prefix)))  # type: ignore[operator]
+    registry.push([(base, TAR, {}), (model, f"{TAR}+gzip", {}), (base, TAR, {})])
+    await fetcher.fetch(f"{registry.uri}:v1")
+    fetcher.check(contents)
+    assert fetcher.witness.done == fetcher.witness.total
+    assert not (fetcher.folder / ".millrace" / "layers").exists()
+    assert not (await fetcher.fetch(f"{registry.uri}:v1")).has_fetched
+
+
+async def test_upper_layers_hide_lower_ones(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
+) -> None:
+    old = in_models(dict.fromkeys(contents, b"old")) | {"models/added_tokens.json": b"old"}
+    upper = in_models(contents) | {"models/.wh.added_tokens.json": b""}
+    await fetcher.fetch(push(registry, old, upper))
+    fetcher.check(contents)
+
+
+async def test_a_kill_while_it_unpacks_costs_no_bytes(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = Folder.install
+
+    def die(folder: Folder, part: object, name: str) -> None:
+        if name == SHARDS[1]:
+            raise RuntimeError("killed")
+        install(folder, part, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Folder, "install", die)
+    uri = push(registry, in_models(contents))
+    with pytest.raises(RuntimeError, match="killed"):
+        await fetcher.fetch(uri)
+    assert not fetcher.is_marked()
+    monkeypatch.setattr(Folder, "install", install)
+    registry.blobs.sent.clear()
+    await fetcher.fetch(uri)
+    fetcher.check(contents)
+    assert sum(registry.blobs.sent.values()) <= 1  # the byte that asks for ranges
+
+
+async def test_a_layer_that_is_not_that_of_the_digest_is_never_opened(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = push(registry, in_models(contents))
+    ((digest, blob),) = registry.blobs.contents.items()
+    registry.blobs.contents[digest] = blob[:-1] + b"!"
+    monkeypatch.setattr(Layers, "__init__", None)
+    with pytest.raises(CorruptError, match=r"came with sha256 .* twice"):
+        await fetcher.fetch(uri)
+    assert fetcher.names() == []
+
+
+@pytest.mark.parametrize("name", ["models/../../x", "../x", "models/a/../../../x"])
+async def test_an_entry_that_leaves_the_folder_is_refused(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], name: str
+) -> None:
+    with pytest.raises(UnsafeNameError, match="leaves its folder: refused"):
+        await fetcher.fetch(push(registry, in_models(contents) | {name: b"escaped"}))
+    assert fetcher.names() == []
+
+
+@pytest.mark.parametrize("name", ["config.json", SHARDS[0], "model.safetensors.index.json"])
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+async def test_a_link_or_a_device_in_the_place_of_a_file_is_refused(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], name: str, kind: bytes
+) -> None:
+    entries = in_models(contents) | {f"models/{name}": make_link("/etc/passwd", kind)}
+    with pytest.raises(SourceError, match=f"{name} is a link in the image, and none is followed"):
+        await fetcher.fetch(push(registry, entries))
+    assert name not in fetcher.names()
+
+
+async def test_links_that_nobody_needs_do_no_harm(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
+) -> None:
+    links: Entries = {"models/latest": make_link("/"), "mnt": make_link("/models")}
+    await fetcher.fetch(push(registry, links | in_models(contents)))
+    fetcher.check(contents)
+
+
+async def test_an_image_without_a_model_says_so(fetcher: Fetcher, registry: Registry) -> None:
+    with pytest.raises(SourceError, match="no files below /models"):
+        await fetcher.fetch(push(registry, {"app/config.json": b"{}"}))
+
+
+async def test_code_in_an_image_never_comes(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
+) -> None:
+    await fetcher.fetch(push(registry, in_models(contents)), include=("*",))
+    assert not [name for name in fetcher.names() if name.endswith((".bin", ".py"))]
+
+
+def claim(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header whose entry has another size than it says."""
+    info = tarfile.TarInfo("models/config.json")
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)  # type: ignore[attr-defined]
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(1024)
+
+
+BOMBS = {
+    "larger": (claim(1 << 40), "is larger than itself"),
+    "negative": (claim(-1024), "is larger than itself|can't be read as a tar"),
+    "long header": (claim(1 << 33, tarfile.GNUTYPE_LONGNAME), "a header of more than 1 MiB"),
+    "long pax": (claim(1 << 33, tarfile.XHDTYPE), "a header of more than 1 MiB"),
+    "negative pax": (claim(-1024, tarfile.XHDTYPE), "a header of more than 1 MiB|can't be read as a tar"),
+    "cut": (make_tar({"models/config.json": b"x" * 5000})[:2000], "can't be read as a tar|larger than"),
+    "no tar": (b"words" * 500, "can't be read as a tar"),
+    "bad gzip": (b"\x1f\x8b" + b"x" * 500, "can't be read as a tar"),
+    "bad zstd": (b"\x28\xb5\x2f\xfd" + b"x" * 500, "can't be read as a tar"),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+async def test_an_archive_that_would_do_harm_is_refused(
+    fetcher: Fetcher, registry: Registry, bomb: str
+) -> None:
+    blob, told = BOMBS[bomb]
+    registry.push([(blob, TAR, {})])
+    with pytest.raises(FetchError, match=told) as caught:
+        await fetcher.fetch(f"{registry.uri}:v1")
+    assert caught.value.is_final
+    assert fetcher.names() == []
+
+
+@pytest.mark.parametrize("name", ["models/zeros.safetensors", "other/zeros"])
+async def test_a_layer_that_grows_without_end_is_refused(
+    fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(archive, "_SMALL_BYTES", 4 << 20)
+    registry.push([(make_tar({name: bytes(30 << 20), "models/config.json": b"{}"}, gzipped=True), TAR, {})])
+    with pytest.raises(SourceError, match="refused"):
+        await fetcher.fetch(f"{registry.uri}:v1")
+    assert fetcher.names() == []
+
+
+async def test_entries_without_end_are_refused(
+    fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 50)
+    with pytest.raises(SourceError, match="more than 50 entries: refused"):
+        await fetcher.fetch(push(registry, {f"models/{number}": b"" for number in range(60)}))
+
+
+def test_pax_headers_in_a_chain_end() -> None:
+    info = tarfile.TarInfo("x")
+    chain = info.create_pax_global_header({"a": "b"}) * 3000
+    with pytest.raises(RecursionError), tarfile.open(fileobj=io.BytesIO(chain)) as tar:
+        tar.next()
+    assert RecursionError in archive._FAULTS
+
+
+def test_whiteouts_hide_what_is_below_them_and_nothing_beside() -> None:
+    def layer(number: int, *paths: str) -> list[Member]:
+        return [Member(path, 1, True, number, place) for place, path in enumerate(paths)]
+
+    lower = layer(0, "models/a", "models/ab", "models/d/x", "models/d/y", "models/de", "etc/z")
+    assert set(overlay([lower])) == {"a", "ab", "d/x", "d/y", "de"}
+    assert set(overlay([lower, layer(1, "models/.wh.a")])) == {"ab", "d/x", "d/y", "de"}
+    assert set(overlay([lower, layer(1, "models/.wh.d")])) == {"a", "ab", "de"}
+    assert set(overlay([lower, layer(1, "models/d/.wh..wh..opq", "models/d/n")])) == {"a", "ab", "de", "d/n"}
+    for hidden in (".wh.models", ".wh..wh..opq", "models/.wh..wh..opq"):
+        assert set(overlay([lower, layer(1, "models/n", hidden)])) == {"n"}
+    again = overlay([lower, layer(1, "models/.wh.a"), layer(2, "models/a")])
+    assert again["a"].layer == 2
+    with pytest.raises(SourceError):
+        overlay([lower, layer(1, ".wh.models")])

@@ -1,0 +1,356 @@
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import botocore.session
+import pytest
+from aiohttp import web
+from moto.s3.models import s3_backends
+from moto.server import ThreadedMotoServer
+
+from millrace_fetch.download import NOTE_BYTES
+from millrace_fetch.errors import CorruptError, SourceError, UnavailableError
+from millrace_fetch.sources import aws
+from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.processes import finish, start_fetch, until
+from tests.fetch.s3_server import KEY_ID, SECRET, S3Server, refuse
+from tests.fetch.servers import once
+
+URI = "s3://models/org/m"
+ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
+OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@cache
+def make_client(endpoint: str) -> Any:
+    """Made once, which takes longer than a test."""
+    session = botocore.session.Session()
+    return session.create_client("s3", "us-east-1", endpoint_url=endpoint)
+
+
+class Bucket:
+    """What its owner puts there."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._client = make_client(endpoint)
+        self.backend = s3_backends["123456789012"]["aws"]
+        """The server's own, as it is in this process."""
+        self.backend.reset()
+        self._client.create_bucket(Bucket="models")
+
+    def put(self, name: str, content: bytes, **more: str) -> None:
+        self._client.put_object(Bucket="models", Key=f"org/m/{name}", Body=content, **more)
+
+
+@pytest.fixture(autouse=True)
+def _account(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OTHERS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def contents() -> dict[str, bytes]:
+    return make_model()
+
+
+@pytest.fixture(autouse=True)
+def bucket(moto: str, contents: dict[str, bytes], _account: None) -> Bucket:
+    bucket = Bucket(moto)
+    for name, content in contents.items():
+        bucket.backend.put_object("models", f"org/m/{name}", content)
+    return bucket
+
+
+@pytest.fixture
+async def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S3Server]:
+    async with S3Server(moto) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        yield server
+
+
+def said(fetcher: Fetcher, error: Exception | None = None) -> str:
+    """All that anybody was told, or that is stored."""
+    stored = [path.read_text(errors="replace") for path in (fetcher.folder / ".millrace").rglob("*.j*")]
+    return "\n".join([*fetcher.witness.said, *stored, str(error)])
+
+
+async def test_a_folder_comes_whole_and_once(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes]
+) -> None:
+    outcome = await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert outcome.marker.source == "s3://models/org/m/"
+    assert set(s3.signatures) == {KEY_ID}
+    s3.requests.clear()
+    assert not (await fetcher.fetch(f"{URI}/")).has_fetched
+    assert s3.num_lists() == len(s3.requests) == 1
+    assert SECRET not in said(fetcher)
+
+
+async def test_a_public_bucket_needs_no_credentials(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert set(s3.signatures) == {None}
+
+
+@pytest.mark.usefixtures("s3")
+async def test_keys_of_any_characters_are_signed_as_they_are_sent(
+    fetcher: Fetcher, bucket: Bucket, contents: dict[str, bytes]
+) -> None:
+    odd = "LICENSE a+b&c=ü%20?#~(1).txt"
+    bucket.put(odd, b"law")
+    await fetcher.fetch(URI, include=("LICENSE *",))
+    fetcher.check(contents | {odd: b"law"}, [*NEEDED, odd])
+
+
+async def test_a_listing_of_many_pages_is_read_to_its_end(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
+) -> None:
+    for number in range(1100):
+        bucket.backend.put_object("models", f"org/m/a/{number}.json", b"{}")
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert s3.num_lists() == 2
+
+
+@pytest.mark.usefixtures("s3")
+async def test_only_the_folder_itself_is_looked_at(
+    fetcher: Fetcher, bucket: Bucket, contents: dict[str, bytes]
+) -> None:
+    bucket.put("../m-other/config.json", b"{}")
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    with pytest.raises(SourceError, match="no config"):
+        await fetcher.fetch("s3://models/org")
+
+
+async def test_an_object_with_a_sha256_is_checked_by_it(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
+) -> None:
+    bucket.put(SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="SHA256")
+    etag = f'"{hashlib.md5(contents[SHARDS[0]]).hexdigest()}"'
+
+    def corrupt(request: web.Request) -> web.Response | None:
+        if request.method != "GET" or not request.path.endswith(SHARDS[0]):
+            return None
+        body = b"x" * len(contents[SHARDS[0]])
+        return web.Response(body=body, headers={"ETag": etag})
+
+    s3.faults.append(corrupt)
+    with pytest.raises(CorruptError, match=f"{SHARDS[0]} came with sha256 .* twice"):
+        await fetcher.fetch(URI)
+    s3.faults.clear()
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+
+
+async def test_an_object_that_changes_under_way_makes_it_look_again(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
+) -> None:
+    later = make_model(120_000)[SHARDS[1]]
+
+    def change(request: web.Request) -> None:
+        if request.method == "GET" and request.path.endswith(SHARDS[1]):
+            s3.faults.clear()
+            bucket.backend.put_object("models", f"org/m/{SHARDS[1]}", later)
+
+    s3.faults.append(change)
+    await fetcher.fetch(URI)
+    fetcher.check(contents | {SHARDS[1]: later})
+    assert fetcher.witness.said == [f"{SHARDS[1]} changed while it was fetched; looking at the source again"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (404, "NoSuchBucket", "no such bucket: check its name, and AWS_ENDPOINT_URL"),
+        (403, "AccessDenied", "the credentials may not read s3://models/org/m/: they need"),
+        (403, "InvalidAccessKeyId", "does not know the access key: check AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "the secret is not that of the access key"),
+        (400, "ExpiredToken", "the credentials have expired: get new ones"),
+        (403, "RequestTimeTooSkewed", "this machine's clock is wrong: set it"),
+        (301, "PermanentRedirect", "in another region: write that into AWS_REGION"),
+        (404, "", "check AWS_ENDPOINT_URL"),
+    ],
+)
+async def test_a_refused_listing_says_what_to_do(
+    fetcher: Fetcher, s3: S3Server, status: int, code: str, told: str
+) -> None:
+    s3.faults.append(lambda _: refuse(status, code))
+    with pytest.raises(SourceError, match=told) as caught:
+        await fetcher.fetch(URI)
+    assert SECRET not in said(fetcher, caught.value)
+
+
+async def test_a_refused_object_says_what_to_do(fetcher: Fetcher, s3: S3Server) -> None:
+    def deny(request: web.Request) -> web.Response | None:
+        return refuse(403, "InvalidObjectState") if request.path.endswith(SHARDS[0]) else None
+
+    s3.faults.append(deny)
+    with pytest.raises(SourceError, match="it is archived: restore it first"):
+        await fetcher.fetch(URI)
+
+
+@pytest.mark.usefixtures("s3")
+async def test_a_wrong_secret_is_told_and_not_shown(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
+    with pytest.raises(SourceError, match="the secret is not that of the access key") as caught:
+        await fetcher.fetch(URI)
+    assert "not-the-secret" not in said(fetcher, caught.value)
+
+
+async def test_without_credentials_a_private_bucket_says_what_to_set(
+    fetcher: Fetcher, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    s3.faults.append(lambda _: refuse(403, "AccessDenied"))
+    with pytest.raises(SourceError, match="no credentials were found: set AWS_ACCESS_KEY_ID and"):
+        await fetcher.fetch(URI)
+
+
+async def test_a_busy_server_is_waited_for(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes]
+) -> None:
+    s3.faults.append(once(lambda: refuse(503, "SlowDown"), 4))
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+
+
+async def test_a_server_that_is_not_there_may_come_later(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:9 can't be reached"):
+        await fetcher.fetch(URI)
+
+
+async def test_credentials_are_those_of_the_moment(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Renewed:
+        def __init__(self, *_: object) -> None:
+            self.num_asked = 0
+
+        def get_frozen_credentials(self) -> SimpleNamespace:
+            self.num_asked += 1
+            return SimpleNamespace(access_key=f"AKID{self.num_asked}", secret_key=SECRET, token="t")
+
+    sign = aws.Bucket.sign
+    renewed = Renewed()
+
+    def sign_anew(bucket: aws.Bucket, *request: object) -> dict[str, str]:
+        bucket._credentials = renewed
+        return sign(bucket, *request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(aws.Bucket, "sign", sign_anew)
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert len(set(s3.signatures) - {KEY_ID}) >= len(NEEDED)
+
+
+async def test_a_kill_costs_no_more_than_was_not_noted(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket
+) -> None:
+    contents = make_model(20 << 20)
+    for name in SHARDS:
+        bucket.put(name, contents[name])
+    s3.bytes_per_second = 30e6
+    process = await start_fetch(URI, fetcher.folder, "--connections", "1")
+    journal = fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.journal"
+    await until(lambda: journal.exists() and '"done": [8388608' in journal.read_text())
+    process.kill()
+    await process.communicate()
+    s3.sent.clear()
+    s3.bytes_per_second = None
+    status, out, err = await finish(await start_fetch(URI, fetcher.folder))
+    assert (status, s3.sent[SHARDS[0]]) == (0, (20 << 20) - 2 * NOTE_BYTES), err
+    fetcher.check(contents)
+    assert SECRET not in out + err
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
+
+
+async def test_a_pod_role_gives_credentials(
+    fetcher: Fetcher, s3: S3Server, moto: str, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = fetcher.folder.parent / "token"
+    token.write_text("a-web-identity-token")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/models")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", moto)
+    s3.checks_signatures = False  # the secret is moto's
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    (key,) = set(s3.signatures)
+    assert key
+    assert key.startswith("ASIA")
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({}, "https://models.s3.amazonaws.com/a/b%20c"),
+        (
+            {"AWS_REGION": "eu-west-3", "AWS_CONFIG_FILE": "path"},
+            "https://s3.eu-west-3.amazonaws.com/models/a/b%20c",
+        ),
+        ({"AWS_REGION": "eu-west-3"}, "https://models.s3.eu-west-3.amazonaws.com/a/b%20c"),
+        ({"AWS_DEFAULT_REGION": "cn-north-1"}, "https://models.s3.cn-north-1.amazonaws.com.cn/a/b%20c"),
+        ({"AWS_ENDPOINT_URL_S3": "https://s3.example.com"}, "https://s3.example.com/models/a/b%20c"),
+        (
+            {"AWS_ENDPOINT_URL": "https://s3.example.com", "AWS_CONFIG_FILE": "virtual"},
+            "https://models.s3.example.com/a/b%20c",
+        ),
+    ],
+)
+def test_a_bucket_has_its_usual_address(
+    settings: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for style in ("path", "virtual"):
+        (tmp_path / style).write_text(f"[default]\ns3 =\n  addressing_style = {style}\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert aws.Bucket("models").url_of("a/b c") == address
+
+
+def test_requests_go_to_the_buckets_own_region() -> None:
+    bucket = aws.Bucket("models")
+    bucket._follow("eu-west-3")
+    assert bucket.url_of("a") == "https://models.s3.eu-west-3.amazonaws.com/a"
+    headers = bucket.sign("GET", bucket.url_of("a"), {})
+    assert "/eu-west-3/s3/aws4_request" in headers["Authorization"]
+
+
+def test_settings_that_are_none_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "absent")
+    with pytest.raises(SourceError, match=r"can't be used \(ProfileNotFound\): check the AWS_… variables"):
+        aws.Bucket("models")
