@@ -6,13 +6,17 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import botocore.session
 import openai
 import pytest
+from moto.server import ThreadedMotoServer
 
 from e2e.cluster.product import find_gateway
 from e2e.cluster.settings import REPOSITORY
 from e2e.plugin import explain
 from e2e.service import Service, is_absent
+from tests.fetch.registry import TAR, Registry, make_tar
+from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
 from tests.fetch.servers import FakeHub, WebFolderServer
 
 STORIES = REPOSITORY / "runtime" / "millrace_runtime" / "demo" / "stories"
@@ -63,6 +67,35 @@ def web() -> Iterator[WebFolderServer]:
     server = WebFolderServer(read_stories())
     with serving(server):
         yield server
+
+
+@pytest.fixture
+def bucket() -> Iterator[S3Server]:
+    """A bucket with the model in `org/m`, which wants signatures."""
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    url = f"http://{host}:{port}"
+    session = botocore.session.Session()
+    owner = session.create_client(
+        "s3", "us-east-1", endpoint_url=url, aws_access_key_id="owner", aws_secret_access_key="x"
+    )
+    owner.create_bucket(Bucket="models")
+    for name, content in read_stories().items():
+        owner.put_object(Bucket="models", Key=f"org/m/{name}", Body=content)
+    server = S3Server(url)
+    try:
+        with serving(server):
+            yield server
+    finally:
+        moto.stop()
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    registry = Registry()
+    with serving(registry):
+        yield registry
 
 
 @pytest.fixture
@@ -122,6 +155,37 @@ def test_a_folder_of_a_web_server_is_fetched_and_served(service: Service, web: W
     service.wait_ready()
     assert complete(service)
     assert len(service.status()["model"]["resolvedRevision"]) == 40
+
+
+def test_a_folder_of_a_bucket_is_fetched_and_served(service: Service, bucket: S3Server) -> None:
+    keys = (f"--from-literal=AWS_ACCESS_KEY_ID={KEY_ID}", f"--from-literal=AWS_SECRET_ACCESS_KEY={SECRET}")
+    service.kubectl("create", "secret", "generic", "bucket", *keys)
+    service.spec["model"] = {"uri": "s3://models/org/m", "credentials": {"secretName": "bucket"}}
+    settings = {"AWS_ENDPOINT_URL": bucket.endpoint, "AWS_REGION": "us-east-1"}
+    service.spec["pod"] = {"env": [{"name": name, "value": value} for name, value in settings.items()]}
+    service.apply()
+    service.wait_ready()
+    assert complete(service)
+    assert set(bucket.signatures) == {KEY_ID}
+
+
+@pytest.mark.parametrize("layout", ["files", "image"])
+def test_a_model_of_a_registry_is_fetched_and_served(
+    service: Service, registry: Registry, layout: str
+) -> None:
+    if layout == "files":
+        registry.push_files(read_stories())
+    else:
+        tar = make_tar({f"models/{name}": content for name, content in read_stories().items()})
+        registry.push([(tar, TAR, {})])
+    registry.account, registry.token_uses = "me:secret", 100
+    access = ("--docker-server", registry.host, "--docker-username", "me", "--docker-password", "secret")
+    service.kubectl("create", "secret", "docker-registry", "registry", *access)
+    service.spec["model"] = {"uri": f"{registry.uri}:v1", "credentials": {"secretName": "registry"}}
+    service.apply()
+    service.wait_ready()
+    assert complete(service)
+    assert service.status()["model"]["resolvedRevision"].startswith("sha256:")
 
 
 def test_a_gated_model_says_whom_to_ask_and_serves_once_the_secret_has_the_token(

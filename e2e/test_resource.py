@@ -140,6 +140,11 @@ REFUSALS = {
         manifest(model={"uri": f"hf://acme/..@{'0' * 40}"}),
         "hf://organisation/model@revision",
     ),
+    "an s3 URI without a bucket": (manifest(model={"uri": "s3:///folder"}), "s3://bucket/folder"),
+    "an oci URI with a password": (
+        manifest(model={"uri": "oci://me:secret@registry.example/m"}),
+        "oci://registry/repository:tag",
+    ),
     "credentials for what is not fetched": (
         manifest(model={"uri": "file:///m", "credentials": {"secretName": "hub"}}),
         "leave them out",

@@ -14,6 +14,11 @@ CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
 _HUB_NAME = "[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*"
 HUB_PATTERN = f"^hf://{_HUB_NAME}(/{_HUB_NAME})?(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$"
 """A repository without '..', and a branch, a tag or a commit."""
+BUCKET_PATTERN = "^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^ ]*)?$"
+REGISTRY_PATTERN = (
+    "^oci://[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/[a-z0-9]+([._/-]+[a-z0-9]+)*"
+    "(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}|@sha256:[0-9a-f]{64})?$"
+)
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
 
@@ -50,9 +55,11 @@ SPEC_RULES: list[dict[str, Any]] = [
         "rule": r"self.model.uri.matches('^file:///[^ \t\n]+$') || "
         r"self.model.uri.matches('^pvc://[a-z0-9][-a-z0-9.]*/[^ \t\n]+$') || "
         f"self.model.uri.matches('{HUB_PATTERN}') || "
+        f"self.model.uri.matches('{BUCKET_PATTERN}') || "
+        f"self.model.uri.matches('{REGISTRY_PATTERN}') || "
         r"self.model.uri.matches('^https?://[^/ \t\n]+/[^ \t\n]*$')",
-        "message": "write model.uri as hf://organisation/model@revision, https://host/folder, "
-        "pvc://claim-name/path or file:///absolute/path",
+        "message": "write model.uri as hf://organisation/model@revision, s3://bucket/folder, "
+        "oci://registry/repository:tag, https://host/folder, pvc://claim-name/path or file:///absolute/path",
         "fieldPath": ".model.uri",
     },
     {
@@ -67,9 +74,9 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".model.uri",
     },
     {
-        "rule": "!has(self.model.credentials) || self.model.uri.startsWith('hf://')",
-        "message": "model.credentials are for a model on a Hub: leave them out, or write model.uri as "
-        "hf://organisation/model@revision",
+        "rule": "!has(self.model.credentials) || self.model.uri.matches('^(hf|s3|oci)://')",
+        "message": "model.credentials are for a model at hf://, s3:// or oci://: leave them out, or write "
+        "model.uri so",
         "fieldPath": ".model.credentials",
     },
     {

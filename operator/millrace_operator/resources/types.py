@@ -61,7 +61,8 @@ class Credentials(Part):
 
     secret_name: ObjectName = Field(
         description="A Secret of this namespace. Its keys become the variables of the container that fetches "
-        "the model, such as HF_TOKEN. The operator never reads it.",
+        "the model, such as HF_TOKEN or AWS_ACCESS_KEY_ID. For a registry it is one of type "
+        "kubernetes.io/dockerconfigjson. The operator never reads it.",
     )
 
 
@@ -71,12 +72,13 @@ class Model(Part):
     uri: str = Field(
         min_length=9,
         max_length=1024,
-        description="Where the model is: hf://organisation/model@revision on a Hugging Face Hub or "
-        "https://host/folder on a web server (each pod fetches it), pvc://claim/path in a "
-        "PersistentVolumeClaim of this namespace (mounted read-only), or file:///absolute/path in the image.",
+        description="Where the model is. Each pod fetches it from hf://organisation/model@revision, a "
+        "Hugging Face Hub; s3://bucket/folder; oci://registry/repository:tag; or https://host/folder. It is "
+        "at hand at pvc://claim/path, a PersistentVolumeClaim of this namespace (mounted read-only), and at "
+        "file:///absolute/path in the image.",
     )
     credentials: Credentials | None = Field(
-        default=None, description="For a model on a Hub that not everybody may read."
+        default=None, description="For a model at hf://, s3:// or oci:// that not everybody may read."
     )
     served_name: str | None = Field(
         default=None,

@@ -11,9 +11,11 @@ from millrace_runtime import contract
 
 MOUNT = "/mnt/model"
 VOLUME = "model"
+ACCESS = "credentials"
+CREDENTIALS = "/var/run/secrets/millrace.dev/model"
 TERMINATION_MESSAGE = "/dev/termination-log"
 """Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
-_FETCHED = frozenset({"hf", "https", "http"})
+_FETCHED = frozenset({"hf", "s3", "oci", "https", "http"})
 _TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
 _DISK = "ephemeral-storage"
 _DISK_SHARE, _DISK_SPARE_MIB = 1.01, 64
@@ -48,6 +50,23 @@ def render_model_mounts(uri: str) -> list[dict[str, Any]]:
     return [{"name": VOLUME, "mountPath": MOUNT, "readOnly": True}] if render_model_volumes(uri) else []
 
 
+def render_secret_volumes(spec: Spec) -> list[dict[str, Any]]:
+    """Return the volume with the Secret of the model's source; none without one.
+
+    It is optional, as a kubelet says nowhere in a pod's status that a volume waits for a Secret. The
+    container's variables come from the same one, and of them it does.
+    """
+    credentials = spec.model.credentials
+    if credentials is None:
+        return []
+    return [{"name": ACCESS, "secret": {"secretName": credentials.secret_name, "optional": True}}]
+
+
+def _render_secret_mounts(spec: Spec) -> list[dict[str, Any]]:
+    mount = {"name": ACCESS, "mountPath": CREDENTIALS, "readOnly": True}
+    return [mount] if render_secret_volumes(spec) else []
+
+
 def render_fetchers(
     settings: RenderSettings,
     spec: Spec,
@@ -67,7 +86,7 @@ def render_fetchers(
             **_render_container(settings, spec, ["--to", MOUNT, *pinned, *_TELLING]),
             "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
             "resources": _ask_for_room(_render_resources(spec), model),
-            "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}],
+            "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}, *_render_secret_mounts(spec)],
             "securityContext": security,
         }
     ]
@@ -79,7 +98,7 @@ def render_resolver(
     """Return the container that writes what the model's source has now into its termination message."""
     return {
         **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE]),
-        "volumeMounts": [scratch],
+        "volumeMounts": [scratch, *_render_secret_mounts(spec)],
         "securityContext": security,
     }
 
@@ -95,6 +114,7 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
         # First, so that the pod's own may say something else.
         "env": [
             {"name": "HF_HOME", "value": _HUB_CACHE},
+            {"name": "DOCKER_CONFIG", "value": CREDENTIALS},
             *({"name": variable.name, "value": variable.value} for variable in spec.pod.env),
         ],
         **({"envFrom": [secret]} if secret else {}),

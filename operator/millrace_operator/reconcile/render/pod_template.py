@@ -11,6 +11,7 @@ from millrace_operator.reconcile.render.model_source import (
     render_fetchers,
     render_model_mounts,
     render_model_volumes,
+    render_secret_volumes,
 )
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.accelerators import count_gpus, has_gpu
@@ -62,6 +63,7 @@ def _render_pod_spec(
     if _shares_memory(spec):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     volumes += render_model_volumes(spec.model.uri)
+    volumes += render_secret_volumes(spec)
     fetchers = render_fetchers(settings, spec, model, SECURITY, SCRATCH)
     return {
         "serviceAccountName": account_name(service),

@@ -2,7 +2,7 @@
 
 from millrace_operator.cluster.kinds import JOB, Obj
 from millrace_operator.reconcile.render.metadata import account_name, render_child, revision_name
-from millrace_operator.reconcile.render.model_source import render_resolver
+from millrace_operator.reconcile.render.model_source import render_resolver, render_secret_volumes
 from millrace_operator.reconcile.render.pod_template import POD_SECURITY, SCRATCH, SECURITY
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.types import Spec
@@ -32,7 +32,7 @@ def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revis
                     "securityContext": POD_SECURITY,
                     **_render_pulling(spec),
                     "containers": [render_resolver(settings, spec, SECURITY, SCRATCH)],
-                    "volumes": [{"name": "tmp", "emptyDir": {}}],
+                    "volumes": [{"name": "tmp", "emptyDir": {}}, *render_secret_volumes(spec)],
                 },
             },
         },
