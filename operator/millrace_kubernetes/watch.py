@@ -100,6 +100,7 @@ class Watch:
         on_refused: Callable[[], None] = lambda: None,
         is_optional: bool = False,
         on_life: Callable[[], None] = lambda: None,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin with nothing. `on_refused` is called whenever the API server does not let us read.
 
@@ -109,10 +110,13 @@ class Watch:
         `on_life` is called for each list, each line of a stream, bookmarks too, and the end of each try: what
         an API server that is away has to say comes with a later one. It is not called where the sink fails or
         what came can't be read: then nothing is seen, however often it is tried.
+
+        `on_failure` is called after it where a try has failed, so that a life without failure is a success.
         """
         self._on_refused = on_refused
         self._is_optional = is_optional
         self._on_life = on_life
+        self._on_failure = on_failure
         self._is_told = False
         """Whether it has been logged that what is optional is not there."""
         self._connection = connection
@@ -127,16 +131,19 @@ class Watch:
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:
+            is_listing = self._version is None
             try:
                 if self._version is None:
                     self._version = await self._list()
                     self._is_fresh = True
+                is_listing = False
                 await self._follow(self._version)
                 self._on_life()
             except ExpiredError as error:
                 self._on_life()
                 self._version = None
-                if not self._is_fresh:  # the API server is back: what was missed is listed soon
+                if not (self._is_fresh or is_listing):
+                    # The API server is back: what was missed is listed soon.
                     self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
@@ -144,6 +151,7 @@ class Watch:
                     self._on_refused()
                 if not isinstance(error, MalformedError | SinkError):
                     self._on_life()
+                    self._on_failure()
                 await self._pause(error)
 
     async def _pause(self, error: Exception) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -46,6 +47,9 @@ from millrace_runtime.contract import LEASE_OPERATOR
 RESOURCE_RETRY_SECONDS = 2.0
 LISTS_SECONDS = 60.0
 """A leader waits so long for the lists that its watches begin with, and then lists what is missing itself."""
+VIEW_RETRY_SECONDS = 1.0
+"""Between the first two tries to list what is missing; each further wait is twice as long."""
+LAST_VIEW_RETRY_SECONDS = 10.0
 UNKNOWN_SECONDS = 2.0
 """Between two looks whether a namespace that could not be read has been listed."""
 LOG = logging.getLogger(__name__)
@@ -90,6 +94,7 @@ class Application:
         self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
         self.election = Election(cluster, view)
         self._is_listing = asyncio.Lock()
+        self._told_missing: set[str] = set()
         metrics.follow(
             self.queue,
             lambda: time.monotonic() - self.ingest.last_event_at,
@@ -111,18 +116,6 @@ class Application:
         metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
-        reconciler = Reconciler(
-            cluster,
-            self.cache,
-            self.ingest.put_written,
-            settings.render,
-            self.scaling.advice,
-            replicas=self.inventory.read,
-            loads=self.gateways.read,
-            demand=self.gateways.read_demand,
-            fetched=self.fetches.read,
-        )
-        self._worker = Worker(reconciler, cluster, self.cache, self.queue)
 
     async def run(self, connection: Connection) -> None:
         """Follow the cluster over `connection`, and work, until cancelled."""
@@ -168,43 +161,67 @@ class Application:
             else:
                 return
 
+    def _make_worker(self) -> Worker:
+        """Return one that knows of no refusal: those of the last time that we led are old."""
+        reconciler = Reconciler(
+            self._cluster,
+            self.cache,
+            self.ingest.put_written,
+            self._settings.render,
+            self.scaling.advice,
+            replicas=self.inventory.read,
+            loads=self.gateways.read,
+            demand=self.gateways.read_demand,
+            fetched=self.fetches.read,
+        )
+        return Worker(reconciler, self._cluster, self.cache, self.queue)
+
     async def _lead(self) -> None:
         """Reconcile while leading. Nothing waits in the queue before: the first list queues every service."""
         while True:
             await self.election.wait_for(leading=True)
             LOG.info("leading as %s", self._settings.identity)
             with self.queue.opened():
-                await self._list_and_work()
+                await self._list_and_work(self._make_worker())
             LOG.info("no longer leading")
 
-    async def _list_and_work(self) -> None:
+    async def _list_and_work(self, worker: Worker) -> None:
         """First know everything, so that no plan is made of half the objects."""
+        waits = (min(VIEW_RETRY_SECONDS * 2.0**n, LAST_VIEW_RETRY_SECONDS) for n in itertools.count())
         while self.election.is_leader():
             try:
                 await self.ingest.wait_for_lists(LISTS_SECONDS)
                 await self._relist(self.ingest.find_unlisted())
             except ClusterError as error:
-                LOG.warning("no complete view yet: %s", error)
-                await asyncio.sleep(1)
+                wait = next(waits)
+                LOG.warning("no complete view yet: %s; again in %.1f s", error, wait)
+                await asyncio.sleep(wait)
             else:
-                await self._work()
+                await self._work(worker)
 
-    async def _work(self) -> None:
-        tasks = [asyncio.create_task(self._run_worker()) for _ in range(self._settings.workers)]
-        try:
+    async def _work(self, worker: Worker) -> None:
+        """Work until somebody else leads. A task that ends by an error ends us, or nobody would see it."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_worker(worker)) for _ in range(self._settings.workers)]
             await self.election.wait_for(leading=False)
-        finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _relist(self, scopes: Iterable[Scope]) -> None:
         async with self._is_listing:
             found = await relist(self._cluster, self.cache, self.queue, scopes)
         self.ingest.note_missing(found.missing)
+        self._tell_missing(found.missing)
         self.gateways.keep(self.cache.service_keys())
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(found.num_ghosts)
+
+    def _tell_missing(self, missing: Mapping[Scope, str]) -> None:
+        """Log once why the services of a namespace are not looked after. Its watches try on to read it."""
+        told = {f"namespace {scope.namespace} is left out: {why}" for scope, why in missing.items()}
+        for text in sorted(told - self._told_missing):
+            LOG.warning("%s", text)
+        self._told_missing = told
 
     async def _relist_regularly(self) -> None:
         while True:
@@ -214,20 +231,20 @@ class Application:
             except ClusterError as error:
                 LOG.warning("relist failed, the next one makes up for it: %s", error)
 
-    async def _run_worker(self) -> None:
+    async def _run_worker(self, worker: Worker) -> None:
         while True:
             async with self.queue.work() as key:
                 started = time.monotonic()
                 with self._metrics.active_workers.track_inprogress():
-                    result = await self._reconcile(key)
+                    result = await self._reconcile(worker, key)
                 self._metrics.count_reconcile(result, time.monotonic() - started)
 
-    async def _reconcile(self, key: ServiceKey) -> str:
+    async def _reconcile(self, worker: Worker, key: ServiceKey) -> str:
         """Reconcile one service whose namespace is known, and return the result."""
         if not self.ingest.is_known(key.namespace):
             self.queue.add_after(key, UNKNOWN_SECONDS)
             return "requeue_after"
-        return await self._worker.work_on(key)
+        return await worker.work_on(key)
 
     def _views(self) -> Views:
         return Views(

@@ -37,7 +37,16 @@ class Worker:
         self._queue = queue
 
     async def work_on(self, key: ServiceKey) -> str:
-        """Reconcile one service and return the result in controller-runtime's words."""
+        """Reconcile one service and return the result in controller-runtime's words. Raises nothing."""
+        try:
+            return await self._try(key)
+        except Exception:
+            wait = self._queue.retry(key)
+            LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
+            return "error"
+
+    async def _try(self, key: ServiceKey) -> str:
+        """Reconcile one service. What fails in a way that we know is tried again."""
         try:
             outcome = await self._reconciler.reconcile(key)
         except NotLeaderError:  # for a moment, or until another leader lists everything
@@ -50,10 +59,6 @@ class Worker:
         except TransientError as error:
             wait = self._queue.retry(key, error.retry_after_seconds or 0.0)
             LOG.warning("%s: %s; again in %.1f s", key, error, wait)
-            return "error"
-        except Exception:
-            wait = self._queue.retry(key)
-            LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
             return "error"
         return self._come_back(key, outcome)
 

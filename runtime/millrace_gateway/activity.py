@@ -15,6 +15,8 @@ class Activity:
         self._clock = clock
         self.began = clock()
         """What was before is not known."""
+        self.num_changes = 0
+        """How often a request has come or gone."""
         self._open: Counter[ServiceKey] = Counter()
         self._ended: dict[ServiceKey, float] = {}
 
@@ -22,6 +24,7 @@ class Activity:
     def count_request(self, key: ServiceKey) -> Iterator[None]:
         """Count one request of the service while entered."""
         self._open[key] += 1
+        self.num_changes += 1
         try:
             yield
         finally:
@@ -29,6 +32,7 @@ class Activity:
             if not self._open[key]:
                 del self._open[key]
             self._ended[key] = self._clock()
+            self.num_changes += 1
 
     def keep(self, keys: Collection[ServiceKey]) -> None:
         """Forget the ends of all services but these."""

@@ -24,6 +24,8 @@ class Balancer:
 
     def __init__(self, suspect_seconds: float) -> None:
         self._suspect_seconds = suspect_seconds
+        self.num_changes = 0
+        """How often a request has come or gone."""
         self._in_flight: Counter[str] = Counter()
         self._suspect_until: dict[str, float] = {}
         self._turn = 0
@@ -48,10 +50,12 @@ class Balancer:
     def count_request(self, replica: Replica) -> Iterator[None]:
         """Count one request in flight at the replica while entered."""
         self._in_flight[replica.uid] += 1
+        self.num_changes += 1
         try:
             yield
         finally:
             self._in_flight[replica.uid] -= 1
+            self.num_changes += 1
             if not self._in_flight[replica.uid]:
                 del self._in_flight[replica.uid]
 

@@ -38,6 +38,8 @@ class Catalogue:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.num_changes = 0
+        """How often replicas have come, gone or changed."""
         self._clock = clock
         self._listed: set[str | None] = set()
         """The namespaces whose replicas have been listed; None: all."""
@@ -69,6 +71,7 @@ class Catalogue:
         """Replace all replicas of a namespace, None: of all, with this complete list of Pods."""
         found = [self._note_ready(replica) for replica in map(read_replica, items) if replica]
         self._listed.add(namespace)
+        self.num_changes += 1
         former = [one for one in self._replicas.values() if namespace in (None, one.key.namespace)]
         for replica in former:
             del self._replicas[replica.uid]
@@ -76,17 +79,20 @@ class Catalogue:
         for key in {replica.key for replica in (*former, *found)}:
             self._index(key)
 
-    def apply_replica(self, item: Object) -> None:
-        """Add or replace one replica."""
+    def apply_replica(self, item: Object) -> ServiceKey | None:
+        """Add or replace one replica. Return the service that it is of; None where it can't be one."""
         replica = read_replica(item)
         noted = self._note_ready(replica) if replica else None
         self.delete_replica(item)
-        if noted:
-            self._replicas[noted.uid] = noted
-            self._index(noted.key)
+        if noted is None:
+            return None
+        self._replicas[noted.uid] = noted
+        self._index(noted.key)
+        return noted.key
 
     def delete_replica(self, item: Object) -> None:
         """Remove one replica, if it is there."""
+        self.num_changes += 1
         former = self._replicas.pop(item["metadata"]["uid"], None)
         if former:
             self._index(former.key)

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace_gateway.objects import ServiceKey
 
@@ -23,6 +24,15 @@ class HoldLimits:
     """Of both, what the services of a namespace may have together."""
 
 
+class Awaited(NamedTuple):
+    """What a request waits for."""
+
+    services: Collection[ServiceKey]
+    """A replica of any of them may take it: they have one name for a model."""
+    may_go: Callable[[], bool]
+    """Whether the request may go on."""
+
+
 class Holder:
     """Owner of the requests that wait. `on_hold` is called when one begins to."""
 
@@ -31,7 +41,9 @@ class Holder:
         self._on_hold = on_hold
         self._nums: Counter[ServiceKey] = Counter()
         self._bytes: Counter[ServiceKey] = Counter()
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._waiting: dict[asyncio.Future[None], Awaited] = {}
+        self._waiting_for: dict[ServiceKey, dict[asyncio.Future[None], None]] = {}
+        """The same by the services that they wait for, the oldest first."""
         self._is_closed = False
 
     @property
@@ -50,23 +62,30 @@ class Holder:
         )
         return all(fits) and not self._is_closed
 
-    async def wait(self, key: ServiceKey, num_bytes: int, seconds: float, may_go: Callable[[], bool]) -> bool:
+    async def wait(self, key: ServiceKey, num_bytes: int, seconds: float, awaited: Awaited) -> bool:
         """Wait until a request of the service may go on, for some seconds at most. Return whether it may."""
-        if may_go() or self._is_closed:
-            return may_go()
+        if awaited.may_go() or self._is_closed:
+            return awaited.may_go()
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._count(key, num_bytes, arrival, may_go):
+        with self._count(key, num_bytes, arrival, awaited):
             self._on_hold()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await arrival
-        return may_go()
+        return awaited.may_go()
 
-    def release(self) -> None:
-        """Let every request go on that may."""
-        for arrival, may_go in self._waiting.items():
-            if not arrival.done() and (self._is_closed or may_go()):
+    def release(self, keys: Collection[ServiceKey] | None = None) -> None:
+        """Let every request go on that may, of those that wait for these services; None: for any."""
+        arrivals = self._waiting if keys is None else self._find_arrivals(keys)
+        for arrival in arrivals:
+            if not arrival.done() and (self._is_closed or self._waiting[arrival].may_go()):
                 arrival.set_result(None)
+
+    def _find_arrivals(self, keys: Iterable[ServiceKey]) -> Iterable[asyncio.Future[None]]:
+        found: dict[asyncio.Future[None], None] = {}
+        for key in keys:
+            found |= self._waiting_for.get(key, {})
+        return found
 
     def close(self) -> None:
         """Hold nothing any more: the gateway ends, and another one can hold them."""
@@ -81,14 +100,20 @@ class Holder:
 
     @contextmanager
     def _count(
-        self, key: ServiceKey, num_bytes: int, arrival: asyncio.Future[None], may_go: Callable[[], bool]
+        self, key: ServiceKey, num_bytes: int, arrival: asyncio.Future[None], awaited: Awaited
     ) -> Iterator[None]:
-        self._waiting[arrival] = may_go
+        self._waiting[arrival] = awaited
+        for service in awaited.services:
+            self._waiting_for.setdefault(service, {})[arrival] = None
         self._nums[key] += 1
         self._bytes[key] += num_bytes
         try:
             yield
         finally:
             del self._waiting[arrival]
+            for service in awaited.services:
+                del self._waiting_for[service][arrival]
+                if not self._waiting_for[service]:
+                    del self._waiting_for[service]
             self._nums -= Counter({key: 1})  # what is zero goes
             self._bytes -= Counter({key: num_bytes})

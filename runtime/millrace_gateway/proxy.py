@@ -31,7 +31,7 @@ from millrace_gateway.errors import (
     UpstreamFailedError,
 )
 from millrace_gateway.headers import request_headers
-from millrace_gateway.holding import Holder
+from millrace_gateway.holding import Awaited, Holder
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import Metrics, Outcome
 from millrace_gateway.objects import Replica, Service
@@ -184,14 +184,15 @@ class Proxy:
             is_there = replica is not None and not replica.is_leaving
             return is_there or present is None or not find_sleeper(present).hold_seconds
 
+        awaited = Awaited([service.key for service in route.services], may_go)
         key, now = find_sleeper(route).key, time.monotonic()
         if now >= deadline or not self._holder.has_room(key, num_bytes):
             return False
         if tried:
             pause = min(REFUSED_SECONDS, deadline - now)
-            if not await self._holder.wait(key, num_bytes, pause, may_go):
+            if not await self._holder.wait(key, num_bytes, pause, awaited):
                 tried.clear()
-        if not await self._holder.wait(key, num_bytes, deadline - time.monotonic(), may_go):
+        if not await self._holder.wait(key, num_bytes, deadline - time.monotonic(), awaited):
             return False
         present = self._catalogue.renew(route)
         return present is not None and find_sleeper(present).hold_seconds > 0

@@ -32,6 +32,8 @@ class Report:
         self._catalogue = catalogue
         self._balancer = balancer
         self._activity = activity
+        self._seen: dict[str, int] = {}
+        """How many changes of each of them the lines have told."""
         self._leaving: frozenset[str] | None = None
         self._ready: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
@@ -41,22 +43,41 @@ class Report:
     def next_line(self, now: float) -> bytes:
         """Return what has changed since the line before. `now` is by the activity's clock."""
         line: dict[str, Any] = {}
-        leaving, in_flight = self._catalogue.list_leaving(), self._balancer.count_all()
-        is_open, ends = self._activity.count_open(), self._activity.list_ends()
-        ready, is_first = dict.fromkeys(self._catalogue.list_ready(), 1), self._leaving is None
+        is_first = self._leaving is None
         if is_first:
             line["known"] = round(now - self._activity.began, 3)
-        line[_READY] = _find_changed(self._ready, ready)
-        if leaving != self._leaving:
-            line["leaving"] = sorted(leaving)
-        line["in_flight"] = _find_changed(self._in_flight, in_flight)
-        line["open"] = _find_changed(self._open, is_open)
-        line["ended"] = {key: round(now - end, 3) for key, end in ends.items() if self._ends.get(key) != end}
-        self._leaving, self._in_flight, self._open, self._ends = leaving, in_flight, is_open, ends
-        self._ready = ready
+        if self._has_news("catalogue", self._catalogue.num_changes):
+            line |= self._tell_replicas()
+        if self._has_news("balancer", self._balancer.num_changes):
+            line |= self._tell_in_flight()
+        if self._has_news("activity", self._activity.num_changes):
+            line |= self._tell_activity(now)
         kept = {*_TOLD_EMPTY, _READY} if is_first else _TOLD_EMPTY
         told = {name: value for name, value in line.items() if value or name in kept}
         return json.dumps(told).encode() + b"\n"
+
+    def _has_news(self, name: str, num_changes: int) -> bool:
+        """Whether something has changed since the line before: only then thousands of names are compared."""
+        has_news = self._seen.get(name) != num_changes
+        self._seen[name] = num_changes
+        return has_news
+
+    def _tell_replicas(self) -> dict[str, Any]:
+        before, ready = self._ready, dict.fromkeys(self._catalogue.list_ready(), 1)
+        told, leaving = self._leaving, self._catalogue.list_leaving()
+        self._ready, self._leaving = ready, leaving
+        changed = {} if leaving == told else {"leaving": sorted(leaving)}
+        return {_READY: _find_changed(before, ready), **changed}
+
+    def _tell_in_flight(self) -> dict[str, Any]:
+        before, self._in_flight = self._in_flight, self._balancer.count_all()
+        return {"in_flight": _find_changed(before, self._in_flight)}
+
+    def _tell_activity(self, now: float) -> dict[str, Any]:
+        num_open, self._open = self._open, self._activity.count_open()
+        before, self._ends = self._ends, self._activity.list_ends()
+        ended = {key: round(now - end, 3) for key, end in self._ends.items() if before.get(key) != end}
+        return {"open": _find_changed(num_open, self._open), "ended": ended}
 
 
 def _find_changed(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

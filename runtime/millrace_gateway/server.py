@@ -48,9 +48,10 @@ class Gateway:
         )
         self.holder = Holder(HoldLimits(), self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
-        followers = (self.metrics.track, self.activity.keep, lambda _: self.holder.release())
+        followers = (self.metrics.track, self.activity.keep)
         self.service_sinks = [
-            ServiceSink(namespace, self.catalogue, followers, self.lifecycle) for namespace in namespaces
+            ServiceSink(namespace, self.catalogue, followers, self.lifecycle, self.holder.release)
+            for namespace in namespaces
         ]
         self.replica_sinks = [
             ReplicaSink(namespace, self.catalogue, self.lifecycle, self.holder.release)

@@ -1,18 +1,19 @@
 """What the gateway follows in the cluster, and how each change reaches its catalogue and its metrics."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.lifecycle import Lifecycle
-from millrace_gateway.objects import Object, ServiceKey
+from millrace_gateway.objects import Object, ServiceKey, read_key
 from millrace_kubernetes.collection import Source, collection_path
-from millrace_runtime.contract import GROUP, LABEL_COMPONENT, PLURAL, VERSION
+from millrace_runtime.contract import COMPONENT_REPLICA, GROUP, LABEL_COMPONENT, PLURAL, VERSION
 
 
 class ServiceSink:
     """Keeps the services of a namespace, None: of all.
 
     `followers` are told which services there are: a deleted one's metrics end, a new one's begin at zero.
+    `on_news` is called after each change with the services that it is of, None: any.
     """
 
     def __init__(
@@ -21,45 +22,52 @@ class ServiceSink:
         catalogue: Catalogue,
         followers: Sequence[Callable[[frozenset[ServiceKey]], None]],
         lifecycle: Lifecycle,
+        on_news: Callable[[Collection[ServiceKey] | None], None],
     ) -> None:
         self.source = _services_in(namespace)
         lifecycle.await_sync(self.source.path)
         self._namespace = namespace
         self._catalogue = catalogue
         self._followers = followers
+        self._on_news = on_news
         self._lifecycle = lifecycle
 
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all services with this complete list."""
         self._catalogue.replace_services(items, self._namespace)
-        self._tell()
+        self._tell(None)
         self._lifecycle.note_sync(self.source.path)
 
     def apply(self, item: Object) -> None:
         """Add a service, or replace it with this newer version."""
         self._catalogue.apply_service(item)
-        self._tell()
+        self._tell([read_key(item)])
 
     def delete(self, item: Object) -> None:
         """Remove a service."""
         self._catalogue.delete_service(item)
-        self._tell()
+        self._tell([read_key(item)])
 
-    def _tell(self) -> None:
+    def _tell(self, changed: Collection[ServiceKey] | None) -> None:
         keys = self._catalogue.keys
         for follow in self._followers:
             follow(keys)
+        self._on_news(changed)
 
 
 class ReplicaSink:
-    """Keeps the replicas of a namespace, None: of all. `on_news` is called after each change."""
+    """Keeps the replicas of a namespace, None: of all.
+
+    `on_news` is called after each change that may let a request go on, with the services that have got a
+    replica or another one, None: any.
+    """
 
     def __init__(
         self,
         namespace: str | None,
         catalogue: Catalogue,
         lifecycle: Lifecycle,
-        on_news: Callable[[], None],
+        on_news: Callable[[Collection[ServiceKey] | None], None],
     ) -> None:
         self.source = _replicas_in(namespace)
         lifecycle.await_sync(self.source.path)
@@ -72,12 +80,13 @@ class ReplicaSink:
         """Replace all replicas with this complete list."""
         self._catalogue.replace_replicas(items, self._namespace)
         self._lifecycle.note_sync(self.source.path)
-        self._on_news()
+        self._on_news(None)
 
     def apply(self, item: Object) -> None:
         """Add a replica, or replace it with this newer version."""
-        self._catalogue.apply_replica(item)
-        self._on_news()
+        key = self._catalogue.apply_replica(item)
+        if key is not None:
+            self._on_news([key])
 
     def delete(self, item: Object) -> None:
         """Remove a replica."""
@@ -89,4 +98,4 @@ def _services_in(namespace: str | None) -> Source:
 
 
 def _replicas_in(namespace: str | None) -> Source:
-    return Source(collection_path("/api/v1", "pods", namespace), f"{LABEL_COMPONENT}=replica")
+    return Source(collection_path("/api/v1", "pods", namespace), f"{LABEL_COMPONENT}={COMPONENT_REPLICA}")

@@ -14,7 +14,8 @@ PLURAL: Final = "inferenceservices"
 # Labels of the objects that belong to a service. Selectors use these and no others.
 LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
-LABEL_COMPONENT: Final = "millrace.dev/component"  # "replica" on the pods that serve
+LABEL_COMPONENT: Final = "millrace.dev/component"
+COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
 COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source for its revision
 
 # On a replica's pod that is to go: since when (RFC 3339), and that gateways send it nothing new.

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway import proxy
-from millrace_gateway.holding import HoldLimits
+from millrace_gateway.holding import Awaited, Holder, HoldLimits
 from millrace_gateway.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
 from tests.gateway.conftest import Bench, make_pod, make_service, next_address
@@ -42,7 +42,7 @@ async def end(*asked: asyncio.Task[int]) -> None:
 async def wake(bench: Bench) -> None:
     """A replica of the service becomes Ready, as the watch tells."""
     await bench.add_upstream("shop", "chat", answer, next_address())
-    bench.gateway.replica_sinks[0]._on_news()
+    bench.gateway.replica_sinks[0]._on_news([ServiceKey("shop", "chat")])
 
 
 async def test_requests_wait_until_a_replica_is_ready(bench: Bench) -> None:
@@ -54,6 +54,51 @@ async def test_requests_wait_until_a_replica_is_ready(bench: Bench) -> None:
     assert await asyncio.gather(*asked) == [200] * 20
     assert bench.gateway.holder.num_held == 0
     await bench.until(lambda: bench.gateway.activity.count_open() == {})
+
+
+async def test_only_those_are_asked_whose_services_have_news() -> None:
+    asked: list[str] = []
+
+    def ask_for(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    holder = Holder(HoldLimits(), lambda: None)
+    chat, other, twin = (ServiceKey("shop", name) for name in ("chat", "other", "twin"))
+    waits = [
+        asyncio.create_task(holder.wait(chat, 1, 60.0, Awaited((chat, twin), lambda: ask_for("chat")))),
+        asyncio.create_task(holder.wait(other, 1, 60.0, Awaited((other,), lambda: ask_for("other")))),
+    ]
+    await asyncio.sleep(0)
+    for keys, expected in (
+        ((other,), ["other"]),
+        ((twin,), ["chat"]),
+        ((chat, twin), ["chat"]),
+        ((ServiceKey("shop", "third"),), []),
+        (None, ["chat", "other"]),
+    ):
+        asked.clear()
+        holder.release(keys)
+        assert asked == expected
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    assert holder.num_held == 0
+    assert not holder._waiting_for
+
+
+async def test_a_replica_of_another_service_with_the_same_name_releases_a_request(bench: Bench) -> None:
+    add_sleeper(bench)
+    twin = make_service("shop", "twin", served="chat")
+    twin["spec"]["scaling"] = {**SLEEPER}
+    bench.gateway.service_sinks[0].apply(twin)
+    asked = asyncio.create_task(ask(bench))
+    await bench.until(lambda: bench.gateway.holder.num_held == 1)
+    address = next_address()
+    await bench.add_upstream("shop", "twin", answer, address)
+    pod = make_pod("shop", "twin", "of-twin", address=address)
+    bench.gateway.replica_sinks[0].apply(pod)
+    assert await asked == 200
 
 
 async def test_a_request_that_waits_too_long_is_refused(bench: Bench) -> None:

@@ -52,6 +52,47 @@ def test_each_line_says_what_has_changed() -> None:
     assert json.loads(empty.next_line(0.0)) == {"known": 0, "ready": {}, "leaving": []}
 
 
+class Lister(Catalogue):
+    """It counts how often all replicas are listed."""
+
+    num_lists = 0
+
+    def list_ready(self) -> list[str]:
+        self.num_lists += 1
+        return super().list_ready()
+
+
+def test_replicas_are_listed_only_where_they_have_changed() -> None:
+    catalogue, balancer = Lister(lambda: 0.0), Balancer(2.0)
+    catalogue.replace_services([make_service("shop", "chat")])
+    catalogue.replace_replicas([make_pod("shop", "chat", "a")])
+    report = Report(catalogue, balancer, Activity(lambda: 0.0))
+    for number in range(5):
+        with balancer.count_request(catalogue._replicas["a"]):
+            assert json.loads(report.next_line(0.0))["in_flight"] == {"a": 1}
+        assert json.loads(report.next_line(0.0)) == {"in_flight": {"a": 0}}
+        assert catalogue.num_lists == 1, number
+    for change in (
+        lambda: catalogue.apply_replica(make_pod("shop", "chat", "b")),
+        lambda: catalogue.delete_replica(make_pod("shop", "chat", "b")),
+        lambda: catalogue.replace_replicas([make_pod("shop", "chat", "c")]),
+    ):
+        change()
+        assert "ready" in json.loads(report.next_line(0.0))
+
+
+def test_nothing_is_counted_where_no_request_has_come_or_gone() -> None:
+    """A gateway without traffic has thousands of ends."""
+    activity = Activity(lambda: 0.0)
+    report = Report(make_catalogue(), Balancer(2.0), activity)
+    with activity.count_request(KEY):
+        assert json.loads(report.next_line(0.0))["open"] == {"shop/chat": 1}
+    line = json.loads(report.next_line(0.0))
+    assert line == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 0.0}}
+    activity.list_ends = None  # type: ignore[method-assign,assignment]
+    assert json.loads(report.next_line(0.0)) == {}
+
+
 def pick_all(catalogue: Catalogue, tried: Collection[str] = ()) -> set[str]:
     """Who gets the next requests."""
     route = catalogue.find(KEY)

@@ -61,6 +61,8 @@ class Followed:
         """How often the watch said that it may not read."""
         self.num_lives = 0
         """How often the watch gave a sign of life."""
+        self.num_failures = 0
+        """How often the watch said that a try failed."""
         self.port = 0
         self.task: asyncio.Task[None]
         self._session = session
@@ -80,11 +82,15 @@ class Followed:
             max_backoff_seconds=0.05,
             on_refused=self._count_refusal,
             on_life=self._count_life,
+            on_failure=self._count_failure,
         )
         self.task = asyncio.create_task(follower.run())
 
     def _count_life(self) -> None:
         self.num_lives += 1
+
+    def _count_failure(self) -> None:
+        self.num_failures += 1
 
     def _count_refusal(self) -> None:
         self.num_refusals += 1

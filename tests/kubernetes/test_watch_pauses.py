@@ -68,3 +68,12 @@ async def test_lists_whose_versions_are_expired_at_once_are_failures_in_a_row(
         followed.api.send(PODS.path, "ERROR", {"code": 410, "message": "too old resource version"})
     await followed.until_streaming_anew(3)
     assert num_failures == [1, 2, 3]
+
+
+async def test_lists_that_are_expired_themselves_are_failures_in_a_row(
+    followed: Followed, num_failures: list[int]
+) -> None:
+    followed.api.failures = [410, 410, 410, 410]
+    followed.follow()
+    await followed.until_streaming()
+    assert num_failures == [1, 2, 3, 4]

@@ -1,6 +1,7 @@
 """The parts put together on the fake API server; only Kopf's watches are left out."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -14,12 +15,20 @@ from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Scope
+from millrace_operator.cluster.kinds import (
+    INFERENCE_SERVICE,
+    POD_DISRUPTION_BUDGET,
+    Listing,
+    Obj,
+    ObjectKey,
+    Scope,
+)
 from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.conditions import find_condition
 from tests.operator.cluster.test_connection import FakeAccess
 from tests.operator.world import KEY, make_service
 
@@ -213,6 +222,107 @@ async def test_stopping_lets_the_lease_go(cluster: FakeCluster) -> None:
     lease = cluster.objects[("Lease", "millrace-system", "millrace-operator")]
     assert lease["spec"]["holderIdentity"] == ""
     assert not application.election.is_leader()
+
+
+def find_degraded(service: Obj) -> dict[str, str]:
+    return find_condition(service.get("status", {}), "Degraded") or {}
+
+
+async def test_who_leads_again_knows_nothing_of_what_was_refused_before(cluster: FakeCluster) -> None:
+    """Another one has led meanwhile, and has told that nothing is refused any more."""
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    cluster.put(make_service(scaling={"mode": "External"}, replicas=1))
+    cluster.refuse = lambda obj: "a quota" if obj["kind"] == "PodDisruptionBudget" else None
+    await application.election.campaign()
+    leading = asyncio.create_task(application._lead())
+    key = ObjectKey(INFERENCE_SERVICE.kind, *KEY)
+    await wait_until_async(
+        "the refusal told", lambda: find_degraded(cluster.objects[key]).get("reason") == "ChildRefused"
+    )
+    await application.election.release()
+    await wait_until_async("it leads no longer", lambda: not application.queue._is_open)
+    cluster.refuse = lambda _: None
+    old = cluster.objects[key]
+    find_degraded(old).update(status="False", reason="Healthy", message="nothing fails")
+    application.cache.put(cluster.put({**old, "status": {**old["status"], "readyReplicas": 3}}))
+    told: list[str] = []
+    apply_status = cluster.apply_status
+
+    async def record(obj: Obj) -> Obj:
+        told.append(find_degraded(obj)["reason"])
+        return await apply_status(obj)
+
+    cluster.apply_status = record  # type: ignore[method-assign]
+    await application.election.campaign()
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    assert told
+    assert set(told) == {"Healthy"}
+    await cancel(leading)
+
+
+class WithoutBudgets(FakeCluster):
+    """It lets nobody read the PodDisruptionBudgets of a namespace, or of all."""
+
+    def __init__(self, namespace: str | None) -> None:
+        super().__init__()
+        self._refused = Scope(POD_DISRUPTION_BUDGET, namespace)
+        self.num_refused = 0
+
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        if scope == self._refused:
+            self.num_refused += 1
+            raise RefusedError("poddisruptionbudgets is forbidden")
+        return await super().fetch_all(scope, label_selector)
+
+
+async def test_a_namespace_that_cannot_be_read_whole_keeps_no_other_from_being_looked_after(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = WithoutBudgets("b")
+    settings = dataclasses.replace(SETTINGS, namespaces=(KEY.namespace, "b"))
+    application = Application(settings, cluster, make_view(), Metrics())
+    cluster.put(make_service())
+    other = make_service()
+    cluster.put({**other, "metadata": {**other["metadata"], "namespace": "b"}})
+    await application.election.campaign()
+    leading = asyncio.create_task(application._lead())
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    for _ in range(3):
+        await application._relist(application.ingest.find_unlisted())
+    await asyncio.sleep(0.05)
+    assert {key.namespace for key in cluster.objects if key.kind == "Deployment"} == {KEY.namespace}
+    assert caplog.text.count("namespace b is left out: poddisruptionbudgets is forbidden") == 1
+    await cancel(leading)
+
+
+async def test_a_cluster_that_cannot_be_read_is_asked_ever_more_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "VIEW_RETRY_SECONDS", 0.01)
+    cluster = WithoutBudgets(None)
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    await application.election.campaign()
+    leading = asyncio.create_task(application._lead())
+    await asyncio.sleep(0.4)
+    assert 2 <= cluster.num_refused <= 7
+    await cancel(leading)
+
+
+async def test_a_worker_that_ends_all_the_same_ends_the_operator(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes starts it again. Without a worker it would lead, and do nothing."""
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+
+    async def fail(*_: object) -> str:
+        raise KeyError("metadata")
+
+    monkeypatch.setattr(application, "_reconcile", fail)
+    cluster.put(make_service())
+    await application.election.campaign()
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(application._lead(), 5)
+    assert caught.group_contains(KeyError)
 
 
 class Probe:

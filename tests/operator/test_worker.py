@@ -82,6 +82,22 @@ async def test_an_edit_that_a_conflict_showed_is_looked_at_whatever_failed_befor
         assert world.deployments() == {world.status["updateRevision"]: 3}
 
 
+async def test_an_answer_that_nobody_can_read_ends_no_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """A proxy before the API server answers a read with a page of its own, just after a conflict."""
+
+    async def answer(*_: object) -> Obj:
+        return {"status": "maintenance"}
+
+    watched = Watched(World(scaling=EXTERNAL, replicas=1))
+    with watched.queue.opened():
+        await watched.run(10)
+        watched.world.cluster.fetch = answer  # type: ignore[method-assign]
+        ends = [ConflictError("the object has been modified")] * 3
+        assert await find_next_look(watched, *ends) == pytest.approx(0.2)
+    assert caplog.text.count("shop/chat: not reconciled; again in") == 3
+    assert "Traceback" in caplog.text
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 5)])
 async def test_what_is_refused_for_good_slows_nothing_else(before: int, after: int) -> None:
     world = World(scaling=EXTERNAL, replicas=before)

@@ -12,6 +12,9 @@ TURN_SECONDS = 0.001
 """Of the clock for each work, so that none is at the very moment of another."""
 
 
+MOST_LOOKS = 10_000
+
+
 class Watched:
     """The world's operator behind its queue. Controllers act and watches tell after each reconcile."""
 
@@ -47,6 +50,7 @@ class Watched:
                 continue
             async with self.queue.work() as key:
                 self.looks.append(self.world.now)
+                assert len(self.looks) < MOST_LOOKS, "a hot loop"
                 await self.worker.work_on(key)
             self.watch()
             if self.world.run_controllers():

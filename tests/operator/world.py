@@ -59,7 +59,11 @@ def make_pod(name: str = "chat-1", revision: str = "r1", **status: Any) -> Obj:
             "name": name,
             "uid": f"uid-{name}",
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {contract.LABEL_SERVICE: KEY.name, contract.LABEL_REVISION: revision},
+            "labels": {
+                contract.LABEL_SERVICE: KEY.name,
+                contract.LABEL_COMPONENT: contract.COMPONENT_REPLICA,
+                contract.LABEL_REVISION: revision,
+            },
         },
         "status": status,
     }

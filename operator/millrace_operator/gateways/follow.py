@@ -82,7 +82,10 @@ class Gateways:
 
     async def _keep_streams(self) -> None:
         streams: dict[tuple[str, str], asyncio.Task[None]] = {}
-        async with aiohttp.ClientSession(headers=self._headers, read_bufsize=LONGEST_LINE) as session:
+        connector = aiohttp.TCPConnector(limit=0)  # each gateway holds one, for as long as it lives
+        async with aiohttp.ClientSession(
+            connector=connector, headers=self._headers, read_bufsize=LONGEST_LINE
+        ) as session:
             try:
                 while True:
                     urls = self._list_urls(time.time())

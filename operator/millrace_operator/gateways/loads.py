@@ -33,20 +33,32 @@ class Loads:
     def __init__(self) -> None:
         self._expected: frozenset[str] = frozenset()
         self._told: dict[str, _Told] = {}
+        self._lost: dict[str, _Told] = {}
+        """What gateways told that don't tell now: they may have it still."""
+        self._unheard_until = -math.inf
+        """When the last gateway went that had told nothing. It may have had requests of any service."""
         self._ended: dict[str, float] = {}
         """When each service's last request ended, also at a gateway that is gone."""
         self._untold_since: float | None = -math.inf
 
     def begin(self, now: float) -> None:
         """Know nothing: somebody else leads, or did until now."""
-        self._expected, self._told = frozenset(), {}
+        self._expected, self._told, self._lost = frozenset(), {}, {}
         self._untold_since = now
 
     def expect(self, gateways: Iterable[str], now: float) -> None:
-        """Know which gateways there are: while one does not tell, not all of a pod's load is known."""
+        """Know which gateways there are: while one does not tell, not all of a pod's load is known.
+
+        The requests of one that is gone have ended with it.
+        """
+        before = self._expected | self._told.keys() | self._lost.keys()
         self._expected = frozenset(gateways)
-        for gone in self._told.keys() - self._expected:
-            del self._told[gone]
+        for gone in before - self._expected:
+            told = self._told.pop(gone, None) or self._lost.pop(gone, None)
+            if told is None:
+                self._unheard_until = now
+            else:
+                self._ended |= dict.fromkeys(told.num_open, now)
         self._note_silence(now)
 
     def note(self, gateway: str, line: Any, now: float) -> list[str]:
@@ -68,13 +80,15 @@ class Loads:
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
         self._told[gateway] = new
+        self._lost.pop(gateway, None)
         self._ended |= {key: max(end, self._ended.get(key, end)) for key, end in ended.items()}
         self._note_silence(now)
         return [key for key in {**num_open, **ended} if num_open.get(key) or key in ended]
 
     def lose(self, gateway: str, now: float) -> None:
         """Know that the gateway tells nothing any more. Its next line is a first one."""
-        self._told.pop(gateway, None)
+        if gateway in self._told:
+            self._lost[gateway] = self._told.pop(gateway)
         self._note_silence(now)
 
     def keep(self, keys: Collection[str]) -> None:
@@ -100,7 +114,7 @@ class Loads:
         num_open = sum(one.num_open.get(key, 0) for one in told)
         if num_open or self._untold_since is not None:
             return Demand(num_open, None, ended)
-        known = max(one.known for one in told)
+        known = max(self._unheard_until, *(one.known for one in told))
         return Demand(0, known if ended is None else max(known, ended), ended)
 
     @property
@@ -134,5 +148,7 @@ def _read_age(found: Any) -> float:
     return age
 
 
-def _merge(before: Mapping[str, int], changed: Mapping[str, int]) -> dict[str, int]:
+def _merge(before: dict[str, int], changed: Mapping[str, int]) -> dict[str, int]:
+    if not changed:
+        return before
     return {name: count for name, count in {**before, **changed}.items() if count}

@@ -176,8 +176,8 @@ class Cache:
         elif role is Role.NODE:
             if departure := find_departure(obj):
                 self._departures[key.name] = departure
-        elif owner is not None:
-            self._index(obj)[owner].add(key)
+        elif owner is not None and (index := self._find_index(obj)) is not None:
+            index[owner].add(key)
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
@@ -185,16 +185,19 @@ class Cache:
             del self._services[ServiceKey(key.namespace, key.name)]
         elif role is Role.NODE:
             self._departures.pop(key.name, None)
-        elif owner is not None and owner in (index := self._index(obj)):
+        elif owner is not None and owner in (index := self._find_index(obj) or {}):
             index[owner].discard(key)
             if not index[owner]:
                 del index[owner]
 
-    def _index(self, obj: Obj) -> Index:
+    def _find_index(self, obj: Obj) -> Index | None:
+        """Return where an object of a service belongs; None for a pod of somebody's that has our label."""
         if kind_of(obj).role is not Role.POD:
             return self._children
-        component = obj["metadata"].get("labels", {}).get(contract.LABEL_COMPONENT)
-        return self._resolvers if component == contract.COMPONENT_RESOLVER else self._pods
+        labels = obj["metadata"].get("labels", {})
+        if labels.get(contract.LABEL_COMPONENT) == contract.COMPONENT_RESOLVER:
+            return self._resolvers
+        return self._pods if _is_replica(obj["metadata"], labels) else None
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
@@ -212,6 +215,15 @@ def owner_of(obj: Obj) -> ServiceKey | None:
         return None
     name = _find_controller(metadata) or metadata.get("labels", {}).get(contract.LABEL_SERVICE)
     return None if name is None else ServiceKey(metadata["namespace"], name)
+
+
+def _is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
+    """Whether a pod is of one of our Deployments. Older ones have no component: their owner tells."""
+    if contract.LABEL_COMPONENT in labels:
+        return labels[contract.LABEL_COMPONENT] == contract.COMPONENT_REPLICA
+    owners = metadata.get("ownerReferences", [])
+    is_made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
+    return is_made and contract.LABEL_REVISION in labels
 
 
 def _find_controller(metadata: Obj) -> str | None:

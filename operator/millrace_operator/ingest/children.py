@@ -62,5 +62,6 @@ def _make_watch(scope: Scope, ingest: Ingest, connection: Connection) -> Watch:
         max_backoff_seconds=OPTIONAL_BACKOFF_SECONDS if is_optional else MAX_BACKOFF_SECONDS,
         on_refused=partial(ingest.give_up_list, scope),
         on_life=partial(ingest.note_life, scope),
+        on_failure=partial(ingest.note_failure, scope),
         is_optional=is_optional,
     )

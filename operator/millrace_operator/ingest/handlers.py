@@ -8,6 +8,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import math
 import os
 import random
 import time
@@ -45,6 +46,10 @@ class Ingest:
         """By kind, since when an event is due: each kind has a watch of its own, which may die alone."""
         self._lived_at: dict[Scope, float] = {}
         """When the watch of each scope that we follow ourselves gave its last sign of life."""
+        self._failing: set[Scope] = set()
+        """Those of which the last try failed."""
+        self._away_until = -math.inf
+        """When all of them failed last: the API server was away, and no event could come."""
         self._listed: set[Scope] = set()
         self._awaited: set[Scope] = set()
         self._missing: set[Scope] = set()
@@ -60,8 +65,16 @@ class Ingest:
         return is_new
 
     def overdue_seconds(self) -> float:
-        """Return how long the event after a write of ours has not come; 0 when none is due."""
-        return self._clock() - min(self._expected_since.values()) if self._expected_since else 0.0
+        """Return how long the event after a write of ours has not come; 0 when none is due.
+
+        None is while all watches say that they try and fail: then the API server is away, and we are well.
+        """
+        if not self._expected_since or self._is_away():
+            return 0.0
+        return self._clock() - max(self._away_until, min(self._expected_since.values()))
+
+    def _is_away(self) -> bool:
+        return bool(self._lived_at) and self._failing >= self._lived_at.keys()
 
     def expect_list(self, scope: Scope) -> None:
         """Know that a watch of this scope begins, and that a complete list of it is on its way."""
@@ -71,7 +84,16 @@ class Ingest:
 
     def note_life(self, scope: Scope) -> None:
         """Know that the watch of this scope goes on."""
-        self._lived_at[scope] = self._clock()
+        now = self._clock()
+        if self._is_away():
+            self._away_until = now
+        self._failing.discard(scope)
+        self._lived_at[scope] = now
+
+    def note_failure(self, scope: Scope) -> None:
+        """Know that the watch of this scope goes on, and that its last try failed."""
+        self.note_life(scope)
+        self._failing.add(scope)
 
     def silent_seconds(self) -> float:
         """Return how long the stillest watch has shown no life: no event, bookmark, list or failed try.

@@ -18,6 +18,8 @@ BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
 PAUSE_SECONDS = 1.0
 """From the beginning of one work on a key to that of the next, where only events ask for it."""
+MOST_STALE = 32
+"""Of the times that keys wait for, beside as many as there are keys: what an earlier one has replaced."""
 LISTED_TURN = 4
 """Each so many-th key is one of a listing, or a busy cluster would never come to them."""
 
@@ -103,7 +105,14 @@ class WorkQueue:
         if due < self._due.get(key, math.inf):
             self._due[key] = due
             heapq.heappush(self._delayed, (due, key))
+            self._drop_stale()
             self._wake.set()
+
+    def _drop_stale(self) -> None:
+        """Drop the entries of times that an earlier one has replaced, once most entries are of them."""
+        if len(self._delayed) > MOST_STALE + 2 * len(self._due):
+            self._delayed = [(due, key) for key, due in self._due.items()]
+            heapq.heapify(self._delayed)
 
     def retry(
         self,
@@ -135,7 +144,7 @@ class WorkQueue:
         """Wait for a key and return it. No other worker gets it before `done` is called with it."""
         while True:
             timeout = self.seconds_to_next()
-            if timeout == 0:
+            if len(self):
                 return self._take()
             self._wake.clear()
             # not asyncio.wait_for: Python 3.11's forgets a cancellation that comes with the key
@@ -187,19 +196,19 @@ class WorkQueue:
 
     def seconds_to_next(self) -> float | None:
         """Return in how many seconds there is a key to work on; None where none waits."""
-        self._promote()
+        now = self._clock()
+        self._promote(now)
         if self._urgent or self._later:
             return 0.0
-        return self._delayed[0][0] - self._clock() if self._delayed else None
+        return self._delayed[0][0] - now if self._delayed else None
 
     @property
     def num_resting(self) -> int:
         """How many keys were worked on a moment ago."""
         return len(self._rests_until)
 
-    def _promote(self) -> None:
+    def _promote(self, now: float) -> None:
         """Move due keys into the urgent lane."""
-        now = self._clock()
         while self._delayed and self._delayed[0][0] <= now:
             due, key = heapq.heappop(self._delayed)
             if self._due.get(key) == due:

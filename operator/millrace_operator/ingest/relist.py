@@ -4,9 +4,8 @@ A ghost is a cached object that is gone: a watch that was cut for long brings no
 """
 
 import asyncio
-import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from millrace_operator.cluster.errors import RefusedError
@@ -19,15 +18,14 @@ from millrace_runtime import contract
 PERIOD_SECONDS = 600.0
 NOTHING = Listing([], 2**63)
 """Of a kind that is not there: whatever we hold of it is older."""
-LOG = logging.getLogger(__name__)
 
 
 class Relisted(NamedTuple):
     """What came of listing."""
 
     num_ghosts: int
-    missing: tuple[Scope, ...]
-    """Those of namespaces that may not be read: they are gone, or have no Role."""
+    missing: Mapping[Scope, str]
+    """What may not be read of single namespaces, and why: they are gone, or their Role is not complete."""
 
 
 async def relist(
@@ -35,28 +33,32 @@ async def relist(
 ) -> Relisted:
     """Replace these scopes by complete lists, and queue every service, also where a list fails.
 
-    Raises ClusterError where that fails, but for a namespace whose services may not be read: one that is
-    gone must not keep the others from being looked after. Of an optional kind that is not there, or may not
-    be read, nothing is known then; its watch has told so.
+    Raises ClusterError where that fails, but for what may not be read of a single namespace: one that is
+    gone, or whose Role lacks a kind, must not keep the others from being looked after.
+
+    Of an optional kind that is not there, or may not be read, nothing is known then; its watch has told so.
     """
     num_ghosts = 0
-    missing: list[Scope] = []
+    missing: dict[Scope, str] = {}
+    unread: dict[str, str] = {}
+    """Namespaces whose services may not be read: no other kind of them is asked for."""
     try:
         for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
-            if scope.namespace in {one.namespace for one in missing}:
-                missing.append(scope)
+            if scope.namespace in unread:
+                missing[scope] = unread[scope.namespace]
                 continue
             try:
                 num_ghosts += await _relist_scope(cluster, cache, queue, scope)
             except RefusedError as error:
-                if scope.namespace is None or scope.kind.role is not Role.SERVICE:
+                if scope.namespace is None:
                     raise
-                LOG.warning("namespace %s is left out: %s", scope.namespace, error)
-                missing.append(scope)
+                missing[scope] = str(error)
+                if scope.kind.role is Role.SERVICE:
+                    unread[scope.namespace] = str(error)
     finally:
         for key in cache.service_keys():
             queue.add(key, is_urgent=False)
-    return Relisted(num_ghosts, tuple(missing))
+    return Relisted(num_ghosts, missing)
 
 
 async def _relist_scope(cluster: Cluster, cache: Cache, queue: WorkQueue, scope: Scope) -> int:

@@ -82,8 +82,13 @@ def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
 
 
 def _is_operators_turn(state: RevisionState) -> bool:
-    """Whether all replicas that were asked for are ready: then the revision is not to blame."""
-    return state.num_ready >= max(state.num_wanted, state.num_pods)
+    """Whether all its pods are ready, and none of them failed: then the revision is not to blame.
+
+    The operator asks for no more of them, or Kubernetes' controllers have made no more yet, and refuse none.
+    """
+    is_short = state.num_pods < state.num_wanted
+    is_to_blame = is_short and (state.lacks_room or state.num_ended > 0)
+    return state.num_ready >= state.num_pods and not is_to_blame
 
 
 @dataclass(frozen=True)

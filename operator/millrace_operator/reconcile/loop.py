@@ -99,6 +99,8 @@ class Reconciler:
         self._teller = Teller(cluster, clock)
         self._missed: dict[ServiceKey, frozenset[str]] = {}
         """Deployments that pods speak of, and that were looked for."""
+        self._tried: set[ServiceKey] = set()
+        """Services of which a whole plan was acted on."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Plan and act once.
@@ -106,14 +108,11 @@ class Reconciler:
         Raises ClusterError when a write failed in a way worth another try; what was written stands.
         """
         service = self._cache.service(key)
-        conflicts = self._conflicts.pop(key, frozenset())
         if service is None:
-            self._refusals.forget(key)
-            self._missed.pop(key, None)
-            self._rivals.pop(key, None)
+            self._forget(key)
             return Outcome()
         await self._reveal(key, service)
-        conflicts = await self._confirm(key, service, conflicts)
+        conflicts = await self._confirm(key, service)
         refusals = self._refusals.recall(key, self._clock())
         pods = self._cache.pods(key)
         snapshot = Snapshot(
@@ -130,13 +129,19 @@ class Reconciler:
             self._cache.resolvers(key),
             self._fetched(key),
             self._cache.departures(),
+            is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())
         if chosen.is_moved:
             self._rivals.setdefault(key, ())
-        if conflicts:
-            self._conflicts[key] = conflicts
         return await self._act(key, service, chosen, refusals)
+
+    def _forget(self, key: ServiceKey) -> None:
+        """Forget a service that is gone."""
+        self._refusals.forget(key)
+        self._tried.discard(key)
+        for known in (self._conflicts, self._missed, self._rivals):
+            known.pop(key, None)
 
     async def _reveal(self, key: ServiceKey, service: Obj) -> None:
         """Take up Deployments of ours that no watch sees, as their label was removed. Their pods run on."""
@@ -167,15 +172,16 @@ class Reconciler:
             del self._rivals[key]
         return found
 
-    async def _confirm(
-        self, key: ServiceKey, service: Obj, conflicts: frozenset[ObjectId]
-    ) -> frozenset[ObjectId]:
+    async def _confirm(self, key: ServiceKey, service: Obj) -> frozenset[ObjectId]:
         """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""
         standing = set()
-        for conflict in conflicts:
+        for conflict in self._conflicts.get(key, frozenset()):
             found = await self._cluster.fetch(BY_NAME[conflict.kind], key.namespace, conflict.name)
             if found is not None and not is_owned(found, service["metadata"]["uid"]):
                 standing.add(conflict)
+        self._conflicts[key] = frozenset(standing)
+        if not standing:
+            del self._conflicts[key]
         return frozenset(standing)
 
     async def _act(
@@ -188,17 +194,26 @@ class Reconciler:
             if came is Done.HELD:
                 return Outcome(None, REFUSED)  # nothing follows a decision that is not written
             is_told = came is Done.WRITTEN
-        for note in chosen.events:
-            await self._teller.tell(service, note)
-        done = [await self._mark(key, mark) for mark in chosen.marks]
-        done += [await self._apply(key, service, apply) for apply in chosen.applies]
-        done += [await self._delete(key, service, delete) for delete in chosen.deletes]
+        try:
+            done = await self._write_all(key, service, chosen)
+        except ClusterError:  # status has the news already, so no later plan would tell it
+            await self._teller.tell_all(service, chosen.events)
+            raise
+        await self._teller.tell_all(service, chosen.events)
         tried = {object_id(write.obj) for write in chosen.list_writes()}
         self._refusals.keep(key, tried, self._clock())
-        retry = self._find_retry(key, told, has_news=Done.AGAIN in done)
+        self._tried.add(key)
+        has_news = chosen.is_hearsay or Done.AGAIN in done
+        retry = self._find_retry(key, told, has_news=has_news)
         # Where status alone told anew what is refused, only the retry is due.
         has_moved = Done.WRITTEN in done or (is_told and retry is None)
         return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved)
+
+    async def _write_all(self, key: ServiceKey, service: Obj, chosen: Plan) -> list[Done]:
+        """Write marks and children."""
+        done = [await self._mark(key, mark) for mark in chosen.marks]
+        done += [await self._apply(key, service, apply) for apply in chosen.applies]
+        return done + [await self._delete(key, service, delete) for delete in chosen.deletes]
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""

@@ -134,6 +134,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         num_ready=sum(pod.is_reached for pod in alive),
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
+        num_ended=sum(pod.has_ended for pod in own),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),
         is_failing=bool(reasons - {Reason.UNSCHEDULABLE} - UNREADY_REASONS),
     )

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, POD, Obj
 from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
+from millrace_operator.reconcile.hearsay import keep_hearsay
 from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
@@ -72,16 +73,18 @@ class Delete:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write, in this order: status, events, marks, applies, deletes."""
+    """What to write, in this order: status, marks, applies, deletes, events."""
 
     status: dict[str, Any] | None = None
-    events: tuple[Note, ...] = ()
     marks: tuple[Mark, ...] = ()
     applies: tuple[Apply, ...] = ()
     deletes: tuple[Delete, ...] = ()
+    events: tuple[Note, ...] = ()
     requeue_after: float | None = None
     is_moved: bool = False
     """Whether somebody else changed the count of a Deployment."""
+    is_hearsay: bool = False
+    """Whether status repeats what a former leader told, and the next plan may tell something else."""
 
     def list_writes(self) -> list[Apply | Delete]:
         """Return what is to be written of children, in order."""
@@ -141,6 +144,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         known.model,
     )
     told = tell_status(inputs, targets)
+    status = told.status if snapshot.is_tried else keep_hearsay(told.status, old)
     looks = [
         *told.looks,
         *observed.changes_after(),
@@ -152,13 +156,14 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         *(_wait_for_rest(spec, count, rest, now) if pin is None else [pin.until - now + 1]),
     ]
     return Plan(
-        status=told.status if told.status != old else None,
-        events=tuple(find_notes(old, told.status)),
+        status=status if status != old else None,
+        events=tuple(find_notes(old, status)),
         marks=counts.marks,
         applies=tuple(_diff(children, snapshot, foreign)),
         deletes=tuple(_prune(wanted, snapshot, targets)),
         requeue_after=min(looks, default=None),
         is_moved=is_moved(wanted, snapshot.owned()),
+        is_hearsay=status != told.status,
     )
 
 

@@ -41,6 +41,8 @@ class RevisionState:
     """Those that are Ready, and that every gateway knows to be."""
     num_serving: int = 0
     num_terminating: int = 0
+    num_ended: int = 0
+    """Pods whose containers ended for good: evicted, say. Others are made in their place."""
     num_placed: int = 0
     """Pods that have a node."""
     lacks_room: bool = False

@@ -112,6 +112,8 @@ class Snapshot:
     """How far pods are with their model, by name, where known."""
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
+    is_tried: bool = True
+    """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
 
     @property
     def uid(self) -> str:

@@ -1,7 +1,8 @@
 """Tells what happened to a service by Events. The same words again raise the count of an Event."""
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError
@@ -10,6 +11,8 @@ from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.reconcile.journal import Journal, Note, Told, Topic, render_again, render_event
 
 LOG = logging.getLogger(__name__)
+MOST_SECONDS = 5.0
+"""For the Events of one plan together. The service's next plan waits so long."""
 
 
 class Teller:
@@ -19,6 +22,15 @@ class Teller:
         self._cluster = cluster
         self._clock = clock
         self._journal = Journal()
+
+    async def tell_all(self, service: Obj, notes: Iterable[Note]) -> None:
+        """Tell these notes, within MOST_SECONDS: Events may have a store of their own, and it may hang."""
+        try:
+            async with asyncio.timeout(MOST_SECONDS):
+                for note in notes:
+                    await self.tell(service, note)
+        except TimeoutError:
+            LOG.warning("events not recorded: no answer within %.0f s", MOST_SECONDS)
 
     async def tell(self, service: Obj, note: Note) -> None:
         """Tell a note by a new Event, or by the one that tells it already. Raises nothing."""

@@ -100,7 +100,7 @@ class Running:
     def _find_wrong_children(self) -> str:
         world = self.world
         counts = {kind.kind: len(world.objects(kind.kind)) for kind in CHILDREN}
-        wanted = {"ServiceAccount": 1, "Service": 2, "PodDisruptionBudget": 1, "Deployment": 1}
+        wanted = {"ServiceAccount": 1, "Service": 2, "PodDisruptionBudget": 1, "Deployment": 1, "Job": 0}
         wanted["ControllerRevision"] = counts["ControllerRevision"] or 1
         uid = world.service["metadata"]["uid"]
         owners = {

@@ -119,6 +119,29 @@ async def test_the_leader_knows_what_is_in_flight_and_who_has_seen_a_mark(cluste
         await wait_until_async("their end", lambda: load_of_a(gateways) == PodLoad(0, True))
 
 
+async def test_more_than_a_hundred_gateways_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the HTTP client's own limit of connections are heard without further ado."""
+
+    async def tell(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b'{"known": 1, "leaving": [], "ready": {}}\n')
+        await asyncio.sleep(60)
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/loads", tell)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/loads"
+    gateways = Gateways(NAMESPACE, TOKEN, lambda: True)
+    monkeypatch.setattr(gateways._sink, "list_urls", lambda _: {f"g{number}": url for number in range(105)})
+    async with running(gateways._keep_streams()):
+        await wait_until_async("all tell", lambda: (gateways.num_expected, gateways.num_silent) == (105, 0))
+    await runner.cleanup()
+
+
 async def test_gateways_come_and_go(cluster: Cluster) -> None:
     await cluster.add_gateway("g1")
     async with following(cluster) as gateways:

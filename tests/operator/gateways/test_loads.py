@@ -21,6 +21,21 @@ def test_the_gateways_requests_add_up_and_change() -> None:
     assert loads.read("ab") == {"a": PodLoad(0, True), "b": PodLoad(1, False)}
 
 
+def test_a_line_in_which_nothing_changed_copies_nothing() -> None:
+    loads = Loads()
+    loads.expect(["one"], NOW)
+    loads.note("one", {"in_flight": {"a": 2}, "ready": {"a": 1}, "open": {"shop/chat": 2}}, NOW)
+    before = loads._told["one"]
+    loads.note("one", {}, NOW)
+    after = loads._told["one"]
+    pairs = zip(
+        (before.in_flight, before.ready, before.num_open),
+        (after.in_flight, after.ready, after.num_open),
+        strict=True,
+    )
+    assert all(one is other for one, other in pairs)
+
+
 def test_while_one_does_not_tell_what_the_others_have_is_known_and_since_when_it_is_not_all() -> None:
     loads = Loads()
     loads.begin(NOW)
@@ -172,6 +187,40 @@ def test_the_last_request_of_a_gateway_that_is_gone_still_counts() -> None:
     assert loads.read_demand("shop/chat") == Demand(0, NOW - 1.0, NOW - 1.0)
     loads.keep(["shop/other"])
     assert loads.read_demand("shop/chat").last_end is None
+
+
+def test_requests_that_are_open_at_a_gateway_that_goes_end_with_it() -> None:
+    """It was killed, say: its stream ends first, and then its pod is not one any more."""
+    loads = Loads()
+    loads.expect(["one", "two"], NOW)
+    loads.note("one", {"known": 5e5, "open": {"shop/chat": 1}, "ended": {"shop/chat": 700.0}}, NOW)
+    loads.note("two", {"known": 5e5}, NOW)
+    loads.lose("one", NOW + 1.0)
+    loads.expect(["two"], NOW + 2.0)
+    assert loads.read_demand("shop/chat") == Demand(0, NOW + 2.0, NOW + 2.0)
+    assert loads.read_demand("shop/other") == Demand(0, NOW - 5e5)
+    loads.expect(["two"], NOW + 60.0)
+    assert loads.read_demand("shop/chat").idle_since == NOW + 2.0
+
+
+def test_a_stream_that_was_cut_ends_no_request_of_its_gateway() -> None:
+    loads = Loads()
+    loads.expect(["one", "two"], NOW)
+    loads.note("two", {"known": 5e5}, NOW)
+    loads.note("one", {"known": 5e5, "open": {"shop/chat": 1}}, NOW)
+    loads.lose("one", NOW + 1.0)
+    loads.note("one", {"known": 5e5, "ended": {"shop/chat": 0.5}}, NOW + 2.0)
+    loads.expect(["two"], NOW + 60.0)
+    assert loads.read_demand("shop/chat").idle_since == NOW + 1.5
+
+
+def test_a_gateway_that_goes_before_it_told_may_have_had_requests_of_any_service() -> None:
+    """A new leader has not heard it: it hung, say, with streams that it had for long."""
+    loads = Loads()
+    loads.expect(["one", "two"], NOW)
+    loads.note("two", {"known": 5e5}, NOW)
+    loads.expect(["two"], NOW + 2.0)
+    assert loads.read_demand("shop/chat") == Demand(0, NOW + 2.0)
 
 
 def test_a_request_that_was_refused_at_once_is_told_too() -> None:

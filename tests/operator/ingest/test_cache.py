@@ -5,6 +5,7 @@ import pytest
 
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
+    CHILDREN,
     INFERENCE_SERVICE,
     POD,
     Listing,
@@ -15,6 +16,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
+from millrace_runtime.contract import LABEL_COMPONENT, LABEL_REVISION
 from tests.operator.world import KEY, make_pod, make_service
 
 
@@ -55,6 +57,30 @@ async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> 
         assert cache.pods(KEY) == ()
         assert cache.service_keys() == [KEY]
         assert await queue.get() == KEY
+
+
+def strip(pod: Obj, **owner: object) -> Obj:
+    """Return a pod as older operators made them, or as somebody's own: without the label of a component."""
+    labels = {name: text for name, text in pod["metadata"]["labels"].items() if name != LABEL_COMPONENT}
+    owners = {"ownerReferences": [owner]} if owner else {}
+    return {**pod, "metadata": {**pod["metadata"], "labels": labels, **owners}}
+
+
+def test_a_pod_with_our_label_that_we_did_not_make_is_no_replica() -> None:
+    cache = Cache()
+    stranger = strip(make_pod("load-tester"))
+    of_job = strip(make_pod("job"), kind="Job", controller=True)
+    without_revision = strip(make_pod("web"), kind="ReplicaSet", controller=True)
+    del without_revision["metadata"]["labels"][LABEL_REVISION]
+    for pod in (stranger, of_job, without_revision):
+        cache.put(versioned(pod, 5))
+    assert cache.pods(KEY) == ()
+    for pod in (make_pod("new"), strip(make_pod("old"), kind="ReplicaSet", controller=True)):
+        cache.put(versioned(pod, 5))
+    assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["new", "old"]
+    for pod in (stranger, make_pod("new")):
+        cache.forget(versioned(pod, 6))
+    assert [pod["metadata"]["name"] for pod in cache.pods(KEY)] == ["old"]
 
 
 def test_events_reach_the_cache_and_their_owner_the_queue() -> None:
@@ -109,6 +135,40 @@ def test_a_dead_watch_of_one_namespace_is_seen_without_any_write_of_ours() -> No
     assert ingest.silent_seconds() == 60
     ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))  # it may be of the other one
     assert ingest.silent_seconds() == 60
+
+
+def test_while_all_watches_try_and_fail_no_event_is_overdue() -> None:
+    """The API server is away: another start of ours would bring it back no sooner."""
+    now = [0.0]
+    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    scopes = [Scope(kind) for kind in CHILDREN]
+    for scope in scopes:
+        ingest.expect_list(scope)
+    ingest.put_written(versioned(make_pod(), 5))
+    for _ in range(12):
+        now[0] += 10
+        for scope in scopes:
+            ingest.note_failure(scope)
+    assert (ingest.overdue_seconds(), ingest.silent_seconds()) == (0, 0)
+    now[0] += 10
+    ingest.note_life(scopes[0])  # it is back, and the event is due from now on
+    now[0] += 70
+    assert ingest.overdue_seconds() == 70
+    ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
+    assert ingest.overdue_seconds() == 0
+
+
+def test_a_watch_that_fails_among_those_that_live_leaves_its_event_overdue() -> None:
+    now = [0.0]
+    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    scopes = [Scope(kind) for kind in CHILDREN]
+    for scope in scopes:
+        ingest.expect_list(scope)
+    ingest.put_written(versioned(make_pod(), 5))
+    for scope in scopes[1:]:
+        ingest.note_failure(scope)
+    now[0] = 90
+    assert ingest.overdue_seconds() == 90
 
 
 def test_kopfs_watch_of_services_ends_by_itself_when_it_is_silent() -> None:

@@ -38,7 +38,7 @@ from tests.operator.world import KEY
 
 def make_child(name: str, service: str = KEY.name) -> dict[str, Any]:
     """Return an object as a list or a watch has it: without its kind."""
-    labels = {contract.LABEL_SERVICE: service}
+    labels = {contract.LABEL_SERVICE: service, contract.LABEL_COMPONENT: contract.COMPONENT_REPLICA}
     return {"metadata": {"name": name, "namespace": KEY.namespace, "uid": f"uid-{name}", "labels": labels}}
 
 

@@ -223,3 +223,24 @@ async def test_a_closed_queue_keeps_nothing(clock: Clock) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(queue.get(), 0.01)
         assert queue.retry(A) == first_wait
+
+
+async def test_a_key_that_is_due_between_two_readings_of_the_clock_is_taken() -> None:
+    readings = iter([0.0, 0.0, 0.999999999])
+    queue = WorkQueue(lambda: next(readings, 1.0))
+    with queue.opened():
+        queue.add_after(A, 1.0)
+        assert await asyncio.wait_for(queue.get(), 5) == A
+
+
+async def test_what_was_due_later_leaves_no_trace(queue: WorkQueue, clock: Clock) -> None:
+    """A service with a pin of 30 days, say, and an event each second."""
+    for _ in range(600):
+        queue.add_after(A, 30 * 86400 - clock.now)
+        queue.add_after(A, 1.0)
+        queue.add_after(B, 1e9 - clock.now)
+        clock.now += 1.0
+        queue.done(await queue.get())
+    assert len(queue._delayed) < 50
+    clock.now = 31.0 * 86400
+    assert queue.seconds_to_next() == 1e9 - clock.now

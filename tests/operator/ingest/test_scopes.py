@@ -13,6 +13,7 @@ from millrace_operator.cluster.kinds import (
     EVERYWHERE,
     INFERENCE_SERVICE,
     NODE,
+    POD_DISRUPTION_BUDGET,
     Listing,
     Scope,
     ServiceKey,
@@ -89,7 +90,7 @@ async def test_a_relist_goes_on_without_a_kind_that_need_not_be_there(
     cluster.put(service("a"))
     cluster.put(node := {"kind": "Node", "metadata": {"name": "gpu-1"}, "spec": {"unschedulable": True}})
     cluster.refusal = error
-    assert (await relist(cluster, cache, WorkQueue(), scopes)).missing == ()
+    assert (await relist(cluster, cache, WorkQueue(), scopes)).missing == {}
     assert (keys(cache), dict(cache.departures())) == ({"a"}, {})
     cluster.refusal = None
     await relist(cluster, cache, WorkQueue(), scopes)
@@ -123,6 +124,30 @@ async def test_a_namespace_that_may_not_be_read_is_left_out_until_each_kind_of_i
     for scope in children:
         assert not ingest.is_known("b")
         ingest.record_list(scope, Listing([], 1))
+    assert ingest.is_known("b")
+
+
+class WithoutBudgets(FakeCluster):
+    """It lets nobody read the PodDisruptionBudgets of a namespace."""
+
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        if scope == Scope(POD_DISRUPTION_BUDGET, "b"):
+            raise RefusedError("poddisruptionbudgets is forbidden")
+        return await super().fetch_all(scope, label_selector)
+
+
+async def test_a_namespace_of_which_one_kind_may_not_be_read_is_left_out_alone() -> None:
+    cluster, cache = WithoutBudgets(), Cache()
+    scopes = find_scopes(["a", "b"])
+    ingest = Ingest(cache, WorkQueue(), scopes=scopes)
+    for name in ("a", "b"):
+        cluster.put(service(name))
+    found = await relist(cluster, cache, WorkQueue(), scopes)
+    ingest.note_missing(found.missing)
+    refused = Scope(POD_DISRUPTION_BUDGET, "b")
+    assert found.missing == {refused: "poddisruptionbudgets is forbidden"}
+    assert (ingest.is_known("a"), ingest.is_known("b")) == (True, False)
+    ingest.record_list(refused, Listing([], 1))
     assert ingest.is_known("b")
 
 

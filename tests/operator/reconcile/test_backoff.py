@@ -4,30 +4,20 @@ import itertools
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj, ServiceKey
-from millrace_operator.ingest.queue import PAUSE_SECONDS, WorkQueue
-from tests.operator.world import KEY, World
+from millrace_operator.ingest.queue import WorkQueue
+from tests.operator.watched import Watched
+from tests.operator.world import World
 
 HOUR = 3600.0
 
 
 async def count_tries(world: World, seconds: float = HOUR) -> int:
     """Return how often the service is planned for in this time, when nothing happens to it from outside."""
-    now, tries = 0.0, 0
-    queue = WorkQueue(clock=lambda: now)
-    with queue.opened():
-        while now < seconds:
-            outcome = await world.reconcile()
-            tries += 1
-            assert tries < 10_000, "a hot loop"
-            if outcome.retry is None:
-                queue.forget_failures(KEY)
-            waits = (
-                [] if outcome.retry is None else [queue.retry(KEY, *outcome.retry[:2], why=outcome.retry.why)]
-            )
-            waits += [] if outcome.look_again is None else [outcome.look_again]
-            waits += [PAUSE_SECONDS] if outcome.has_moved else []
-            now += min(waits, default=seconds)
-    return tries
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(seconds)
+    assert watched.looks
+    return len(watched.looks)
 
 
 async def test_two_refusals_at_once_are_tried_once_a_minute() -> None:
@@ -52,9 +42,11 @@ async def test_a_refusal_that_never_says_the_same_twice_is_tried_ever_more_slowl
 async def test_a_refusal_that_ends_is_noticed_within_a_minute() -> None:
     world = World()
     world.cluster.refuse = lambda obj: "exceeded quota" if obj["kind"] == "Service" else None
-    await count_tries(world, 600.0)
-    world.cluster.refuse = lambda _: None
-    await count_tries(world, 60.0)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(600)
+        world.cluster.refuse = lambda _: None
+        await watched.run(60)
     assert len(world.objects("Service")) == 2
     assert world.condition("Degraded")["status"] == "False"
 

@@ -2,11 +2,19 @@
 
 import pytest
 
-from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT, SERVICE, Kind, Obj
+from millrace_operator.cluster.kinds import (
+    CHILDREN,
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    POD,
+    SERVICE,
+    Kind,
+    Obj,
+)
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.render.metadata import render_child
 from millrace_runtime import contract
-from tests.operator.world import KEY, World, make_service
+from tests.operator.world import KEY, World, make_service, ready_status
 
 
 def make_foreign(kind: Kind, name: str, **labels: str) -> Obj:
@@ -53,6 +61,21 @@ async def test_an_object_with_our_label_and_another_name_is_nobodys_conflict() -
     await world.settle()
     assert world.condition("Degraded")["status"] == "False"
     assert world.cluster.objects[("Deployment", KEY.namespace, "canary")]["spec"] == {}
+
+
+async def test_a_pod_of_somebody_with_our_label_is_neither_counted_nor_marked() -> None:
+    world = World(scaling={"mode": "External"}, replicas=2)
+    await world.settle()
+    pod = make_foreign(POD, "load-tester", **{contract.LABEL_SERVICE: KEY.name})
+    world.cluster.put({**pod, "status": ready_status()})
+    before = len(world.cluster.writes)
+    await world.reconcile_until_quiet()
+    assert len(world.cluster.writes) == before
+    world.edit(replicas=1)
+    for _ in range(4):
+        await world.reconcile()
+    assert world.status["replicas"] == 2
+    assert not world.cluster.objects[("Pod", KEY.namespace, "load-tester")]["metadata"].get("annotations")
 
 
 async def test_one_with_our_label_and_our_name_is() -> None:

@@ -7,6 +7,7 @@ import pytest
 from millrace_operator.cluster.errors import TransientError
 from millrace_operator.reconcile.choice import Progress, Trial, choose_revision
 from millrace_operator.reconcile.rollout import RevisionState
+from millrace_operator.resources.conditions import render_time
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import BEGAN, World, crash_status, ready_status
 
@@ -30,6 +31,52 @@ async def rolled_out_badly(num_replicas: int = 2, **spec: Any) -> World:
 async def wait_for_deadline(world: World) -> None:
     world.now += DEADLINE + 60
     await world.settle()
+
+
+async def test_a_revision_whose_pods_no_controller_made_is_not_to_blame() -> None:
+    """The whole control plane was away, for longer than the deadline."""
+    world = World(scaling=EXTERNAL, replicas=2)
+    await world.settle()
+    world.edit(**GOOD)
+    await world.reconcile()
+    asked = world.status["updateRevision"]
+    assert not world.pods(asked)
+    world.now += DEADLINE + 60
+    world.restart_operator()
+    await world.settle()
+    assert "rejectedRevision" not in world.status
+    assert world.deployments() == {asked: 2}
+
+
+async def test_one_whose_pods_a_quota_refuses_is_judged() -> None:
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"strategy": "Surge"})
+    world.quota = 2
+    await world.settle()
+    stable = world.status["currentRevision"]
+    world.edit(**GOOD)
+    await world.settle()
+    assert not world.pods(world.status["updateRevision"])
+    await wait_for_deadline(world)
+    assert world.status["rejectedRevision"]["revision"] == world.status["updateRevision"]
+    assert world.deployments() == {stable: 2}
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_judged"),
+    [
+        ({"num_pods": 1, "num_ready": 1}, False),
+        ({"num_pods": 1, "num_ready": 0}, True),
+        ({"num_pods": 0, "num_ended": 1}, True),
+        ({"num_pods": 0, "lacks_room": True}, True),
+    ],
+)
+def test_missing_pods_are_the_controllers_turn_where_no_pod_of_the_revision_fails(
+    facts: dict[str, Any], *, is_judged: bool
+) -> None:
+    started = render_time(BEGAN)
+    rollout = {"revision": ASKED, "startedAt": started, "progressedAt": started, "readyReplicas": 1}
+    progress = Progress.read(rollout, RevisionState(ASKED, num_wanted=2, **facts), BEGAN + 9e3)
+    assert (progress.seconds_left(DEADLINE) <= 0) == is_judged
 
 
 def uids(world: World) -> set[str]:

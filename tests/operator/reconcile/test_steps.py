@@ -96,7 +96,7 @@ async def test_replicas_go_unmarked_where_marks_are_refused() -> None:
     await world.settle()
     world.loads = {pod["metadata"]["uid"]: PodLoad(1, has_left=False) for pod in world.pods()}
     world.edit(replicas=1)
-    world.cluster.faults.extend([None, None, RefusedError(WORDS)])  # status, Event, and then the mark
+    world.cluster.faults.extend([None, RefusedError(WORDS)])  # status, and then the mark
     await world.reconcile()
     assert list(world.deployments().values()) == [2]
     await world.reconcile()

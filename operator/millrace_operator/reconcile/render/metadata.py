@@ -21,7 +21,10 @@ def revision_name(service: Obj, revision: str) -> str:
 
 def replica_labels(service: Obj) -> dict[str, str]:
     """Labels that select all replicas of a service."""
-    return {contract.LABEL_SERVICE: service["metadata"]["name"], contract.LABEL_COMPONENT: "replica"}
+    return {
+        contract.LABEL_SERVICE: service["metadata"]["name"],
+        contract.LABEL_COMPONENT: contract.COMPONENT_REPLICA,
+    }
 
 
 def render_child(service: Obj, kind: Kind, name: str, labels: dict[str, str] | None = None) -> Obj:
