@@ -8,7 +8,7 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import NOT_JUDGED
-from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.resources.conditions import UNREAD, find_condition, parse_time
 from millrace_operator.resources.evidence_limits import FUTILE_STEPS, MIN_LATENCY_SAMPLES, SPENT_SECONDS
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
@@ -127,9 +127,8 @@ class Facts:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the operator can't read the spec, so that it writes no figures."""
-        degraded = self.condition("Degraded")
-        return (degraded.get("status"), degraded.get("reason")) == ("True", "SettingsInvalid")
+        """Whether the operator can't read the spec, so that it writes no figures and obeys no order."""
+        return find_unread(self.status) is not None
 
     @property
     def is_pin_taken_up(self) -> bool:
@@ -233,6 +232,13 @@ class Facts:
         entries: list[Obj] = self.service["metadata"].get("managedFields") or []
         own = [entry for entry in entries if _has_field(entry.get("fieldsV1", {}), path)]
         return max(own, key=lambda entry: entry.get("time", ""), default=None)
+
+
+def find_unread(status: Obj) -> str | None:
+    """Return why the operator can't read a service's spec; None where it can."""
+    degraded = find_condition(status, "Degraded") or {}
+    message = str(degraded.get("message", ""))
+    return message if degraded.get("status") == "True" and message.startswith(UNREAD) else None
 
 
 def _are_enough(samples: int, percentile: int) -> bool:

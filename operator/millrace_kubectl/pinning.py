@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from millrace_kubectl.errors import PluginError, UsageError
+from millrace_kubectl.facts import find_unread
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubernetes.durations import parse_duration
@@ -67,7 +68,9 @@ def find_lapse(arguments: argparse.Namespace, now: float) -> float:
 
 def check_mode(service: Obj) -> None:
     """Raise PluginError where no pin is obeyed."""
-    name = service["metadata"]["name"]
+    name, unread = service["metadata"]["name"], find_unread(service.get("status") or {})
+    if unread is not None:
+        raise PluginError(f"no pin of {name} is obeyed now: {unread}. Correct that first")
     if scaling_spec(service).get("mode") == "External":
         raise PluginError(
             f"{name} is in mode External, where spec.replicas is the count and a pin is not obeyed; write: "

@@ -11,6 +11,7 @@ from millrace_kubectl.words import (
     NO_OPERATOR,
     NOT_REACHED,
     NOT_SIGNALLED,
+    OBEY,
     REMEDIES,
     WAIT_FOR_FEEDBACK,
     WAIT_FOR_LOAD,
@@ -62,7 +63,7 @@ def find_remedies(facts: Facts) -> Iterator[str]:
     if facts.shortage_words is not None:
         shortage = find_shortage(facts)
         yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
-    if _is_revisions_fault(facts) and _has_way_back(facts):
+    if _is_revisions_fault(facts) and _has_way_back(facts) and not _is_to_be_promoted(facts):
         yield f"or go back: {name_place(facts, f'kubectl millrace abort {facts.name}')}"
     if facts.is_blind:
         yield WAIT_FOR_SCRAPE if facts.is_just_blind else NOT_SIGNALLED
@@ -79,11 +80,19 @@ def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
     if remedy in REMEDIES:
         look = find_look(facts, remedy, degraded)
         yield REMEDIES[remedy] if look is None else f"{REMEDIES[remedy]}: {look}"
+    elif remedy is not None and remedy not in set(Reason):
+        yield OBEY
     if remedy in (Reason.ROLLED_BACK, ABORTED):
         yield f"or try it again: {name_place(facts, f'kubectl millrace promote {facts.name}')}"
-    if facts.condition("Progressing").get("reason") == Reason.AWAITING_PROMOTION:
+    if _is_to_be_promoted(facts):
         yield name_place(facts, f"kubectl millrace promote {facts.name}")
         yield name_place(facts, f"kubectl millrace abort {facts.name}")
+
+
+def _is_to_be_promoted(facts: Facts) -> bool:
+    """Whether a canary waits for its owner, and the operator would hear what that one orders."""
+    is_waiting = facts.condition("Progressing").get("reason") == Reason.AWAITING_PROMOTION
+    return is_waiting and not facts.is_refused
 
 
 def _name_remedy(facts: Facts) -> str | None:
@@ -103,6 +112,8 @@ def _name_remedy(facts: Facts) -> str | None:
 
 def _is_revisions_fault(facts: Facts) -> bool:
     """Whether the service is degraded for what a new revision may have brought."""
+    if facts.is_refused:
+        return False
     return facts.is_true("Degraded") and facts.condition("Degraded").get("reason") in OF_REVISIONS
 
 

@@ -7,7 +7,7 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment
 from millrace_kubectl.remedies import find_remedies
-from millrace_kubectl.words import NOTHING, UNSEEN, WAIT, shorten
+from millrace_kubectl.words import NOTHING, OBEY, UNSEEN, WAIT, shorten
 from millrace_operator.resources.conditions import Reason, parse_time
 
 WIDTH = 110
@@ -46,7 +46,8 @@ def describe_phase(facts: Facts) -> str:
     """Return the gravest truth in a word, as Argo CD is told it, and how many replicas answer."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
-    return f"{_name_phase(facts)}: {_describe_counts(facts)}"
+    past = "OLD, was " if facts.is_old else ""
+    return f"{past}{_name_phase(facts)}: {_describe_counts(facts)}"
 
 
 def _describe_counts(facts: Facts) -> str:
@@ -93,7 +94,9 @@ def _find_patience(facts: Facts) -> str:
     """Return what to do where nothing is wrong."""
     if not facts.is_seen:
         return UNSEEN
-    return WAIT if facts.is_true("Progressing") else NOTHING
+    if facts.is_true("Progressing"):
+        return WAIT
+    return OBEY if _find_obstacles(facts) else NOTHING
 
 
 def _show(count: int | None) -> str:
@@ -176,21 +179,24 @@ def _find_obstacles(facts: Facts) -> list[str]:
     for one in sorted(facts.status.get("conditions", []), key=lambda one: str(one["type"]) != "Degraded"):
         is_good = one["status"] == GOOD.get(one["type"], "True")
         is_told = any(one.get("message", "").rstrip(".") in other for other in found)
-        if not is_good and not is_told and not _is_harmless(one):
-            found[one.get("message", "")] = f"{one['reason']} for {_age(facts, one)}"
+        is_past = facts.is_refused and one["type"] == "Progressing"
+        if not (is_good or is_told or is_past or _is_harmless(one)):
+            found[one.get("message", "")] = f"{one['reason']} ({_describe_state(facts, one)})"
     found |= dict(_find_decisions(facts))
     unseen = [] if facts.is_seen else ["the operator has not seen the last edit"]
+    if facts.is_old:
+        age = facts.age(facts.evidence["observedAt"])
+        unseen.append(f"no operator has written its figures for {age}: all this was so then")
     return unseen + [f"{said}: {_leave_out(message, found)}" for message, said in found.items()]
 
 
 def _find_decisions(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield what keeps the count from being the autoscaler's, and since when: a person's doing."""
+    """Yield what keeps the count from being the autoscaler's: a person's doing."""
     would = facts.scaling.get("recommendedReplicas")
     if facts.pin is not None and facts.is_pin_taken_up:
         yield facts.scaling["message"], f"Pinned for {_age(facts, facts.condition('Pinned'))}"
     elif facts.mode == "DryRun" and would not in (None, facts.desired):
-        since = _age(facts, facts.condition("ScalingActive"))
-        yield f"the autoscaler would have {would}", f"DryRun for {since}"
+        yield f"the autoscaler would have {would}", "DryRun"
 
 
 def _leave_out(message: str, others: Iterable[str]) -> str:
@@ -203,6 +209,12 @@ def _leave_out(message: str, others: Iterable[str]) -> str:
 def _is_harmless(condition: Obj) -> bool:
     """Whether a condition is Unknown as nothing was measured yet, or tells of a pin that is over."""
     return bool(condition["status"] == "Unknown" or condition["reason"] == Reason.PIN_LAPSED)
+
+
+def _describe_state(facts: Facts, condition: Obj) -> str:
+    """Return for how long a condition has been true or not. Its reason may be younger."""
+    name = condition["type"] if condition["status"] == "True" else f"not {condition['type']}"
+    return f"{name} for {_age(facts, condition)}"
 
 
 def _age(facts: Facts, condition: Obj) -> str:

@@ -16,7 +16,7 @@ def describe_state(facts: Facts) -> str:
     """Return how the service is: the worst of its objectives first."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
-    if facts.ready == 0:
+    if facts.ready == 0 or (facts.ready is None and not facts.status.get("currentRevision")):
         return _describe_absence(facts)
     for state in ("Missed", "Infeasible", "Unknown", "Met"):
         found = facts.objectives_in(state)
@@ -37,7 +37,8 @@ def _describe_absence(facts: Facts) -> str:
         return "AT ZERO: the next request starts a replica"
     if facts.desired == 0 and facts.mode == "External":
         return "AT ZERO: nobody answers, as spec.replicas is 0"
-    return f"DOWN: {_lower(shorten(facts.condition('Ready').get('message', 'no replica answers'), 60))}"
+    told = facts.condition("Ready") or facts.condition("Degraded")
+    return f"DOWN: {_lower(shorten(told.get('message', 'no replica answers'), 60))}"
 
 
 def _lower(text: str) -> str:

@@ -170,7 +170,10 @@ def _describe_pin(facts: Facts, pin: Pin) -> str:
         return f"{text}; the operator has not taken it up yet"
     if facts.desired != pin.replicas:
         bound = "maxReplicas" if pin.replicas > facts.most else "minReplicas"
-        text += f", and {bound} makes it {_show(facts.desired)}"
+        is_zero = pin.replicas == 0 and facts.spec.get("minReplicas") == 0
+        text += (
+            ", and a pin holds at least one" if is_zero else f", and {bound} makes it {_show(facts.desired)}"
+        )
     would = facts.scaling.get("recommendedReplicas")
     return text if would is None else f"{text}; the autoscaler would have {would}"
 

@@ -22,6 +22,7 @@ from millrace_operator.resources.status_types import Status
 from millrace_operator.resources.types import Spec
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.golden import EXPECTED, NOW, read_cases, render
+from tests.kubectl.lives.refused import first_version_is_unknown
 
 CASES = read_cases()
 SCHEMA = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
@@ -366,3 +367,9 @@ def test_a_latency_that_is_not_its_target_does_not_look_like_it(state: str, meas
     objective = service["status"]["scaling"]["evidence"]["objectives"][0]
     objective |= {"state": state, "measuredSeconds": measured}
     assert summarise(Facts(service, NOW)).state.startswith(f"{says} for ")
+
+
+async def test_a_service_that_never_ran_does_not_serve() -> None:
+    world = await first_version_is_unknown()
+    state = summarise(Facts(world.service, world.now)).state
+    assert state == "DOWN: spec.engine.version 0.3.0 is unknown to this operator: writ…"

@@ -1,5 +1,6 @@
 """`promote` and `abort` as a user runs them, on what the operator itself writes into status."""
 
+import re
 from typing import Any
 
 from millrace_operator.resources.rollout_order import ANNOTATION
@@ -47,7 +48,7 @@ async def test_a_canary_is_promoted(terminal: Terminal) -> None:
     terminal.put(world.service)
     told = f"revision {asked} of chat is promoted: it gets all replicas as they become ready\n"
     assert terminal.run("promote", "chat") == (0, told, "")
-    assert order_of(terminal) == f"promote {asked}"
+    assert re.fullmatch(rf"promote {asked} at 20\S+Z", order_of(terminal) or "")
     await follow(world, terminal)
     assert world.status["currentRevision"] == asked
     terminal.put(world.service)
@@ -83,7 +84,7 @@ async def test_a_rollout_without_a_canary_has_nothing_to_promote_and_can_be_abor
     assert "without a canary" in terminal.run("promote", "chat").out
     assert order_of(terminal) is None
     assert terminal.run("abort", "chat").status == 0
-    assert order_of(terminal) == f"abort {world.status['updateRevision']}"
+    assert (order_of(terminal) or "").startswith(f"abort {world.status['updateRevision']} at 20")
 
 
 async def test_there_is_nothing_to_abort(terminal: Terminal) -> None:
@@ -109,4 +110,19 @@ async def test_an_edit_that_the_operator_has_not_seen_is_waited_for(terminal: Te
         answer = terminal.run(action, "chat")
         assert answer.status == 1
         assert "has not seen the last edit of chat yet; try again in a moment" in answer.error
+    assert order_of(terminal) is None
+
+
+async def test_no_order_is_confirmed_while_nobody_obeys_one(terminal: Terminal) -> None:
+    world = await with_canary()
+    world.edit(scaling={"mode": "Scheduled"})
+    await world.settle()
+    terminal.put(world.service)
+    for action in ("promote", "abort"):
+        answer = terminal.run(action, "chat")
+        assert (answer.status, answer.out) == (1, "")
+        assert answer.error == (
+            "kubectl millrace: no order for chat is obeyed now: this version of the operator cannot read the "
+            "spec: scaling.mode should be 'Automatic', 'External' or 'DryRun'. Correct that first\n"
+        )
     assert order_of(terminal) is None

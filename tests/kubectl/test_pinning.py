@@ -200,3 +200,41 @@ def test_each_sub_command_explains_itself(terminal: Terminal, name: str) -> None
     assert answer.status == 0
     assert f"usage: kubectl millrace {name}" in answer.out
     assert name in terminal.run("--help").out
+
+
+@pytest.mark.parametrize("arguments", [("pin", "chat", "6"), ("freeze", "chat")])
+def test_no_pin_is_confirmed_while_nobody_can_read_the_spec(
+    terminal: Terminal, arguments: tuple[str, ...]
+) -> None:
+    service = make_service(mode="Scheduled")
+    words = "this version of the operator cannot read the spec: scaling.mode should be 'Automatic'"
+    degraded = {"type": "Degraded", "status": "True", "reason": "SettingsInvalid", "message": words}
+    service["status"]["conditions"] = [degraded]
+    terminal.put(service)
+    told = f"kubectl millrace: no pin of chat is obeyed now: {words}. Correct that first\n"
+    assert terminal.run(*arguments) == (1, "", told)
+
+
+RESTING = {"minReplicas": 0, "maxReplicas": 4}
+
+
+def test_no_pin_holds_zero_replicas(terminal: Terminal) -> None:
+    terminal.put(make_service(**RESTING))
+    told = (
+        "0 is less than one replica, which a pin holds at least; write 1 to 4, or change spec.scaling first"
+    )
+    assert terminal.run("pin", "chat", "0") == (1, "", f"kubectl millrace: {told}\n")
+    assert terminal.run("pin", "chat", "1").status == 0
+
+
+def test_a_freeze_at_rest_starts_no_replica(terminal: Terminal) -> None:
+    service = make_service(**RESTING)
+    service["status"]["scaling"]["desiredReplicas"] = 0
+    terminal.put(service)
+    answer = terminal.run("freeze", "chat")
+    assert (answer.status, answer.out) == (1, "")
+    assert answer.error == (
+        "kubectl millrace: chat is at zero, and a pin holds at least one replica; to start one and hold it "
+        "write: kubectl millrace pin chat 1\n"
+    )
+    assert terminal.pin is None

@@ -1,14 +1,21 @@
 """`status`: one screen, for each state that the operator leaves a service in."""
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 
-from millrace_kubectl.screen import WIDTH
+from millrace_kubectl import words
+from millrace_kubectl.facts import Facts
+from millrace_kubectl.screen import WIDTH, render_screen
+from millrace_kubectl.summary import summarise
 from tests.kubectl.conftest import Terminal, make_service
+from tests.kubectl.lives.counting import operator_is_gone
+from tests.kubectl.lives.life import serve
+from tests.kubectl.lives.rolling_out import rolled_back_again
 from tests.kubectl.screens import EXPECTED, SHOWN, render
-from tests.operator.world import BEGAN
+from tests.operator.world import BEGAN, World
 
 DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
 
@@ -53,6 +60,12 @@ def test_a_command_is_a_line_to_be_copied_and_is_for_the_services_namespace(
     assert not any(": kubectl " in line for line in rest)
 
 
+@pytest.mark.parametrize("name", [one.__name__ for one in SHOWN])
+def test_no_command_is_there_twice(screens: dict[str, str], name: str) -> None:
+    commands = re.findall(r"kubectl (?!get lease).* -n shop", screens[name])
+    assert len(commands) == len(set(commands))
+
+
 def test_a_user_sees_the_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: BEGAN)
     terminal.put(make_service())
@@ -69,3 +82,37 @@ def test_a_service_that_is_not_there_is_a_plain_line(terminal: Terminal) -> None
     answer = terminal.run("status", "chess")
     assert answer.status == 1
     assert "there is no InferenceService chess" in answer.error
+
+
+def reported(world: World, **told: dict[str, str]) -> Facts:
+    """The service with its conditions said otherwise."""
+    conditions = [{**one, **told.get(one["type"], {})} for one in world.status["conditions"]]
+    return Facts({**world.service, "status": {**world.status, "conditions": conditions}}, world.now)
+
+
+NEWER = {"reason": "WornOut", "message": "the weights need 140 GiB, and a replica has 80 GiB"}
+
+
+async def test_a_reason_of_a_newer_operator_is_told_with_its_words() -> None:
+    world = await serve(1)
+    facts = reported(world, Degraded={"status": "True", **NEWER}, Ready={"status": "False", **NEWER})
+    lines = render_screen(facts)
+    assert any(line.endswith(f": {NEWER['message']}") for line in lines)
+    assert f"DO          {words.OBEY}" in lines
+    assert summarise(facts).lines[-1] == f"DO {words.OBEY}"
+    facts = reported(world, Ready={"status": "False", **NEWER})
+    assert f"DO          {words.OBEY}" in render_screen(facts)
+
+
+async def test_a_status_that_nobody_has_written_for_days_is_told_as_old() -> None:
+    world = await operator_is_gone()
+    lines = render_screen(Facts(world.service, world.now))
+    assert lines[0].startswith("chat        OLD, was READY: ")
+    assert "IN THE WAY  no operator has written its figures for 3d: all this was so then" in lines
+
+
+async def test_how_long_a_condition_has_been_so_is_not_told_as_the_age_of_its_reason() -> None:
+    world = await rolled_back_again()
+    screen = "\n".join(render_screen(Facts(world.service, world.now)))
+    assert "given up 0s ago" in screen
+    assert "RolledBack (Degraded for 31m): " in screen

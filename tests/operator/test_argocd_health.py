@@ -35,6 +35,9 @@ WAITING = {
     "message": "a canary",
 }
 ROLLING = {"type": "Progressing", "status": "True", "reason": "RollingOut", "message": "revision b: 0 of 1"}
+SETTLED = {"type": "Progressing", "status": "False", "reason": "Settled", "message": "1 of 1 are ready"}
+NEWER = {"type": "Progressing", "status": "True", "reason": "OfANewerOperator", "message": "what is new"}
+BEHIND = {"type": "UpToDate", "status": "False", "reason": "OfANewerOperator", "message": "what is new"}
 SCALING = {"type": "Progressing", "status": "True", "reason": "Scaling", "message": "1 of 2 are ready"}
 
 
@@ -56,7 +59,11 @@ def service(*conditions: dict[str, str], observed: int = 3) -> dict[str, Any]:
     ("conditions", "expected", "telling"),
     [
         ([SERVING], "Healthy", SERVING),
-        ([SERVING, SCALING], "Healthy", SERVING),
+        ([SERVING, SETTLED], "Healthy", SERVING),
+        ([SERVING, SCALING], "Progressing", SCALING),
+        ([SERVING, NEWER], "Progressing", NEWER),
+        ([SERVING, SETTLED, BEHIND], "Progressing", BEHIND),
+        ([SERVING, SETTLED, BEHIND, BROKEN], "Degraded", BROKEN),
         ([SERVING, ROLLING], "Progressing", ROLLING),
         ([SERVING, ROLLING, BROKEN], "Degraded", BROKEN),
         ([SERVING, WAITING], "Suspended", WAITING),

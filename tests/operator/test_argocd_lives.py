@@ -8,17 +8,13 @@ from tests.operator.test_argocd_health import judge
 
 HEALTHY = {
     "serves",
-    "scales_up",
+    "operator_is_gone",
     "signals_are_missing",
     "rests",
-    "replica_leaves",
-    "node_is_emptied",
-    "node_is_emptied_and_no_other_has_room",
     "is_pinned",
     "pin_is_invalid",
     "pin_has_lapsed",
     "pin_is_not_for_this_mode",
-    "misses_an_objective",
     "only_shows_what_it_would_have",
 }
 """Enough that a sync need not wait for anything."""
@@ -27,6 +23,7 @@ PROGRESSING = {
     "edit_not_seen",
     "waits_for_a_node",
     "pulls_an_image",
+    "asks_for_its_model",
     "fetches",
     "loads",
     "wakes",
@@ -36,8 +33,18 @@ PROGRESSING = {
     "canary_serves",
     "canary_loads",
     "canary_was_promoted",
+    "scales_up",
+    "replica_leaves",
+    "node_is_emptied",
+    "node_is_emptied_and_no_other_has_room",
+    "misses_an_objective",
 }
-SUSPENDED = {"at_zero", "canary_waits_for_promotion", "order_is_unreadable"}
+SUSPENDED = {
+    "at_zero",
+    "canary_waits_for_promotion",
+    "comes_back_after_an_abort",
+    "order_is_unreadable",
+}
 """They wait for a person."""
 
 

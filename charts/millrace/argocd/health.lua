@@ -1,5 +1,6 @@
 -- Health of an InferenceService for Argo CD: resource.customizations.health.millrace.dev_InferenceService.
 -- Degraded goes before Progressing: a bad new revision behind healthy old replicas is Degraded.
+-- It knows few reasons, so that those of a newer operator are told as well.
 local health = {status = "Progressing", message = "waiting for the operator"}
 if obj.status == nil or obj.status.conditions == nil then
   return health
@@ -12,24 +13,26 @@ local found = {}
 for _, condition in ipairs(obj.status.conditions) do
   found[condition.type] = condition
 end
+local ready, progress, asked = found.Ready, found.Progressing, found.UpToDate
 if found.Degraded ~= nil and found.Degraded.status == "True" then
   return {status = "Degraded", message = found.Degraded.message}
 end
-if found.Ready ~= nil and found.Ready.reason == "ScaledToZero" and found.Ready.status ~= "True" then
-  return {status = "Suspended", message = found.Ready.message}
+if ready ~= nil and ready.reason == "ScaledToZero" and ready.status ~= "True" then
+  return {status = "Suspended", message = ready.message}
 end
-if found.Ready ~= nil and found.Ready.status == "True" then
-  local rollout = found.Progressing ~= nil and found.Progressing.reason or ""
-  if rollout == "AwaitingPromotion" then
-    return {status = "Suspended", message = found.Progressing.message}
-  end
-  if rollout ~= "RollingOut" and rollout ~= "Canary" then
-    return {status = "Healthy", message = found.Ready.message}
-  end
-  health.message = found.Progressing.message
+if ready == nil or ready.status ~= "True" then
+  health.message = ready ~= nil and ready.message or health.message
   return health
 end
-if found.Ready ~= nil then
-  health.message = found.Ready.message
+if progress ~= nil and progress.reason == "AwaitingPromotion" then
+  return {status = "Suspended", message = progress.message}
 end
-return health
+if progress ~= nil and progress.status == "True" then
+  health.message = progress.message
+  return health
+end
+if asked ~= nil and asked.status ~= "True" then
+  health.message = asked.message
+  return health
+end
+return {status = "Healthy", message = ready.message}

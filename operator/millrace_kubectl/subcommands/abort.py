@@ -5,6 +5,7 @@ import argparse
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
+from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rollout_order import ANNOTATION, Action, Order
 
 SUMMARY = "give a new revision up"
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the InferenceService")
 
 
-def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  # noqa: ARG001  as its siblings
+def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Abort, and return what happens now. Raises PluginError."""
     name = arguments.name
     found = read_revisions(services.fetch(name))
@@ -30,5 +31,5 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  
         raise PluginError(
             f"revision {found.current} of {name} serves completely; to go back, undo the last edit"
         )
-    services.annotate(name, ANNOTATION, str(Order(Action.ABORT, found.asked)))
+    services.annotate(name, ANNOTATION, str(Order(Action.ABORT, found.asked, render_time(now))))
     return f"revision {found.asked} of {name} is aborted: revision {found.current} gets all replicas back"

@@ -45,6 +45,11 @@ def _freeze_once(name: str, services: Services, until: float, now: float) -> str
             f"{name} has no count yet, because no operator has decided one; "
             f"write: kubectl millrace pin {name} COUNT"
         )
+    if count == 0:
+        raise PluginError(
+            f"{name} is at zero, and a pin holds at least one replica; to start one and hold it "
+            f"write: kubectl millrace pin {name} 1"
+        )
     pin = Pin(count, until)
     version = service["metadata"]["resourceVersion"]
     return describe_pin(services.annotate(name, ANNOTATION, str(pin), version), pin, now)

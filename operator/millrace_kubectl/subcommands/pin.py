@@ -36,8 +36,10 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
 
 def _check_bounds(service: Obj, count: int) -> None:
     scaling = scaling_spec(service)
-    low, high = scaling.get("minReplicas", 1), scaling.get("maxReplicas", 1)
+    least, high = scaling.get("minReplicas", 1), scaling.get("maxReplicas", 1)
+    low = max(1, least)
     if not low <= count <= high:
-        bound = f"less than minReplicas {low}" if count < low else f"more than maxReplicas {high}"
+        below = f"minReplicas {least}" if least else "one replica, which a pin holds at least"
+        bound = f"less than {below}" if count < low else f"more than maxReplicas {high}"
         between = f"write {low}" if low == high else f"write {low} to {high}"
         raise PluginError(f"{count} is {bound}; {between}, or change spec.scaling first")

@@ -4,6 +4,7 @@ import argparse
 
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
+from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rollout_order import ANNOTATION, Action, Order
 
 SUMMARY = "give a new revision all replicas"
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the InferenceService")
 
 
-def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  # noqa: ARG001  as its siblings
+def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Promote, and return what happens now. Raises PluginError."""
     name = arguments.name
     found = read_revisions(services.fetch(name))
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  
     if not found.is_rejected and found.canary is None:
         what = "is being rolled out without a canary" if found.rollout else "has no rollout under way"
         return f"{name} {what}: there is nothing to promote"
-    services.annotate(name, ANNOTATION, str(Order(Action.PROMOTE, found.asked)))
+    services.annotate(name, ANNOTATION, str(Order(Action.PROMOTE, found.asked, render_time(now))))
     if found.is_rejected:
         return f"revision {found.asked} of {name} is tried again, with all replicas and without a canary"
     return f"revision {found.asked} of {name} is promoted: it gets all replicas as they become ready"

@@ -108,18 +108,13 @@ class Trial:
     deadline: float
     """Seconds that it may go on without progress."""
     way: str
-    """What the spec says of rollouts, and whether it was promoted: another way is another try."""
+    """What the spec says of rollouts: another way is another try."""
     words: str = ""
     """Why it is not ready."""
     can_return: bool = True
     """Whether it is given up without a person's doing."""
     has_failed_as_canary: bool = False
     order: Action | None = None
-
-    @classmethod
-    def describe_way(cls, way: str, order: Action | None) -> str:
-        """Return the way of a try. What was given up is tried again when somebody promotes it, and once."""
-        return f"{way}, promoted" if order is Action.PROMOTE else way
 
 
 def choose_revision(
@@ -133,7 +128,8 @@ def choose_revision(
     if stable is None or stable == asked:
         return Choice(asked, asked)
     before = old.get("rejectedRevision", {})
-    if (before.get("revision"), before.get("way")) == (asked, trial.way):
+    is_known = (before.get("revision"), before.get("way")) == (asked, trial.way)
+    if is_known and trial.order is not Action.PROMOTE:
         return Choice(asked, stable, before)
     reason = _find_fault(asked, old, progress, trial)
     if reason is None:

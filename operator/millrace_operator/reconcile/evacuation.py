@@ -31,6 +31,8 @@ class Evacuation:
     """Whether the only replica may not be evicted, because its replacement is on its way."""
     looks_again_at: float | None = None
     """When time alone ends that, in seconds since 1970."""
+    since: float = 0.0
+    """When the first of them was to be replaced, in seconds since 1970."""
 
     def add_extra(self, step: Step, revision: str) -> Step:
         """Return the step with one more replica of a revision, where one is wanted."""
@@ -62,18 +64,20 @@ def plan_evacuation(
 ) -> Evacuation:
     """Return what to do about replicas on nodes that are being emptied.
 
-    A replacement may take `start_seconds` from its creation on before a drain goes on without it, and from
-    `since` on, when it was first asked for, where it is not there. `refused` are the kinds of what the API
-    server refuses: without marks the replacement would go, and not the replica on the node.
+    A replacement may take `start_seconds` from its creation on before a drain goes on without it. Where it is
+    not there, they count from `since`, when one was first asked for; None: that is now. `refused` are the
+    kinds of what the API server refuses: without marks the replacement would go, and not the replica on the
+    node.
     """
     pods = observed.pods_of(revision)
     leaving = tuple(pod for pod in pods if pod.leaves_with(departures) and pod.is_serving)
     if not leaving or desired == 0 or len(step.counts) > 1:
         return NO_EVACUATION
+    since = observed.moment.now if since is None else since
     others = [pod for pod in pods if not pod.leaves_with(departures)]
     num_reached = sum(pod.is_reached for pod in pods)
     is_replaced = num_reached > desired or sum(pod.is_reached for pod in others) >= desired
-    begun = [pod.created_at for pod in others if not pod.is_ready] or [since or observed.moment.now]
+    begun = [pod.created_at for pod in others if not pod.is_ready] or [since]
     starts_by = min(begun) + start_seconds
     has_hope = observed.moment.now < starts_by
     is_blocked = observed.state(revision).lacks_room or bool(observed.failed) or DEPLOYMENT.kind in refused
@@ -84,4 +88,5 @@ def plan_evacuation(
         is_extra_wanted=not is_replaced or POD.kind in refused,
         holds_last=holds_last,
         looks_again_at=starts_by if holds_last else None,
+        since=since,
     )

@@ -97,6 +97,8 @@ class Reconciler:
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
         self._teller = Teller(cluster, clock)
+        self._worded: dict[ServiceKey, float] = {}
+        """When a status was written last of which words alone were new."""
         self._missed: dict[ServiceKey, frozenset[str]] = {}
         """Deployments that pods speak of, and that were looked for."""
         self._tried: set[ServiceKey] = set()
@@ -129,6 +131,7 @@ class Reconciler:
             self._cache.resolvers(key),
             self._fetched(key),
             self._cache.departures(),
+            self._worded.get(key),
             is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())
@@ -140,7 +143,7 @@ class Reconciler:
         """Forget a service that is gone."""
         self._refusals.forget(key)
         self._tried.discard(key)
-        for known in (self._conflicts, self._missed, self._rivals):
+        for known in (self._conflicts, self._missed, self._rivals, self._worded):
             known.pop(key, None)
 
     async def _reveal(self, key: ServiceKey, service: Obj) -> None:
@@ -194,6 +197,8 @@ class Reconciler:
             if came is Done.HELD:
                 return Outcome(None, REFUSED)  # nothing follows a decision that is not written
             is_told = came is Done.WRITTEN
+            if chosen.is_of_words:
+                self._worded[key] = self._clock()
         try:
             done = await self._write_all(key, service, chosen)
         except ClusterError:  # status has the news already, so no later plan would tell it

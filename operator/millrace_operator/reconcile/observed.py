@@ -15,7 +15,7 @@ from millrace_operator.resources.conditions import Reason
 from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
-"""After its creation, until a pod that failed is history: who fails again and again has younger ones."""
+"""Until a pod that failed is history: who fails again and again has younger ones."""
 ROUTING_SECONDS = 60.0
 """How long a Ready pod waits until all gateways know it. One that follows nothing must not stop rollouts."""
 ROUTING_LOOK_SECONDS = 0.5
@@ -39,7 +39,7 @@ class Moment:
 
     def is_news(self, pod: Pod) -> bool:
         """Whether the pod failed lately."""
-        return pod.has_ended and pod.cause is not None and self.now < pod.created_at + FAILED_SECONDS
+        return pod.has_ended and pod.cause is not None and self.now < pod.ended_at + FAILED_SECONDS
 
     def holds_room(self, pod: Pod) -> bool:
         """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
@@ -57,7 +57,7 @@ class Observed:
     leaving: tuple[Pod, ...] = ()
     """Pods that hold room until they are gone."""
     failed: tuple[Pod, ...] = ()
-    """Young pods that failed as a whole: a node that did not admit them, say, and will not the next ones."""
+    """Pods that failed lately as a whole: a node that did not admit them, say, and will not the next ones."""
 
     def state(self, revision: str) -> RevisionState:
         """Return a revision's state. It is all zero when nothing of the revision runs."""
@@ -82,7 +82,7 @@ class Observed:
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
         ends += [self.moment.now + ROUTING_LOOK_SECONDS for pod in self.pods if not pod.is_routable]
-        ends += [pod.created_at + FAILED_SECONDS for pod in self.failed]
+        ends += [pod.ended_at + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
         return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
 

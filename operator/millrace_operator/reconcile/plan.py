@@ -13,6 +13,7 @@ from millrace_operator.reconcile.hearsay import keep_hearsay
 from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
+from millrace_operator.reconcile.refused_status import render_refused_status
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.network import (
     render_headless_service,
@@ -36,7 +37,6 @@ from millrace_operator.reconcile.rivals import LOOK_SECONDS, is_moved
 from millrace_operator.reconcile.rollout import Step
 from millrace_operator.reconcile.scale import Count, choose_count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, object_id
-from millrace_operator.reconcile.status import render_refused_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.reconcile.steps import Child, Need, need
 from millrace_operator.reconcile.targets import Targets, choose_targets, find_revisions
@@ -85,6 +85,8 @@ class Plan:
     """Whether somebody else changed the count of a Deployment."""
     is_hearsay: bool = False
     """Whether status repeats what a former leader told, and the next plan may tell something else."""
+    is_of_words: bool = False
+    """Whether of the status words alone are new."""
 
     def list_writes(self) -> list[Apply | Delete]:
         """Return what is to be written of children, in order."""
@@ -112,7 +114,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
         known = find_revisions(settings, snapshot, spec)
     except (ValidationError, ValueError) as error:
-        status = render_refused_status(old, error, metadata.get("generation", 0), now)
+        status = render_refused_status(snapshot, error, now)
         return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
@@ -135,6 +137,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         targets.step,
         targets.choice,
         targets.progress,
+        targets.target,
         deadline,
         now,
         foreign,
@@ -142,6 +145,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         known.error,
         known.pending,
         known.model,
+        targets.spent_order,
     )
     told = tell_status(inputs, targets)
     status = told.status if snapshot.is_tried else keep_hearsay(told.status, old)
@@ -164,6 +168,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         requeue_after=min(looks, default=None),
         is_moved=is_moved(wanted, snapshot.owned()),
         is_hearsay=status != told.status,
+        is_of_words=told.is_of_words,
     )
 
 

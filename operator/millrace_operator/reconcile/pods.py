@@ -53,6 +53,10 @@ class Pod:
     cause: Cause | None
     is_running: bool = False
     """Whether its container runs, and so loads the model or has loaded it."""
+    running_since: float | None = None
+    """When its container began, in seconds since 1970; None where it does not run, or does not say so."""
+    failed_at: float | None = None
+    """When it ended for good, in seconds since 1970; None where it has not, or does not say so."""
     is_fetching: bool = False
     """Whether its model is being fetched."""
     is_routable: bool = True
@@ -82,6 +86,11 @@ class Pod:
         """When it was created, in seconds since 1970."""
         return parse_time(self.created) or 0.0
 
+    @property
+    def ended_at(self) -> float:
+        """When it ended, in seconds since 1970, or was created where that is not told."""
+        return self.created_at if self.failed_at is None else self.failed_at
+
     def leaves_with(self, nodes: Container[str]) -> bool:
         """Whether it is on one of these nodes, which are being emptied, and does not stay there."""
         return self.node in nodes and not self.may_stay
@@ -100,6 +109,7 @@ def read_pod(obj: Obj) -> Pod:
     ready = find_condition(status, "Ready")
     is_ready = ready.get("status") == "True"
     container = find_container(status)
+    has_ended = status.get("phase") in ("Succeeded", "Failed")
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -109,7 +119,7 @@ def read_pod(obj: Obj) -> Pod:
         ready_since=parse_time(ready.get("lastTransitionTime")) if is_ready else None,
         has_started=bool(container.get("started")) and "running" in container.get("state", {}),
         is_terminating="deletionTimestamp" in metadata,
-        has_ended=status.get("phase") in ("Succeeded", "Failed"),
+        has_ended=has_ended,
         ends_by=parse_time(metadata.get("deletionTimestamp")),
         deletion_cost=annotations.get(DELETION_COST),
         leaving_since=parse_time(annotations.get(contract.ANNOTATION_LEAVING)),
@@ -119,10 +129,20 @@ def read_pod(obj: Obj) -> Pod:
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
         cause=None if is_ready else diagnose(metadata["name"], status),
         is_running="running" in container.get("state", {}),
+        running_since=parse_time((find_state(container, "running") or {}).get("startedAt")),
+        failed_at=_find_end(status) if has_ended else None,
         is_fetching=find_state(find_fetcher(status), "running") is not None,
         node=obj.get("spec", {}).get("nodeName", ""),
         may_stay=may_stay(obj),
     )
+
+
+def _find_end(status: dict[str, Any]) -> float | None:
+    """Return the last time that a pod's status tells of: it ended then, or soon after."""
+    ends = (find_state(one, "terminated") or {} for one in status.get("containerStatuses", []))
+    texts = [status.get("startTime"), *(end.get("finishedAt") for end in ends)]
+    texts += [condition.get("lastTransitionTime") for condition in status.get("conditions", [])]
+    return max((at for at in map(parse_time, texts) if at is not None), default=None)
 
 
 def _measure_start(created: str | None, ready: dict[str, Any], container: dict[str, Any]) -> float | None:

@@ -70,7 +70,7 @@ def choose_count(
     and binding stay the same, the old text stays too, so that such numbers alone write no status.
     """
     if spec.scaling.mode is ScalingMode.EXTERNAL:
-        new = _obey_spec(spec)
+        new = _obey_spec(spec, old.get("desiredReplicas", running))
     elif pin is not None:
         new = _obey_pin(spec, old, advice, pin)
     else:
@@ -126,17 +126,20 @@ def describe_pin(spec: Spec, pin: Pin) -> str:
     bounded = _bound(spec, pin.replicas)
     if bounded == pin.replicas:
         return f"pinned at {pin}"
+    if spec.scaling.min_replicas == 0 and bounded > pin.replicas:
+        return f"pinned at {pin}, and a pin holds at least one replica"
     name = "maxReplicas" if bounded < pin.replicas else "minReplicas"
     return f"pinned at {pin}, and {name} makes it {bounded}"
 
 
-def _obey_spec(spec: Spec) -> dict[str, Any]:
-    # The API server requires replicas in this mode.
+def _obey_spec(spec: Spec, before: int) -> dict[str, Any]:
+    is_missing = spec.replicas is None  # the API server requires it, if its rules are of this version
+    text = "spec.replicas is missing, and the count stays as it is"
     return {
         "mode": ScalingMode.EXTERNAL.value,
-        "desiredReplicas": spec.replicas or 0,
+        "desiredReplicas": before if spec.replicas is None else spec.replicas,
         "reason": "External",
-        "message": "the count is spec.replicas",
+        "message": text if is_missing else "the count is spec.replicas",
         "binding": "spec.replicas",
     }
 

@@ -101,10 +101,11 @@ class Snapshot:
     conflicts: frozenset[ObjectId] = frozenset()
     refusals: Mapping[ObjectId, str] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
-    rivals: tuple[Rival, ...] = ()
     """What pods say that they compute with, by name, where known."""
+    rivals: tuple[Rival, ...] = ()
+    """Autoscalers of others that scale Deployments of the service."""
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
-    """By the pods' uids, where all gateways tell."""
+    """By the pods' uids: what the gateways that tell have there. Empty where nobody asked them."""
     demand: Demand = UNKNOWN_DEMAND
     resolvers: tuple[Obj, ...] = ()
     """Pods of Jobs that ask a model's source for its revision."""
@@ -112,6 +113,8 @@ class Snapshot:
     """How far pods are with their model, by name, where known."""
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
+    worded_at: float | None = None
+    """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
     is_tried: bool = True
     """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
 

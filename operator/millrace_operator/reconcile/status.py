@@ -4,6 +4,9 @@ from typing import Any
 
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.fitting import judge_fit
+from millrace_operator.reconcile.former import find_former_truth
+from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.objectives import judge_objectives
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
@@ -12,18 +15,17 @@ from millrace_operator.reconcile.rollout_truths import explain_rollback, progres
 from millrace_operator.reconcile.scale import describe_pin
 from millrace_operator.reconcile.snapshot import Fetched, ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
-from millrace_operator.reconcile.up_to_date import TYPE as UP_TO_DATE
 from millrace_operator.reconcile.up_to_date import judge_up_to_date
 from millrace_operator.resources.conditions import (
     Reason,
     Truth,
     find_condition,
     merge_conditions,
+    render_time,
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.types import ScalingMode
-from millrace_operator.resources.versions import VersionError
 
 _MAKE_ROOM = (
     "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
@@ -50,8 +52,10 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         "currentRevision": inputs.current_revision,
         "updateRevision": inputs.pending.revision if inputs.pending else inputs.choice.asked,
         "rejectedRevision": inputs.choice.rejected,
+        "spentOrder": inputs.spent_order,
         "model": _describe_model(inputs),
         "rollout": rollout,
+        "replacement": _describe_replacement(inputs),
     }
     return {key: value for key, value in status.items() if value is not None}
 
@@ -65,46 +69,36 @@ def _count_replicas(inputs: StatusInputs, *, is_rolling_out: bool) -> int:
     return min(num_pods, desired if is_rolling_out else max(desired, inputs.old.get("replicas", 0)))
 
 
+def _describe_replacement(inputs: StatusInputs) -> dict[str, Any] | None:
+    return {"startedAt": render_time(inputs.evacuation.since)} if inputs.evacuation.pods else None
+
+
 def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     """Return `status.model`. What is known of a replica is of the revision that serves, and goes with it."""
-    spec, old = inputs.spec, inputs.old
+    old = inputs.old
     revision = inputs.current_revision or inputs.revision
     is_same = revision == (old.get("currentRevision") or old.get("updateRevision"))
     before = old.get("model", {}).get("replica") if is_same else None
     names = [pod.name for pod in inputs.observed.pods_of(revision)]
     replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
-    model = {
-        "servedName": served_name(inputs.snapshot.service, spec),
-        "uri": spec.model.uri,
-        **_describe_found(inputs),
-        "replica": replica,
-    }
+    model = {**_describe_source(inputs), "replica": replica}
     return {field: value for field, value in model.items() if value is not None}
 
 
-def _describe_found(inputs: StatusInputs) -> dict[str, Any]:
-    found = inputs.model
-    if found is None:
-        return {}
-    told = {"resolvedRevision": found.revision, "sizeBytes": found.num_bytes}
-    return {**told, **judge_fit(inputs.spec, found.facts).render()} if found.facts else told
+def _describe_source(inputs: StatusInputs) -> dict[str, Any]:
+    """Return the model that the revision to run has, which need not be the one in the spec."""
+    recorded = inputs.target.inputs.get("model")
+    if inputs.runs_another and recorded is not None:
+        name, found = recorded.get("servedName", inputs.name), inputs.target.model
+        return {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
+    name = served_name(inputs.snapshot.service, inputs.spec)
+    told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.model)}
+    facts = inputs.model and inputs.model.facts
+    return {**told, **judge_fit(inputs.spec, facts).render()} if facts else told
 
 
-def render_refused_status(
-    old: dict[str, Any], error: ValueError, generation: int, now: float
-) -> dict[str, Any]:
-    """Return the status of a service whose spec cannot be read or served. Its replicas stay as they are."""
-    unread = "" if isinstance(error, VersionError) else "this version of the operator cannot read the spec: "
-    message = f"{unread}{error}"
-    before = old.get("conditions", [])
-    truths = [
-        Truth("Degraded", True, Reason.SETTINGS_INVALID, message),
-        Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
-    ]
-    told = {truth.type for truth in truths}
-    kept = [{**one, "observedGeneration": generation} for one in before if one["type"] not in told]
-    conditions = kept + merge_conditions(before, truths, generation, now)
-    return {**old, "observedGeneration": generation, "conditions": conditions}
+def _describe_found(found: FoundModel | None) -> dict[str, Any]:
+    return {} if found is None else {"resolvedRevision": found.revision, "sizeBytes": found.num_bytes}
 
 
 def describe_status(status: dict[str, Any]) -> str:
@@ -128,7 +122,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
         judge_up_to_date(ready, progress, degraded),
         _model_ready(inputs),
         _scaling_active(inputs),
-        _objectives_met(inputs),
+        judge_objectives(inputs),
         _pinned(inputs),
     ]
     return [truth for truth in truths if truth is not None]
@@ -198,6 +192,8 @@ def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
 def _model_ready(inputs: StatusInputs) -> Truth:
     if inputs.choice.rejected:
         return Truth("ModelReady", False, Reason.ROLLED_BACK, explain_rollback(inputs))
+    if inputs.unserved:
+        return Truth("ModelReady", False, Reason.SETTINGS_INVALID, str(inputs.unserved))
     if inputs.pending:
         return _waiting("ModelReady", inputs, [inputs.pending.cause] if inputs.pending.cause else [])
     if inputs.observed.state(inputs.revision).num_ready:
@@ -218,7 +214,7 @@ def _scaling_active(inputs: StatusInputs) -> Truth:
     if inputs.count.desired == 0 and inputs.spec.scaling.may_rest:
         return Truth("ScalingActive", True, Reason.SCALED_TO_ZERO, "the next request starts a replica")
     if advice is None:
-        return _former_truth(inputs, "ScalingActive") or Truth(
+        return find_former_truth(inputs.old, "ScalingActive") or Truth(
             "ScalingActive", None, Reason.STARTING, "no decision has been made yet"
         )
     if advice.is_held:
@@ -236,18 +232,6 @@ def _held_text(inputs: StatusInputs) -> str:
     return f"the count is held at {held} and never lowered; status.scaling.message names the missing signals"
 
 
-def _objectives_met(inputs: StatusInputs) -> Truth | None:
-    advice = inputs.snapshot.advice
-    if not inputs.spec.scaling.objectives:
-        return None
-    if advice is None:
-        return _former_truth(inputs, "ObjectivesMet")
-    if advice.are_objectives_met is None:
-        return Truth("ObjectivesMet", None, Reason.SIGNALS_MISSING, advice.objectives_message)
-    reason = Reason.OBJECTIVES_KEPT if advice.are_objectives_met else Reason.OBJECTIVES_MISSED
-    return Truth("ObjectivesMet", advice.are_objectives_met, reason, advice.objectives_message)
-
-
 def _pinned(inputs: StatusInputs) -> Truth | None:
     """Whether the annotation millrace.dev/pin holds the count; None without one."""
     try:
@@ -263,16 +247,3 @@ def _pinned(inputs: StatusInputs) -> Truth | None:
     if inputs.now >= pin.until:
         return Truth("Pinned", False, Reason.PIN_LAPSED, f"the pin {pin} has lapsed")
     return Truth("Pinned", True, Reason.PINNED, describe_pin(inputs.spec, pin))
-
-
-OF_THE_PAST = frozenset({Reason.EXTERNAL, Reason.SCALED_TO_ZERO})
-"""Reasons that end with what they tell of, and not only by a decision."""
-
-
-def _former_truth(inputs: StatusInputs, condition: str) -> Truth | None:
-    """Return the condition as it was, for a new leader that has no decision yet; None if it was not."""
-    old = find_condition(inputs.old, condition)
-    if old is None or old["reason"] in OF_THE_PAST or old["reason"] not in set(Reason):
-        return None
-    status = {"True": True, "False": False}.get(old["status"])
-    return Truth(condition, status, Reason(old["reason"]), old["message"])

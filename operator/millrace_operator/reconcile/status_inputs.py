@@ -11,6 +11,7 @@ from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.resolution import Pending
+from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
 from millrace_operator.reconcile.rollout import Method, Step
 from millrace_operator.reconcile.scale import Count
@@ -32,6 +33,8 @@ class StatusInputs:
     step: Step
     choice: Choice
     progress: Progress
+    target: Revision
+    """The revision to run, as it was recorded."""
     deadline_seconds: float
     now: float
     foreign: frozenset[ObjectId] = frozenset()
@@ -43,6 +46,8 @@ class StatusInputs:
     """The revision that the spec asks for, where it cannot be made yet."""
     model: FoundModel | None = None
     """What is known of the model that the spec asks for."""
+    spent_order: str | None = None
+    """The annotation's order, where it counts no more."""
 
     @property
     def old(self) -> dict[str, Any]:
@@ -59,6 +64,12 @@ class StatusInputs:
     def revision(self) -> str:
         """The revision to run."""
         return self.choice.chosen
+
+    @property
+    def runs_another(self) -> bool:
+        """Whether the revision to run is another one than the spec asks for: that one has no way to run."""
+        waits_for = self.pending.revision if self.pending else self.choice.asked
+        return self.unserved is not None or waits_for != self.choice.chosen
 
     @property
     def current_revision(self) -> str | None:
@@ -100,7 +111,8 @@ class StatusInputs:
         return [pod for pod in pods if pod.is_running and not pod.has_started and pod.cause is None]
 
     def _late_at(self, pod: Pod) -> float:
-        return pod.created_at + self.deadline_seconds
+        """Return when a pod has loaded for too long. That it waited for a node before is no part of it."""
+        return max(pod.created_at, pod.running_since or 0.0) + self.deadline_seconds
 
     def _explain_lateness(self, pod: Pod) -> Cause:
         deadline = self.spec.rollout.progress_deadline

@@ -1,8 +1,8 @@
 """Which revisions of a service are to have how many replicas. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
@@ -10,6 +10,7 @@ from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.orders import find_action, find_spent_order
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -24,8 +25,7 @@ from millrace_operator.reconcile.revision import (
 from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read_method
 from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import Snapshot
-from millrace_operator.resources.conditions import Reason, find_condition, parse_time
-from millrace_operator.resources.rollout_order import find_action
+from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.types import Rollback, Spec
 from millrace_operator.resources.versions import VersionError
 
@@ -44,6 +44,8 @@ class Targets:
     """Of the target."""
     evacuation: Evacuation
     """Of the target's replicas."""
+    spent_order: str | None = None
+    """`status.spentOrder`."""
     pending: Pending | None = None
     """The revision that the spec asks for, where it cannot be made yet."""
 
@@ -141,18 +143,16 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         observed,
         snapshot.departures,
         start_seconds=spec.rollout.progress_deadline_seconds,
-        since=_find_evacuation(old),
+        since=parse_time(old.get("replacement", {}).get("startedAt")),
         refused={refused.kind for refused in snapshot.refusals},
     )
     step = evacuation.add_extra(step, chosen)
-    return Targets(revisions[chosen], revisions, step, stable, choice, progress, evacuation, known.pending)
-
-
-def _find_evacuation(status: Mapping[str, Any]) -> float | None:
-    """Return since when replicas are being replaced, in seconds since 1970; None where none are."""
-    progressing = find_condition(dict(status), "Progressing") or {}
-    is_under_way = progressing.get("reason") == Reason.REPLACING
-    return parse_time(progressing.get("lastTransitionTime")) if is_under_way else None
+    waits_for = known.pending.revision if known.pending else digest
+    is_given_up = choice.rejected is not None
+    spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
+    return Targets(
+        revisions[chosen], revisions, step, stable, choice, progress, evacuation, spent, known.pending
+    )
 
 
 def _choose(
@@ -175,7 +175,7 @@ def _choose(
     faults = [pod.cause for pod in observed.pods_of(asked) if pod.cause]
     trial = Trial(
         spec.rollout.progress_deadline_seconds,
-        Trial.describe_way(spec.rollout.describe(), order),
+        spec.rollout.describe(),
         words=faults[0].message if faults else "",
         can_return=spec.rollout.rollback is Rollback.AUTOMATIC,
         has_failed_as_canary=has_failed(canary, faults),

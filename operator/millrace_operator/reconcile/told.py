@@ -7,6 +7,7 @@ from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
 from millrace_operator.reconcile.status import render_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.reconcile.targets import Targets
+from millrace_operator.reconcile.words import judge_words
 
 
 class Told(NamedTuple):
@@ -15,6 +16,8 @@ class Told(NamedTuple):
     status: dict[str, Any]
     looks: list[float]
     """Seconds from now."""
+    is_of_words: bool = False
+    """Whether words alone are new."""
 
 
 def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
@@ -34,7 +37,12 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
         status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
     timed = (scaling.look_again, None if bill is None else bill.changes_after)
     looks = [look for look in timed if look is not None]
-    return Told(status, looks + inputs.late_after() + _list_rollout_looks(inputs, status))
+    looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]
+    pause = judge_words(old, status, inputs.snapshot.worded_at, now)
+    # What is refused is tried ever more slowly, and a look for its words would hasten the next try.
+    if pause.seconds is not None and not inputs.snapshot.refusals:
+        return Told(old, [*looks, pause.seconds])
+    return Told(status, looks, is_of_words=pause.is_of_words)
 
 
 def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:

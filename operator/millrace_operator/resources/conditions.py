@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 MESSAGE_MAX_LENGTH = 4096
+UNREAD = "this version of the operator cannot read the spec"
+"""What the message of a condition begins with where nobody obeys an edit."""
 
 
 class Reason(StrEnum):

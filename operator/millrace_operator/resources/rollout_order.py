@@ -8,7 +8,8 @@ from typing import Any
 
 ANNOTATION = "millrace.dev/rollout"
 EXAMPLE = "promote 5f6c0a91d2"
-_FORM = re.compile(r"(promote|abort) ([0-9a-f]{1,64})")
+LONGEST = 128
+_FORM = re.compile(r"(promote|abort) ([0-9a-f]{1,64})(?: at ([0-9T:.Z+-]{1,40}))?")
 
 
 class Action(StrEnum):
@@ -30,9 +31,12 @@ class Order:
 
     action: Action
     revision: str
+    at: str | None = None
+    """When, as the API writes times. The same words at another time are another order."""
 
     def __str__(self) -> str:
-        return f"{self.action.value} {self.revision}"
+        beside = "" if self.at is None else f" at {self.at}"
+        return f"{self.action.value} {self.revision}{beside}"
 
 
 def find_order(service: Mapping[str, Any]) -> Order | None:
@@ -43,13 +47,4 @@ def find_order(service: Mapping[str, Any]) -> Order | None:
     form = _FORM.fullmatch(str(text).strip())
     if form is None:
         raise OrderError(f"{str(text)[:80]!r} is no order; write for example {EXAMPLE!r}")
-    return Order(Action(form[1]), form[2])
-
-
-def find_action(service: Mapping[str, Any], revision: str) -> Action | None:
-    """Return what is ordered of this revision. An order that can't be read is none."""
-    try:
-        order = find_order(service)
-    except OrderError:
-        return None
-    return order.action if order is not None and order.revision == revision else None
+    return Order(Action(form[1]), form[2], form[3])

@@ -8,6 +8,7 @@ from millrace_operator.resources.cost_types import CostStatus
 from millrace_operator.resources.evidence_limits import NUM_CHANGES
 from millrace_operator.resources.evidence_types import Evidence, ScaleChange
 from millrace_operator.resources.part import ATOMIC, DATE_TIME, Part
+from millrace_operator.resources.rollout_order import LONGEST
 from millrace_operator.resources.types import ScalingMode
 
 PRINTABLE = "^[ -~]+$"
@@ -79,7 +80,7 @@ class ModelStatus(Part):
     """The model as clients see it."""
 
     served_name: str = Field(max_length=253, description="The name clients write in a request's `model`.")
-    uri: str = Field(max_length=1024, description="Where the newest revision's model is.")
+    uri: str = Field(max_length=1024, description="Where the model is of the revision that is to run.")
     resolved_revision: str | None = Field(
         default=None,
         max_length=128,
@@ -180,6 +181,12 @@ class RolloutStatus(Part):
     )
 
 
+class ReplacementStatus(Part):
+    """Replicas that are replaced, as their nodes are being emptied."""
+
+    started_at: str = Field(json_schema_extra=DATE_TIME, description="When the first of them was to be.")
+
+
 class RejectedRevision(Part):
     """A revision that was given up."""
 
@@ -224,9 +231,18 @@ class Status(Part):
     model: ModelStatus | None = Field(default=None, description="The model as clients see it.")
     scaling: ScalingStatus | None = Field(default=None, description="The replica count decided, and why.")
     rollout: RolloutStatus | None = Field(default=None, description="A change of revision under way.")
+    replacement: ReplacementStatus | None = Field(
+        default=None, description="Replicas on nodes that are being emptied; absent without one."
+    )
     rejected_revision: RejectedRevision | None = Field(
         default=None,
         description="The revision that the spec asks for, if it was rolled back; until the spec changes.",
+    )
+    spent_order: str | None = Field(
+        default=None,
+        max_length=LONGEST,
+        description="What the annotation millrace.dev/rollout says, where it counts no more: of a revision "
+        "that the spec does not ask for, or of one that was given up since.",
     )
     cost: CostStatus | None = Field(
         default=None, description="What the replicas cost; absent where no resource of theirs has a price."

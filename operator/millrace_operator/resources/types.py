@@ -8,7 +8,7 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources import rules
@@ -18,7 +18,14 @@ from millrace_operator.resources.pod_types import ObjectName, PodOptions
 from millrace_operator.resources.versions import VERSION_MAX_LENGTH, VERSION_PATTERN
 
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
-DurationText = Annotated[str, Field(min_length=2, max_length=32)]
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+DurationText = Annotated[str, Field(min_length=2, max_length=32), AfterValidator(_check_duration)]
 
 
 class ScalingMode(StrEnum):
@@ -163,7 +170,7 @@ class Objective(Part):
 
     @property
     def target_seconds(self) -> float:
-        """The target in seconds. Raises ValueError when it is no duration."""
+        """The target in seconds."""
         return parse_duration(self.target)
 
 
@@ -227,7 +234,7 @@ class Scaling(Part):
 
     @property
     def rest_seconds(self) -> float:
-        """How long no request may have come until the service rests. Raises ValueError for no duration."""
+        """How long no request may have come until the service rests."""
         return parse_duration(self.scale_to_zero_after)
 
 
@@ -276,12 +283,6 @@ class CanaryOptions(Part):
     def _check_replicas(cls, value: str | int) -> str | int:
         if not re.match(rules.CANARY_PATTERN, str(value)):
             raise ValueError(f"{value!r} is no number from 1 to 9999, and no share from 1% to 100%")
-        return value
-
-    @field_validator("duration")
-    @classmethod
-    def _check_duration(cls, value: str) -> str:
-        parse_duration(value)
         return value
 
     def describe(self) -> str:
@@ -333,12 +334,12 @@ class Rollout(Part):
 
     @property
     def scheduling_timeout_seconds(self) -> float:
-        """The time to wait for room, in seconds. Raises ValueError when it is no duration."""
+        """The time to wait for room, in seconds."""
         return parse_duration(self.scheduling_timeout)
 
     @property
     def progress_deadline_seconds(self) -> float:
-        """The deadline in seconds. Raises ValueError when it is no duration."""
+        """The deadline in seconds."""
         return parse_duration(self.progress_deadline)
 
 

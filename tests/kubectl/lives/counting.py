@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.resources.conditions import render_time
 from tests.kubectl.lives.life import life, serve
 from tests.operator.reconcile.test_causes import LOADING
 from tests.operator.reconcile.test_evacuation import BUSY, cordon, settled
@@ -28,6 +29,17 @@ LOADS: dict[str, Any] = {"phase": "Running", "containerStatuses": [LOADING]}
 async def pass_time(world: World, seconds: float) -> World:
     world.now += seconds
     await world.settle()
+    return world
+
+
+@life
+async def operator_is_gone() -> World:
+    """For three days nobody has written a status."""
+    world = await automatic()
+    evidence = {"observedAt": render_time(world.now)}
+    world.advice = replace(STEADY, desired=1, wanted=1, evidence=evidence)
+    await world.settle()
+    world.now += 3 * 86400
     return world
 
 

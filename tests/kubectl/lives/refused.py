@@ -1,6 +1,6 @@
 """Services of which something can't be written or read."""
 
-from tests.kubectl.lives.life import EXTERNAL, life, serve
+from tests.kubectl.lives.life import EXTERNAL, edit, life, serve
 from tests.operator.reconcile.test_versions import started
 from tests.operator.world import World
 
@@ -34,6 +34,14 @@ async def first_version_is_unknown() -> World:
 async def spec_is_unreadable() -> World:
     world = await serve(2)
     world.edit(rollout={"progressDeadline": "soon"})
+    await world.settle()
+    return world
+
+
+@life
+async def spec_is_unreadable_behind_a_canary() -> World:
+    world = await edit(await serve(3, rollout={"canary": {"promotion": "Manual"}}))
+    world.edit(scaling={"mode": "Scheduled"})
     await world.settle()
     return world
 

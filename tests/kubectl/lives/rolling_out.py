@@ -24,6 +24,27 @@ async def rolled_back() -> World:
 
 
 @life
+async def rolled_back_again() -> World:
+    """It was promoted in between, and failed as before."""
+    world = await rolled_back()
+    world = await order(world, f"promote {world.status['updateRevision']} at 2026-01-01T01:35:00Z")
+    world.now += 1900
+    await world.settle()
+    return world
+
+
+@life
+async def comes_back_after_an_abort() -> World:
+    """A revision was aborted, and the spec went away from it; now it asks for it again."""
+    world = await edit(await serve(rollout={"canary": {"promotion": "Manual"}}))
+    world = await order(world, f"abort {world.status['updateRevision']} at 2026-01-01T01:02:00Z")
+    world.edit(engine={})
+    await world.settle()
+    world.now += 3600
+    return await edit(world)
+
+
+@life
 async def never_rolled_back() -> World:
     world = await edit(await serve(rollout={"rollback": "Never"}), wait(running={}))
     world.now += 1900

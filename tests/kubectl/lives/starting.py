@@ -2,6 +2,8 @@
 
 from tests.kubectl.lives.life import EXTERNAL, begin, life, wait
 from tests.operator.reconcile.test_causes import GATED, STARTED, fetching
+from tests.operator.reconcile.test_fitting import make_world
+from tests.operator.reconcile.test_resolution import MAIN
 from tests.operator.world import World, crash_status, make_pod
 
 
@@ -30,6 +32,24 @@ async def has_no_image() -> World:
     return await begin(
         wait(waiting={"reason": "ImagePullBackOff", "message": "no such image: example.com/none:1"})
     )
+
+
+@life
+async def asks_for_its_model() -> World:
+    world = World(scaling=EXTERNAL, replicas=2, model=MAIN)
+    await world.settle()
+    world.now += 120
+    await world.settle()
+    return world
+
+
+@life
+async def does_not_fit() -> World:
+    world = make_world(resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    world.now += 120
+    await world.settle()
+    return world
 
 
 @life

@@ -425,4 +425,4 @@ async def test_a_spec_that_nobody_can_read_is_said_beside_conditions_of_a_newer_
     await world.settle()
     assert world.condition("Degraded")["reason"] == "SettingsInvalid"
     ready = world.condition("Ready")
-    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("True", "NotKnownHere", 2)
+    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("True", "NotKnownHere", 1)

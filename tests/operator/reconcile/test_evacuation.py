@@ -8,6 +8,7 @@ from millrace_operator.cluster.kinds import NODE, Obj
 from millrace_operator.cluster.node import find_departure
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import PodLoad
+from millrace_operator.resources.conditions import render_time
 from tests.operator.world import World, crash_status, ready_status, unschedulable_status
 
 EDIT = {"engine": {"maxSequences": 4}}
@@ -96,6 +97,25 @@ async def test_the_only_replica_goes_when_another_one_serves_elsewhere() -> None
     assert {turn.num_told for turn in turns} == {1}
     assert (nodes_of(world), num_wanted(world), budget(world)) == (["b"], 1, 0)
     assert progressing(world)[:2] == ("False", "Settled")
+
+
+async def test_a_replica_that_was_long_on_its_way_out_leaves_the_replacement_all_its_time() -> None:
+    world = await settled(1, "a", "b", rollout={"progressDeadline": "5m"})
+    world.put_node("b", 0)
+    world.edit(replicas=2)
+    await world.settle()
+    world.loads = {pod["metadata"]["uid"]: BUSY for pod in world.pods()}
+    world.edit(replicas=1)
+    await world.settle()
+    world.now += 400
+    await world.settle()
+    assert progressing(world)[:2] == ("True", "Scaling")
+    world.put_node("b", 8)
+    await cordon(world, "a")
+    assert (progressing(world)[:2], budget(world)) == (("True", "Replacing"), 1)
+    assert world.status["replacement"] == {"startedAt": render_time(world.now)}
+    await cordon(world, "a", is_on=False)
+    assert "replacement" not in world.status
 
 
 async def test_a_drain_is_held_until_the_replacement_serves_and_no_longer() -> None:

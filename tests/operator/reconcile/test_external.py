@@ -27,3 +27,22 @@ async def test_a_thousand_reconciles_never_write_a_count_that_others_do() -> Non
     assert sum(world.deployments().values()) == wanted == len(world.pods())
     verbs = {verb for verb, kind, _ in world.cluster.writes if kind == INFERENCE_SERVICE.kind}
     assert verbs == {"status"}
+
+
+async def test_a_count_that_is_missing_is_held() -> None:
+    """The API server requires it, but the rule that says so may be of another version."""
+    world = World(scaling={"mode": "External"}, replicas=3)
+    await world.settle()
+    spec = {name: value for name, value in world.service["spec"].items() if name != "replicas"}
+    world.cluster.put({**world.service, "spec": spec})
+    world.edit()
+    world.restart_operator()
+    await world.settle()
+    assert list(world.deployments().values()) == [3]
+    assert world.status["scaling"]["message"] == "spec.replicas is missing, and the count stays as it is"
+
+
+async def test_a_new_service_without_a_count_has_none() -> None:
+    world = World(scaling={"mode": "External"})
+    await world.settle()
+    assert list(world.deployments().values()) == [0]

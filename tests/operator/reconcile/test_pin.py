@@ -176,3 +176,12 @@ async def test_mode_external_has_its_count_from_the_spec_and_says_that_the_pin_d
     assert "write spec.replicas" in world.condition("Pinned")["message"]
     assert all(pod["status"] == ready_status() for pod in world.pods())
     assert world.service["metadata"]["name"] == KEY.name
+
+
+async def test_a_pin_at_zero_says_why_it_holds_one() -> None:
+    world = await started(SEVEN, minReplicas=0)
+    pin_for(world, 0, 3600)
+    await world.settle()
+    assert counts(world) == (1, 1)
+    assert "a pin holds at least one replica" in world.condition("Pinned")["message"]
+    assert "minReplicas" not in scaling_of(world)["message"]

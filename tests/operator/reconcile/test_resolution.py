@@ -74,6 +74,7 @@ async def test_what_serves_goes_on_while_the_next_model_is_asked_for() -> None:
     assert world.condition("Ready")["status"] == "True"
     assert world.condition("UpToDate")["status"] == "False"
     assert world.condition("ModelReady")["reason"] == "Resolving"
+    assert judge(world.service)[0] == "Progressing"
 
     world.model_revision = FIRST
     await world.settle()

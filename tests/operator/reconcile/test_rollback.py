@@ -248,3 +248,18 @@ def test_the_choice(ready_before: int, ready: int, seconds: int, chosen: str) ->
     choice = choose_revision(ASKED, STABLE, {"rollout": rollout}, progress, Trial(DEADLINE, "way"))
     assert choice.chosen == chosen
     assert (choice.rejected is not None) is (chosen == STABLE)
+
+
+async def test_the_model_that_is_told_is_the_one_that_runs() -> None:
+    world = await rolled_out_badly()
+    world.edit(model={"uri": "file:///models/other", "servedName": "other"})
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = crash_status()
+    await world.settle()
+    assert (world.status["model"]["servedName"], world.status["model"]["uri"]) == (
+        "other",
+        "file:///models/other",
+    )
+    await wait_for_deadline(world)
+    told = world.status["model"]
+    assert (told["servedName"], told["uri"]) == ("chat", "file:///models/stories")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
 from tests.operator.reconcile.test_evacuation import cordon, names, progressing, settled
 from tests.operator.test_argocd_health import judge
@@ -184,6 +185,50 @@ async def test_a_replica_that_loads_for_too_long_outside_a_rollout_is_trouble() 
     assert (degraded["status"], degraded["reason"]) == ("True", "DeadlineExceeded")
     assert "progressDeadline (30m)" in degraded["message"]
     assert world.condition("Ready")["status"] == "True"
+
+
+async def test_the_time_that_a_replica_waited_for_a_node_is_no_time_of_loading() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    world.capacity = 1
+    world.edit(replicas=2)
+    await world.settle()
+    world.now += 2400
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "Unschedulable"
+    began = {"running": {"startedAt": render_time(world.now)}}
+    loading = {"containerStatuses": [{"name": "replica", "started": False, "state": began}]}
+    world.broken[world.status["currentRevision"]] = {"phase": "Running", **loading}
+    world.capacity = 2
+    await world.settle()
+    world.now += 60
+    await world.settle()
+    assert world.condition("Degraded")["status"] == "False"
+    world.now += 1800
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "DeadlineExceeded"
+
+
+async def test_a_pod_that_served_for_long_and_failed_lately_is_told() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    world.now += 3600
+    world.capacity = 0
+    (pod,) = world.pods()
+    gone = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": render_time(world.now)}
+    status = {"phase": "Failed", "reason": "Evicted", "message": "low on memory", "conditions": [gone]}
+    world.cluster.put({**pod, "status": status})
+    world.now += 500
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "PodFailed"
+    assert "low on memory" in degraded["message"]
+    look = (await world.reconcile()).look_again
+    assert look is not None
+    assert look <= 101
+    world.now += 101
+    await world.settle()
+    assert world.condition("Degraded")["reason"] != "PodFailed"
 
 
 async def test_who_waits_for_a_replacement_is_told_which_pod_it_is() -> None:

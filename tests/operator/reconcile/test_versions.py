@@ -72,3 +72,17 @@ async def test_a_revision_needs_its_version_no_more_once_it_is_made() -> None:
     await shop.settle()
     assert (len(shop.pods()), shop.images()) == (3, {"registry/runtime:0.1.0"})
     assert shop.condition("Degraded")["status"] == "False"
+
+
+OTHER = {"uri": "file:///models/other", "servedName": "other"}
+
+
+async def test_a_model_that_no_revision_can_be_made_of_is_not_told_as_ready() -> None:
+    shop = await started(model={"uri": "file:///models/stories", "servedName": "stories"})
+    shop.edit(engine={"version": "0.3.0"}, model=OTHER)
+    await shop.settle()
+    found = shop.condition("ModelReady")
+    assert (found["status"], found["reason"]) == ("False", "SettingsInvalid")
+    assert "0.3.0 is unknown" in found["message"]
+    told = shop.status["model"]
+    assert (told["servedName"], told["uri"]) == ("stories", "file:///models/stories")

@@ -1,0 +1,59 @@
+"""Words of others that change all the time: written now and then, and the last of them always."""
+
+from tests.operator.world import World, ready_status, unschedulable_status
+
+SECONDS = 60
+
+
+async def without_room() -> World:
+    world = World(scaling={"mode": "External"}, replicas=2)
+    world.capacity = 1
+    await world.settle()
+    return world
+
+
+def say(world: World, words: str) -> None:
+    (pod,) = [pod for pod in world.pods() if pod["status"].get("phase") == "Pending"]
+    world.cluster.put({**pod, "status": unschedulable_status(words)})
+
+
+def count_writes(world: World) -> int:
+    return sum(verb == "status" for verb, _, _ in world.cluster.writes)
+
+
+async def test_the_schedulers_words_are_written_once_in_ten_seconds_and_the_last_in_the_end() -> None:
+    world = await without_room()
+    before = count_writes(world)
+    for second in range(SECONDS):
+        say(world, f"0/1000 nodes are available: {500 - second} Insufficient cpu.")
+        world.now += 1
+        await world.reconcile_until_quiet()
+    assert 0 < count_writes(world) - before <= SECONDS / 10 + 1
+    look = (await world.reconcile()).look_again
+    assert look is not None
+    assert look <= 10
+    world.now += look
+    await world.reconcile_until_quiet()
+    assert f"{500 - SECONDS + 1} Insufficient cpu" in world.condition("Progressing")["message"]
+
+
+async def test_a_status_or_a_reason_never_waits() -> None:
+    world = await without_room()
+    for number in (1, 2):
+        say(world, f"0/{number} nodes are available.")
+        await world.reconcile_until_quiet()
+    assert "0/1 nodes" in world.condition("Progressing")["message"]
+    for pod in world.pods():
+        world.cluster.put({**pod, "status": ready_status()})
+    await world.reconcile_until_quiet()
+    assert world.condition("Progressing")["reason"] == "Settled"
+
+
+async def test_a_new_leader_tells_the_last_words_at_once() -> None:
+    world = await without_room()
+    for number in (1, 2):
+        say(world, f"0/{number} nodes are available.")
+        await world.reconcile_until_quiet()
+    world.restart_operator()
+    await world.reconcile_until_quiet()
+    assert "0/2 nodes" in world.condition("Progressing")["message"]
