@@ -84,16 +84,22 @@ class Traffic:
 
         What was scraped has requests that pass by the gateways too.
         """
-        load = self.loads.get(pod.uid)
-        in_flight = 0.0 if load is None else load.in_flight
-        return (not pod.leaves_with(self.departures), in_flight, self.running.get(pod.name, 0.0))
+        scraped = self.running.get(pod.name, 0.0)
+        return (not pod.leaves_with(self.departures), self._count(pod), scraped)
+
+    def _count(self, pod: Pod) -> float:
+        """Return the requests at a pod. Where a gateway tells nothing, those that are told are the fewest."""
+        load, scraped = self.loads.get(pod.uid), self.running.get(pod.name, 0.0)
+        if load is None:
+            return scraped
+        return load.in_flight if load.untold_since is None else max(load.in_flight, scraped)
 
     def describe_load(self, pod: Pod) -> str:
         """Return how many requests a pod has."""
         load = self.loads.get(pod.uid)
-        is_known = load is not None and (load.untold_since is None or load.in_flight)
-        known = load.in_flight if load and is_known else self.running.get(pod.name)
-        return "its load is not known" if known is None else f"{known:g} requests in flight"
+        is_told = load is not None and (load.untold_since is None or load.in_flight)
+        is_known = is_told or pod.name in self.running
+        return f"{self._count(pod):g} requests in flight" if is_known else "its load is not known"
 
 
 def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic) -> Shrink:

@@ -29,7 +29,7 @@ class Change(Enum):
     FIGURES = auto()
     """At most the figures in its text."""
     WORDS = auto()
-    """The autoscaler's reason or binding alone."""
+    """The autoscaler's reason or binding alone, or a recommendation that nobody follows."""
     COUNT = auto()
     """A count or the mode, or who decides: the autoscaler, a pin, the bounds or the spec."""
 
@@ -111,7 +111,10 @@ def _find_change(old: dict[str, Any], new: dict[str, Any]) -> Change:
     if not differing:
         return Change.FIGURES
     is_own = not FOREIGN_REASONS & {old.get("reason"), new["reason"]}
-    return Change.WORDS if is_own and differing <= {"reason", "binding"} else Change.COUNT
+    words = {"reason", "binding"}
+    if new["mode"] == ScalingMode.DRY_RUN and "recommendedReplicas" in old:
+        words.add("recommendedReplicas")  # nobody follows it
+    return Change.WORDS if is_own and differing <= words else Change.COUNT
 
 
 def _is_same_pin(old: dict[str, Any], new: dict[str, Any]) -> bool:

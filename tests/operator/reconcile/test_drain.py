@@ -60,6 +60,16 @@ def test_what_gateways_tell_now_goes_before_what_was_scraped() -> None:
     assert [mark.pod for mark in plan_shrink(1, 2, [pod("a"), pod("b")], known).marks] == ["a"]
 
 
+def test_where_a_gateway_tells_nothing_what_was_scraped_counts_beside_what_the_others_have() -> None:
+    loads = {
+        "uid-a": PodLoad(1, has_left=False, untold_since=NOW - 5),
+        "uid-b": PodLoad(0, has_left=False, untold_since=NOW - 5),
+    }
+    known = Traffic(NOW, GRACE, {"a": 1, "b": 50}, loads)
+    (mark,) = plan_shrink(1, 2, [pod("a"), pod("b")], known).marks
+    assert (mark.pod, mark.why) == ("a", "it goes first (1 requests in flight)")
+
+
 def test_the_youngest_of_equally_idle_ones_goes() -> None:
     pods = [pod("old"), pod("young", created="2026-02-01T00:00:00Z")]
     assert [mark.pod for mark in plan_shrink(1, 2, pods, NOTHING).marks] == ["young"]

@@ -144,6 +144,22 @@ async def test_a_reason_that_comes_with_a_condition_is_written_with_it() -> None
     assert world.scaling["reason"] == "SignalsMissing"
 
 
+async def test_a_recommendation_that_nobody_follows_is_written_once_a_minute() -> None:
+    world = await started()
+    world.edit(scaling={**SCALING, "mode": "DryRun"})
+    await world.settle()
+    before = len(world.cluster.writes)
+    for tick in range(300):
+        world.now += 2
+        world.tell(desired=3 + tick % 2)
+        await world.reconcile()
+    assert len(world.cluster.writes) - before <= 11
+    world.now += URGENT_PERIOD_SECONDS
+    world.tell(desired=5)
+    await world.settle()
+    assert (world.scaling["recommendedReplicas"], world.scaling["desiredReplicas"]) == (5, 2)
+
+
 async def test_conditions_that_go_back_and_forth_are_written_once_a_minute() -> None:
     world = Seen(scaling={**SCALING, "objectives": OBJECTIVES})
     world.tell(are_objectives_met=True, objectives_message="kept")
