@@ -62,17 +62,16 @@ class Done(Enum):
 class Reconciler:
     """Reconciles one service at a time.
 
-    `put_written` puts into the cache what a write returned, and says whether it is new. `advice` is the
-    autoscaler's last word, and `replicas` says what pods compute with, by name. `loads` says what gateways
-    have at pods, by uid, and `demand` what they know of a service's requests. `fetched` says how far pods
-    are with their model, by name.
+    `put_written` puts into the cache what a write returned. `advice` is the autoscaler's last word, and
+    `replicas` says what pods compute with, by name. `loads` says what gateways have at pods, by uid, and
+    `demand` what they know of a service's requests. `fetched` says how far pods are with their model.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         cache: Cache,
-        put_written: Callable[[Obj], bool],
+        put_written: Callable[[Obj], object],
         settings: RenderSettings,
         advice: Callable[[ServiceKey], Advice | None],
         *,
@@ -246,9 +245,9 @@ class Reconciler:
         except RefusedError as error:
             LOG.error("%s: its status is refused, so that nothing else is written: %s", key, error)  # noqa: TRY400
             return Done.HELD
-        has_changed = self._put_written(written)
+        self._put_written(written)
         LOG.info("%s: status: %s", key, describe_status(status))
-        return Done.WRITTEN if has_changed else Done.UNCHANGED
+        return Done.WRITTEN if _is_another(written, service) else Done.UNCHANGED
 
     async def _mark(self, key: ServiceKey, mark: Mark) -> Done:
         """Mark one pod, or unmark it."""
@@ -279,10 +278,12 @@ class Reconciler:
     async def _send(self, apply: Apply) -> bool:
         """Apply one child. Return whether that changed it."""
         if apply.seen is None:
-            return self._put_written(await self._cluster.apply_new(apply.obj))
+            self._put_written(await self._cluster.apply_new(apply.obj))
+            return True
         seen = apply.seen["metadata"]
-        written = self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
-        return self._put_written(await written)
+        written = await self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
+        self._put_written(written)
+        return _is_another(written, apply.seen)
 
     async def _delete(self, key: ServiceKey, service: Obj, delete: Delete) -> Done:
         """Delete one child."""
@@ -334,3 +335,8 @@ class Reconciler:
         else:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
+
+
+def _is_another(written: Obj, before: Obj) -> bool:
+    """Whether a write has changed an object. Its event may be in the cache before the write's own answer."""
+    return bool(written["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"])

@@ -1,5 +1,8 @@
 """What the log says of a service: each write that was made, why, and each refusal."""
 
+import copy
+from typing import Any
+
 import pytest
 
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
@@ -20,6 +23,30 @@ def drain(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [message.removeprefix(f"{KEY}: ") for message in caplog.messages]
     caplog.clear()
     return lines
+
+
+async def test_a_write_whose_event_comes_before_its_answer_is_logged_like_any(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+
+    def hasten(name: str) -> None:
+        write = getattr(world.cluster, name)
+
+        async def send(*arguments: Any) -> Any:
+            written = await write(*arguments)
+            world.cache.put(copy.deepcopy(written))
+            return written
+
+        monkeypatch.setattr(world.cluster, name, send)
+
+    for name in ("apply_new", "apply_owned", "apply_status"):
+        hasten(name)
+    await world.settle()
+    assert sum(line.startswith("apply ") for line in drain(caplog)) == 6
+    world.edit(replicas=2)
+    await world.settle()
+    assert any(line.endswith("replicas 1 -> 2") for line in drain(caplog))
 
 
 async def test_the_log_says_once_what_is_written_and_why(caplog: pytest.LogCaptureFixture) -> None:
