@@ -28,6 +28,10 @@ class Progress:
     now: float
     """Seconds since 1970."""
     canary: Canary | None = None
+    pods_since: float | None = None
+    """When its last pod was made, in seconds since 1970: before that nothing could be expected of it."""
+    waits_for_pods: bool = False
+    """Whether Kubernetes' controllers have still to make one of its pods, and refuse none."""
 
     @classmethod
     def read(
@@ -46,6 +50,7 @@ class Progress:
         stamp = render_time(now)
         if rollout.get("revision") != state.hash:
             return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
+        pods_since = None if state.num_ended else state.newest_at
         started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
         since = rollout.get("progressedAt", started)
         is_ours = _is_operators_turn(state) and now >= (parse_time(since) or 0.0) + TURN_SECONDS
@@ -54,14 +59,17 @@ class Progress:
         has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
         has_fetched = fetched_at is not None and fetched_at >= (parse_time(since) or 0.0) + 1.0
         progressed = stamp if has_moved or is_ours or has_fetched else since
-        return cls(state.hash, started, progressed, max(before, state.num_ready), now, canary)
+        num_ready = max(before, state.num_ready)
+        waits = _waits_for_pods(state)
+        return cls(state.hash, started, progressed, num_ready, now, canary, pods_since, waits)
 
     def seconds_left(self, deadline: float) -> float:
         """Return how long it may go on without progress; 0 or less where it is late."""
         since = parse_time(self.progressed_at)
-        if since is None or (self.canary is not None and self.canary.is_serving):
+        is_serving = self.canary is not None and self.canary.is_serving
+        if since is None or is_serving or self.waits_for_pods:
             return deadline
-        return since + deadline - self.now
+        return max(since, self.pods_since or 0.0) + deadline - self.now
 
     def render(self) -> dict[str, Any]:
         """Return it as a part of `status.rollout`."""
@@ -82,13 +90,18 @@ def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
 
 
 def _is_operators_turn(state: RevisionState) -> bool:
-    """Whether all its pods are ready, and none of them failed: then the revision is not to blame.
+    """Whether all replicas that were asked for are ready: then the revision is not to blame."""
+    return state.num_ready >= max(state.num_wanted, state.num_pods)
 
-    The operator asks for no more of them, or Kubernetes' controllers have made no more yet, and refuse none.
+
+def _waits_for_pods(state: RevisionState) -> bool:
+    """Whether a pod is missing that nothing refuses, and those that there are did not fail.
+
+    Unlike the operator's turn this is not written down: a control plane that is away for an hour would have
+    each such service written each minute. When the pod is there, its own age tells.
     """
     is_short = state.num_pods < state.num_wanted
-    is_to_blame = is_short and (state.lacks_room or state.num_ended > 0)
-    return state.num_ready >= state.num_pods and not is_to_blame
+    return is_short and state.num_ready >= state.num_pods and not (state.lacks_room or state.num_ended)
 
 
 @dataclass(frozen=True)

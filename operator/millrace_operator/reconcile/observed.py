@@ -135,6 +135,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
         num_ended=sum(pod.has_ended for pod in own),
+        newest_at=max((pod.created_at for pod in alive), default=None),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),
         is_failing=bool(reasons - {Reason.UNSCHEDULABLE} - UNREADY_REASONS),
     )

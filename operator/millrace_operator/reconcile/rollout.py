@@ -43,6 +43,8 @@ class RevisionState:
     num_terminating: int = 0
     num_ended: int = 0
     """Pods whose containers ended for good: evicted, say. Others are made in their place."""
+    newest_at: float | None = None
+    """When the youngest of its pods was made, in seconds since 1970; None where there is none."""
     num_placed: int = 0
     """Pods that have a node."""
     lacks_room: bool = False

@@ -48,6 +48,35 @@ async def test_a_revision_whose_pods_no_controller_made_is_not_to_blame() -> Non
     assert world.deployments() == {asked: 2}
 
 
+async def test_while_no_controller_makes_its_pods_nothing_is_written() -> None:
+    world = World(scaling=EXTERNAL, replicas=2)
+    await world.reconcile_until_quiet()
+    num_writes = len(world.cluster.writes)
+    for _ in range(5):
+        world.now += 120
+        await world.reconcile_until_quiet()
+    assert len(world.cluster.writes) == num_writes
+
+
+async def test_a_pod_that_controllers_made_late_has_its_whole_time() -> None:
+    """They were away for longer than the deadline, and came back while no operator ran."""
+    world = World(scaling=EXTERNAL, replicas=2)
+    await world.settle()
+    world.edit(**GOOD)
+    await world.reconcile()
+    asked = world.status["updateRevision"]
+    world.broken[asked] = crash_status("no room for the KV cache")
+    world.now += DEADLINE + 60
+    world.run_controllers()
+    world.restart_operator()
+    await world.settle()
+    assert world.pods(asked)
+    assert "rejectedRevision" not in world.status
+    world.now += DEADLINE + 60
+    await world.settle()
+    assert world.status["rejectedRevision"]["revision"] == asked
+
+
 async def test_one_whose_pods_a_quota_refuses_is_judged() -> None:
     world = World(scaling=EXTERNAL, replicas=2, rollout={"strategy": "Surge"})
     world.quota = 2
