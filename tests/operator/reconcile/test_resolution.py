@@ -162,13 +162,20 @@ async def test_a_pod_asks_for_room_for_the_files_unless_its_owner_says_how_much(
         assert fetcher["resources"]["requests"]["ephemeral-storage"] == asked
 
 
-async def test_the_job_gets_the_secret_and_no_device() -> None:
+async def test_the_job_gets_the_secret_and_room_of_its_own_whatever_a_replica_needs() -> None:
     world = make_world(
         {**MAIN, "credentials": {"secretName": "hub"}},
-        resources={"limits": {"nvidia.com/gpu": 1, "memory": "2Gi"}},
+        resources={"limits": {"nvidia.com/gpu": 1, "memory": "200Gi"}, "requests": {"cpu": "32"}},
+        pod={"nodeSelector": {"gpu": "a"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},
     )
     await world.settle()
     (job,) = world.objects("Job")
-    (container,) = job["spec"]["template"]["spec"]["containers"]
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
-    assert container["resources"] == {"limits": {"memory": "2Gi"}}
+    assert container["resources"] == {
+        "limits": {"cpu": "1", "memory": "1Gi"},
+        "requests": {"cpu": "50m", "memory": "128Mi"},
+    }
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}], "all nodes may have such a taint"
+    assert "nodeSelector" not in pod

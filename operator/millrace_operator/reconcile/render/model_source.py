@@ -21,6 +21,11 @@ _DISK = "ephemeral-storage"
 _DISK_SHARE, _DISK_SPARE_MIB = 1.01, 64
 """Of a model's bytes, for what a file system keeps beside them, and for the pod's logs and /tmp."""
 _OF_NO_DEVICE = frozenset({"cpu", "memory", _DISK})
+_OF_RESOLVER = {
+    "limits": {"cpu": "1", "memory": "1Gi"},
+    "requests": {"cpu": "50m", "memory": "128Mi"},
+}
+"""It reads headers alone, and waits for no room that only a replica needs."""
 _HUB_CACHE = "/tmp/huggingface"  # noqa: S108  the pod's own
 
 
@@ -98,6 +103,7 @@ def render_resolver(
     """Return the container that writes what the model's source has now into its termination message."""
     return {
         **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE]),
+        "resources": _OF_RESOLVER,
         "volumeMounts": [scratch, *_render_secret_mounts(spec)],
         "securityContext": security,
     }
@@ -118,7 +124,6 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
             *({"name": variable.name, "value": variable.value} for variable in spec.pod.env),
         ],
         **({"envFrom": [secret]} if secret else {}),
-        "resources": _render_resources(spec),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 

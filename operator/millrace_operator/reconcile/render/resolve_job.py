@@ -30,7 +30,7 @@ def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revis
                     "serviceAccountName": account_name(service),
                     "automountServiceAccountToken": False,
                     "securityContext": POD_SECURITY,
-                    **_render_pulling(spec),
+                    **_render_placement(spec),
                     "containers": [render_resolver(settings, spec, SECURITY, SCRATCH)],
                     "volumes": [{"name": "tmp", "emptyDir": {}}, *render_secret_volumes(spec)],
                 },
@@ -39,6 +39,9 @@ def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revis
     }
 
 
-def _render_pulling(spec: Spec) -> Obj:
-    secrets = [{"name": secret.name} for secret in spec.pod.image_pull_secrets]
-    return {"imagePullSecrets": secrets} if secrets else {}
+def _render_placement(spec: Spec) -> Obj:
+    """Return how its image is pulled, and which taints it tolerates: all nodes may have those of GPUs."""
+    dumped = spec.pod.model_dump(
+        by_alias=True, exclude_none=True, include={"image_pull_secrets", "tolerations"}
+    )
+    return {field: value for field, value in dumped.items() if value}
