@@ -14,7 +14,6 @@ from millrace_operator.cluster.kinds import Obj, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
 from millrace_operator.reconcile.snapshot import Fetched
-from millrace_operator.resources.conditions import Reason, find_condition
 from millrace_runtime import contract
 
 LOG = logging.getLogger(__name__)
@@ -86,11 +85,7 @@ class Fetches:
 
     def _find_pods(self) -> Iterator[_Asked]:
         """Yield the pods whose model is being fetched, of services whose newest model is not loaded yet."""
-        for key in self._cache.service_keys():
-            status = (self._cache.service(key) or {}).get("status", {})
-            condition = find_condition(status, "ModelReady") or {}
-            if condition.get("reason") != Reason.FETCHING:
-                continue
+        for key in self._cache.fetching():
             for pod in self._cache.pods(key):
                 if address := _find_address(pod):
                     yield _Asked(key, pod["metadata"]["name"], address)

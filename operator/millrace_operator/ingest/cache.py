@@ -17,6 +17,7 @@ from millrace_operator.cluster.kinds import (
 )
 from millrace_operator.cluster.node import find_departure
 from millrace_operator.ingest.compact import compact
+from millrace_operator.resources.conditions import Reason, find_condition
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
@@ -46,6 +47,7 @@ class Cache:
         self._objects: dict[ObjectKey, Obj] = {}
         self._services: dict[ServiceKey, Obj] = {}
         self._specs: dict[ServiceKey, ParsedSpec] = {}
+        self._fetching: set[ServiceKey] = set()
         self._children: Index = defaultdict(set)
         self._pods: Index = defaultdict(set)
         self._resolvers: Index = defaultdict(set)
@@ -104,6 +106,10 @@ class Cache:
             held = ParsedSpec(raw, held.spec if held and is_same else Spec.model_validate(raw))
             self._specs[key] = held
         return held.spec
+
+    def fetching(self) -> frozenset[ServiceKey]:
+        """Return the services whose status says that their model is being fetched."""
+        return frozenset(self._fetching)
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the objects that belong to the service, pods left out, by kind and name."""
@@ -172,7 +178,10 @@ class Cache:
     def _link(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
         if role is Role.SERVICE:
-            self._services[ServiceKey(key.namespace, key.name)] = obj
+            service = ServiceKey(key.namespace, key.name)
+            self._services[service] = obj
+            if _is_fetching(obj):
+                self._fetching.add(service)
         elif role is Role.NODE:
             if departure := find_departure(obj):
                 self._departures[key.name] = departure
@@ -182,7 +191,9 @@ class Cache:
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
         if role is Role.SERVICE:
-            del self._services[ServiceKey(key.namespace, key.name)]
+            service = ServiceKey(key.namespace, key.name)
+            del self._services[service]
+            self._fetching.discard(service)
         elif role is Role.NODE:
             self._departures.pop(key.name, None)
         elif owner is not None and owner in (index := self._find_index(obj) or {}):
@@ -233,6 +244,11 @@ def _find_controller(metadata: Obj) -> str | None:
         if reference.get("controller") and (group, reference.get("kind")) == (contract.GROUP, contract.KIND):
             return str(reference["name"])
     return None
+
+
+def _is_fetching(service: Obj) -> bool:
+    condition = find_condition(service.get("status") or {}, "ModelReady") or {}
+    return condition.get("reason") == Reason.FETCHING
 
 
 def _key_of(obj: Obj) -> ObjectKey:

@@ -48,6 +48,24 @@ def test_children_and_pods_are_found_by_label() -> None:
     assert cache.pods(KEY) == ()
 
 
+def test_the_services_that_fetch_are_known_without_a_look_at_all_of_them() -> None:
+    cache = Cache()
+    for version, (reason, expected) in enumerate(
+        [
+            ("Resolving", set()),
+            ("Fetching", {KEY}),
+            ("Fetching", {KEY}),
+            ("Loaded", set()),
+            ("Fetching", {KEY}),
+        ]
+    ):
+        condition = {"type": "ModelReady", "status": "False", "reason": reason}
+        cache.put(versioned({**make_service(), "status": {"conditions": [condition]}}, version + 1))
+        assert cache.fetching() == expected
+    cache.drop(INFERENCE_SERVICE, *KEY)
+    assert cache.fetching() == set()
+
+
 async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> None:
     cache, queue, cluster = Cache(), WorkQueue(), FakeCluster()
     cache.put(versioned(make_pod("ghost"), 1))
