@@ -3,20 +3,61 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from moto.s3.models import s3_backends
+from moto.server import ThreadedMotoServer
 from yarl import URL
 
 from tests.fetch.servers import Fault, Server
 
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI-secret"
+ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
+"""The environment of who may read."""
+
+
+class Bucket:
+    """The bucket `models` of a moto, as that has it in this process: its owner needs no request."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.backend: Any = s3_backends["123456789012"]["aws"]
+
+    def fill(self, contents: dict[str, bytes]) -> None:
+        """Have these files below `org/m/`, and nothing else."""
+        self.backend.reset()
+        self.backend.create_bucket("models", "us-east-1")
+        for name, content in contents.items():
+            self.put(f"org/m/{name}", content)
+
+    def put(self, key: str, content: bytes) -> None:
+        """Have an object."""
+        self.backend.put_object("models", key, content)
+
+
+@contextmanager
+def running_moto() -> Iterator[Bucket]:
+    """Run a moto."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield Bucket(f"http://{host}:{port}")
+    finally:
+        server.stop()
 
 
 class S3Server:

@@ -1,8 +1,6 @@
 """The real command in a process of its own: killed, twice at once, without room, and on a terminal."""
 
 import asyncio
-import random
-import shutil
 import ssl
 import subprocess
 import sys
@@ -17,9 +15,7 @@ from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import MILLRACE, finish, start_fetch, until
 from tests.fetch.servers import FakeHub
 
-CONNECTIONS = 2
 SHARD_BYTES = 20 << 20
-KILLS = [5, pytest.param(200, marks=pytest.mark.long)]
 
 
 async def start(
@@ -38,33 +34,6 @@ async def test_it_says_how_far_it_is_and_what_is_there(hub: FakeHub, fetcher: Fe
     status, out, err = await finish(await start(hub, fetcher.folder, "--verify"))
     assert (status, err) == (0, "")
     assert out.endswith("hashed again\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_kills", KILLS)
-async def test_a_kill_at_any_moment_loses_no_more_than_was_not_noted(
-    num_kills: int, fetcher: Fetcher
-) -> None:
-    draw, num_whole = random.Random(3), 1
-    async with FakeHub(make_model(SHARD_BYTES)) as hub:
-        hub.large.bytes_per_second = 12e6
-        for _ in range(num_kills):
-            process = await start(hub, fetcher.folder, "--connections", str(CONNECTIONS))
-            await asyncio.sleep(0.6 + draw.random() * 0.9)
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
-            assert all((fetcher.folder / n).read_bytes() == hub.files.contents[n] for n in fetcher.names())
-            if fetcher.is_marked():
-                fetcher.check(hub.files.contents)
-                shutil.rmtree(fetcher.folder)
-                num_whole += 1
-        status, _, err = await finish(await start(hub, fetcher.folder))
-        assert status == 0, err
-        fetcher.check(hub.files.contents)
-        again = sum(hub.large.sent[name] - num_whole * len(hub.files.contents[name]) for name in SHARDS)
-        # What a socket's buffers hold was sent, and never came.
-        assert again <= num_kills * CONNECTIONS * (NOTE_BYTES + (4 << 20))
 
 
 @pytest.mark.slow

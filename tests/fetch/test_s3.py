@@ -9,35 +9,28 @@ from typing import Any
 import botocore.session
 import pytest
 from aiohttp import web
-from moto.s3.models import s3_backends
-from moto.server import ThreadedMotoServer
 
 from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError
 from millrace_fetch.sources import aws
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_fetch, until
-from tests.fetch.s3_server import KEY_ID, SECRET, S3Server, refuse
+from tests.fetch.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
 from tests.fetch.servers import once
 
 URI = "s3://models/org/m"
-ACCOUNT = {
-    "AWS_ACCESS_KEY_ID": KEY_ID,
-    "AWS_SECRET_ACCESS_KEY": SECRET,
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "AWS_CONFIG_FILE": "/dev/null",
-    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-}
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+def owned() -> Iterator[Bucket]:
+    with running_moto() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def moto(owned: Bucket) -> str:
+    return owned.endpoint
 
 
 @cache
@@ -47,18 +40,9 @@ def make_client(endpoint: str) -> Any:
     return session.create_client("s3", "us-east-1", endpoint_url=endpoint)
 
 
-class Bucket:
-    """What its owner puts there."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._client = make_client(endpoint)
-        self.backend = s3_backends["123456789012"]["aws"]
-        """The server's own, as it is in this process."""
-        self.backend.reset()
-        self._client.create_bucket(Bucket="models")
-
-    def put(self, name: str, content: bytes, **more: str) -> None:
-        self._client.put_object(Bucket="models", Key=f"org/m/{name}", Body=content, **more)
+def put(bucket: Bucket, name: str, content: bytes, **more: str) -> None:
+    """As its owner does, over HTTP."""
+    make_client(bucket.endpoint).put_object(Bucket="models", Key=f"org/m/{name}", Body=content, **more)
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +59,9 @@ def contents() -> dict[str, bytes]:
 
 
 @pytest.fixture(autouse=True)
-def bucket(moto: str, contents: dict[str, bytes], _account: None) -> Bucket:
-    bucket = Bucket(moto)
-    for name, content in contents.items():
-        bucket.backend.put_object("models", f"org/m/{name}", content)
-    return bucket
+def bucket(owned: Bucket, contents: dict[str, bytes], _account: None) -> Bucket:
+    owned.fill(contents)
+    return owned
 
 
 @pytest.fixture
@@ -123,7 +105,7 @@ async def test_keys_of_any_characters_are_signed_as_they_are_sent(
     fetcher: Fetcher, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:
     odd = "LICENSE a+b&c=ü%20?#~(1).txt"
-    bucket.put(odd, b"law")
+    put(bucket, odd, b"law")
     await fetcher.fetch(URI, include=("LICENSE *",))
     fetcher.check(contents | {odd: b"law"}, [*NEEDED, odd])
 
@@ -132,7 +114,7 @@ async def test_a_listing_of_many_pages_is_read_to_its_end(
     fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:
     for number in range(1100):
-        bucket.backend.put_object("models", f"org/m/a/{number}.json", b"{}")
+        bucket.put(f"org/m/a/{number}.json", b"{}")
     await fetcher.fetch(URI)
     fetcher.check(contents)
     assert s3.num_lists() == 2
@@ -142,7 +124,7 @@ async def test_a_listing_of_many_pages_is_read_to_its_end(
 async def test_only_the_folder_itself_is_looked_at(
     fetcher: Fetcher, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:
-    bucket.put("../m-other/config.json", b"{}")
+    put(bucket, "../m-other/config.json", b"{}")
     await fetcher.fetch(URI)
     fetcher.check(contents)
     with pytest.raises(SourceError, match="no config"):
@@ -152,7 +134,7 @@ async def test_only_the_folder_itself_is_looked_at(
 async def test_an_object_with_a_sha256_is_checked_by_it(
     fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:
-    bucket.put(SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="SHA256")
+    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="SHA256")
     etag = f'"{hashlib.md5(contents[SHARDS[0]]).hexdigest()}"'
 
     def corrupt(request: web.Request) -> web.Response | None:
@@ -177,7 +159,7 @@ async def test_an_object_that_changes_under_way_makes_it_look_again(
     def change(request: web.Request) -> None:
         if request.method == "GET" and request.path.endswith(SHARDS[1]):
             s3.faults.clear()
-            bucket.backend.put_object("models", f"org/m/{SHARDS[1]}", later)
+            bucket.put(f"org/m/{SHARDS[1]}", later)
 
     s3.faults.append(change)
     await fetcher.fetch(URI)
@@ -280,7 +262,7 @@ async def test_a_kill_costs_no_more_than_was_not_noted(
 ) -> None:
     contents = make_model(20 << 20)
     for name in SHARDS:
-        bucket.put(name, contents[name])
+        bucket.put(f"org/m/{name}", contents[name])
     s3.bytes_per_second = 30e6
     process = await start_fetch(URI, fetcher.folder, "--connections", "1")
     journal = fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.journal"
