@@ -5,8 +5,8 @@ own host alone.
 """
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Self
@@ -61,14 +61,10 @@ class Client:
 
         UnavailableError is also raised for a connection that breaks while the answer is read.
         """
-        try:
+        with naming(url):
             response = await self._follow(method, URL(url, encoded=True), dict(headers or {}))
             async with response:
                 yield response
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise SourceError(_describe(error, url)) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnavailableError(_describe(error, url)) from error
 
     async def _follow(self, method: str, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
         for _ in range(MAX_REDIRECTS):
@@ -91,6 +87,17 @@ class Client:
             reason = await response.content.read(_REASON_BYTES)
         code = response.headers.get("X-Error-Code", "")
         raise RefusedError(message, status, code, reason.decode(errors="replace"))
+
+
+@contextmanager
+def naming(url: str) -> Iterator[None]:
+    """Say of what breaks inside that it was this address. Raises SourceError or UnavailableError."""
+    try:
+        yield
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise SourceError(_describe(error, url)) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UnavailableError(_describe(error, url)) from error
 
 
 def _trust(certificates: str | None) -> ssl.SSLContext | bool:

@@ -27,7 +27,7 @@ class Served:
     """A model that a server has."""
 
     uri: str
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     count_sent: Callable[[], int]
     """The bytes of large files that were sent so far."""
 

@@ -1,4 +1,4 @@
-"""The real command in a process of its own: killed, twice at once, without room, and on a terminal."""
+"""The real command in a process of its own: killed, twice at once, and on a terminal."""
 
 import asyncio
 import ssl
@@ -114,28 +114,10 @@ async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, t
         assert "its certificate is not trusted; name those to trust in SSL_CERT_FILE" in err
 
 
-async def test_a_full_disk_is_told_and_what_came_is_kept(hub: FakeHub, fetcher: Fetcher) -> None:
-    limited = (sys.executable, "-c", _LIMITED)
-    status, _, err = await finish(await start(hub, fetcher.folder, prefix=limited))
-    assert status == 1
-    assert "no space left for" in err.splitlines()[-1]
-    assert not set(SHARDS) & set(fetcher.names())
-    assert (await finish(await start(hub, fetcher.folder)))[0] == 0
-    fetcher.check(hub.files.contents)
-
-
 def make_certificate(certificate: Path, key: Path) -> None:
     options = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(["openssl", "req", *options, *files], check=True, capture_output=True)
-
-
-_LIMITED = """
-import os, resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.download import NOTE_BYTES
-from millrace_fetch.errors import CorruptError, SourceError, UnavailableError
+from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError
 from millrace_fetch.sources import aws
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_fetch, until
@@ -131,6 +131,14 @@ async def test_only_the_folder_itself_is_looked_at(
         await fetcher.fetch("s3://models/org")
 
 
+@pytest.mark.usefixtures("s3")
+async def test_a_key_that_leaves_the_folder_is_refused(fetcher: Fetcher, bucket: Bucket) -> None:
+    bucket.put("org/m/additional_chat_templates/../../../x.jinja", b"escaped")
+    with pytest.raises(UnsafeNameError, match="leaves its folder: refused"):
+        await fetcher.fetch(URI)
+    assert fetcher.names() == []
+
+
 async def test_an_object_with_a_sha256_is_checked_by_it(
     fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:
@@ -178,6 +186,7 @@ async def test_an_object_that_changes_under_way_makes_it_look_again(
         (403, "RequestTimeTooSkewed", "this machine's clock is wrong: set it"),
         (301, "PermanentRedirect", "in another region: write that into AWS_REGION"),
         (404, "", "check AWS_ENDPOINT_URL"),
+        (400, "Odd", "answered 400 Odd$"),
     ],
 )
 async def test_a_refused_listing_says_what_to_do(

@@ -18,6 +18,8 @@ from millrace_fetch.errors import FetchError, RefusedError, SourceError, Unavail
 
 _DEFAULT_REGION = "us-east-1"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_CONNECT_SECONDS = 15
+_READ_SECONDS = 60
 _BUSY = ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError")
 
 
@@ -116,8 +118,8 @@ class Bucket:
             signature_version=signature,
             s3=style,
             retries={"total_max_attempts": 1},
-            connect_timeout=15,
-            read_timeout=60,
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_READ_SECONDS,
             user_agent="millrace-fetch",
         )
         trusted = self.certificates or os.environ.get("SSL_CERT_FILE") or None
@@ -138,7 +140,8 @@ def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
     answer = error.response
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(answer.get("Error", {}).get("Code", ""))
-    message = f"{place} answered {status} {code}"
+    # Of an answer without a code botocore makes one of the status.
+    message = f"{place} answered {status}" + (f" {code}" if code and not code.isdecimal() else "")
     if status == 429 or status >= 500 or code in _BUSY:
         return UnavailableError(message)
     if error.operation_name.startswith("AssumeRole"):

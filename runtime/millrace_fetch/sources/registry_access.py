@@ -11,7 +11,7 @@ from time import time
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.client import read_retry_after
+from millrace_fetch.client import naming, read_retry_after
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
 from millrace_fetch.sources.challenge import Challenge, read_challenge
 from millrace_fetch.uri import redact
@@ -75,7 +75,11 @@ class RegistryAccess:
         query = {"scope": challenge.parameters.get("scope") or self._scope}
         if service := challenge.parameters.get("service"):
             query["service"] = service
-        url = realm.update_query(query)
+        # Named here: the caller knows only the address that wanted the token.
+        with naming(str(realm)):
+            return await self._fetch_token(session, realm, realm.update_query(query))
+
+    async def _fetch_token(self, session: aiohttp.ClientSession, realm: URL, url: URL) -> str:
         async with session.get(
             url, middlewares=(self._show_basic,), allow_redirects=False, timeout=_TIMEOUT
         ) as response:

@@ -35,7 +35,10 @@ def explain_refusal(refusal: RefusedError, folder: S3Folder, *, has_credentials:
         return SourceError(f"{folder}: {advice} ({code})")
     if refusal.status == 404:
         return SourceError(f"{folder}: {refusal}; check AWS_ENDPOINT_URL, and the bucket's name")
-    return SourceError(f"{folder}: {refusal} {code}".rstrip())
+    if 300 <= refusal.status < 400:
+        return SourceError(f"{folder}: {refusal}: a redirect that leads to no bucket; check AWS_ENDPOINT_URL")
+    # The text of a refused listing has its code already.
+    return SourceError(f"{folder}: {refusal} {'' if refusal.code else code}".rstrip())
 
 
 def _denied(folder: S3Folder, *, has_credentials: bool) -> SourceError:
