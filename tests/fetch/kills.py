@@ -127,7 +127,7 @@ class Trial:
     async def _start(self) -> Process:
         environment = {"HF_HOME": str(self._folder.parent)} | self._served.environment
         flags = ("--connections", str(CONNECTIONS))
-        return await start_fetch(self._served.uri, self._folder, *flags, **environment)
+        return await start_fetch(self._served.uri, self._folder, *flags, prefix=(), **environment)
 
     async def _kill(self, process: Process) -> None:
         """Kill at a random moment after the process has begun to fetch: before, there is nothing to spoil."""

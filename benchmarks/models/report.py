@@ -1,0 +1,62 @@
+"""The table of the figures of models, with what each aims at. Pure."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.models.transfers import Rounds, Turn
+from benchmarks.runtime.figures import ratios, spread
+from benchmarks.runtime.report import describe_cpu
+from tests.fetch.kills import Tale
+
+AIMS = {
+    "fetch_over_curl": ">= 0.9",
+    "fetch_rss_mb": "<= 200",
+    "kill_resume_wrong": "0",
+    "fit_error_percent": "<= 5",
+}
+
+
+def summarise_rounds(rounds: Rounds) -> dict[str, Any]:
+    """Return medians; of fetch over curl within the rounds, and of memory the most."""
+    ratio = spread(ratios(_rates(rounds.fetch), _rates(rounds.curl)))
+    return {
+        "fetch_over_curl": round(ratio.median, 3),
+        "lowest": round(ratio.lowest, 3),
+        "highest": round(ratio.highest, 3),
+        "fetch_megabytes_per_second": round(statistics.median(_rates(rounds.fetch)) / 1e6, 1),
+        "curl_megabytes_per_second": round(statistics.median(_rates(rounds.curl)) / 1e6, 1),
+        "server_megabytes_per_second": round(rounds.unlimited_bytes_per_second / 1e6),
+        "fetch_rss_mb": round(max(turn.peak_mb for turn in rounds.fetch), 1),
+    }
+
+
+def summarise_kills(tales: Mapping[str, Tale]) -> dict[str, Any]:
+    """Return the sum of what was wrong, and each source's kills."""
+    return {
+        "kill_resume_wrong": sum(tale.num_wrong for tale in tales.values()),
+        "kills": {name: tale.num_kills for name, tale in tales.items()},
+        "whole_models": {name: tale.num_whole for name, tale in tales.items()},
+    }
+
+
+def summarise_sizes(errors: Mapping[str, float]) -> dict[str, Any]:
+    """Return the worst, and of what it is."""
+    worst = max(errors, key=lambda name: errors[name])
+    return {"fit_error_percent": round(errors[worst], 3), "fit_worst": worst, "fit_models": len(errors)}
+
+
+def render(found: Mapping[str, Any], terms: str, machine: Mapping[str, Any]) -> str:
+    """Return the figures beside their aims, and what curl does not do."""
+    rows = [f"| {name} | {found[name]:.3g} | {aim} |" for name, aim in AIMS.items()]
+    speeds = (
+        f"fetch {found['fetch_megabytes_per_second']} MB/s, hashed and on the disk; "
+        f"curl {found['curl_megabytes_per_second']} MB/s, neither; "
+        f"the server without a limit {found['server_megabytes_per_second']} MB/s"
+    )
+    head = f"{terms}; {machine['cores']} cores, {describe_cpu(machine)}"
+    return "\n".join([head, speeds, "", "| measure | found | aim |", "|---|---|---|", *rows])
+
+
+def _rates(turns: Sequence[Turn]) -> list[float]:
+    return [turn.bytes_per_second for turn in turns]

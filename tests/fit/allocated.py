@@ -1,0 +1,112 @@
+"""What the runtime's loader allocates for a model, beside what was told of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from millrace_fit.budget import Budget
+from millrace_fit.memory import Weights
+from millrace_fit.settings import Settings
+from millrace_runtime.execution.build import LoadedModel, LoadPlan, load_model
+from millrace_runtime.execution.kv_cache import allocate_cache
+from millrace_runtime.execution.native_runner import NativeRunner
+from millrace_runtime.execution.rank import ALONE_RANK
+from millrace_runtime.execution.settings import ExecutionSettings
+from tests.fit.models import read_facts, shape_of
+
+LENGTH = 512
+NUM_BLOCKS = 64
+"""Of the KV cache that is allocated."""
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "tied": {"tie_word_embeddings": True},
+    "biases and odd sizes": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "vocab_size": 1003,
+        "intermediate_size": 700,
+    },
+    "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": None},
+    "qwen 2": {"architectures": ["Qwen2ForCausalLM"]},
+    "bfloat16": {"dtype": "bfloat16"},
+    "float16": {"dtype": "float16"},
+}
+"""What differs from MEDIUM."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a model."""
+
+    weights: int
+    kv_cache: int
+    """Of NUM_BLOCKS blocks."""
+
+
+def load(folder: Path, **settings: Any) -> LoadedModel:
+    """Load a model on the CPU."""
+    sizes: dict[str, Any] = {"max_sequences": 4, "max_batched_tokens": 64, "max_model_length": LENGTH}
+    asked = {"device": "cpu", **sizes, **settings}
+    host = Budget(1 << 30, "a test")
+    return load_model(ExecutionSettings(folder, **asked), host, ALONE_RANK, lambda _: None)
+
+
+@contextmanager
+def keeping_models() -> Iterator[list[Any]]:
+    """Keep every model that is built meanwhile: a runner keeps of its own only what its path reads."""
+    models: list[Any] = []
+    load_one = LoadPlan._load
+
+    def keep(plan: LoadPlan, packer: Any, longest: int) -> Any:
+        models.append(load_one(plan, packer, longest))
+        return models[-1]
+
+    LoadPlan._load = keep  # type: ignore[assignment, method-assign]
+    try:
+        yield models
+    finally:
+        LoadPlan._load = load_one  # type: ignore[method-assign]
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Every tensor below a model's object."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_of(one)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
+    elif type(value).__module__.startswith("millrace_runtime"):
+        for one in vars(value).values():
+            yield from tensors_of(one)
+
+
+def count_bytes(model: Any) -> int:
+    """The bytes of a model's tensors, each once, without the angles: they are tables."""
+    found = {tensor.data_ptr(): tensor for tensor in tensors_of(model)}
+    return sum(tensor.nbytes for tensor in found.values() if tensor.shape[:2] != (2, LENGTH))
+
+
+def tell_sizes(folder: Path, weights: str) -> Sizes:
+    """What is told beforehand, by config.json and the headers."""
+    facts = read_facts(folder)
+    told = Weights(shape_of(facts), facts.served_type, Settings(device="cpu", weights=weights))
+    return Sizes(told.most_bytes, NUM_BLOCKS * told.block_bytes)
+
+
+def allocate_sizes(folder: Path, weights: str) -> Sizes:
+    """What the loader and the KV cache really take."""
+    with keeping_models() as models:
+        loaded = load(folder, weights=weights)
+    assert isinstance(loaded.runner, NativeRunner), "rounded weights take more where torch computes"
+    plan = loaded.plan
+    cache = allocate_cache(plan.architecture, NUM_BLOCKS, plan.dtype, torch.device("cpu"))
+    return Sizes(count_bytes(models[0]), sum(layer.untyped_storage().nbytes() for layer in cache))
