@@ -1,6 +1,7 @@
 """Models that pods fetch: from a Hub on this machine, whole, as a person sees it."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -131,6 +132,48 @@ def test_a_model_of_a_hub_is_fetched_and_served(fetched: Service, hub: FakeHub) 
     (log,) = read_logs(fetched)
     assert hub.commit in log
     assert fetched.status()["model"]["resolvedRevision"] == hub.commit
+
+
+CLAIM: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "models"},
+    "spec": {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "64Mi"}},
+        "storageClassName": "",
+    },
+}
+
+
+def count_downloads(hub: FakeHub) -> float:
+    """How often the weights were sent. Their headers alone are asked for before, some kilobytes."""
+    return hub.large.sent["model.safetensors"] / len(hub.large.contents["model.safetensors"])
+
+
+def test_two_replicas_read_a_model_that_a_job_has_fetched_once_into_a_claim(
+    fetched: Service, hub: FakeHub
+) -> None:
+    fetched.spec["model"]["cache"] = {"type": "PersistentVolumeClaim", "claimName": "models"}
+    fetched.spec["scaling"]["minReplicas"] = 2
+    fetched.apply()
+    fetched.wait_for(
+        "a claim that is missed", lambda: fetched.condition("ModelReady").get("reason") == "CacheUnusable"
+    )
+    assert "no PersistentVolumeClaim models" in fetched.condition("ModelReady")["message"]
+    assert is_absent(fetched.cluster, "deployments", "-n", fetched.namespace)
+
+    hub.large.bytes_per_second = 2_000_000  # so that the fetch can be seen
+    fetched.kubectl("apply", "-f", "-", stdin=json.dumps(CLAIM))
+    fetched.wait_for("fetching", lambda: " % of " in fetched.condition("ModelReady").get("message", ""))
+    assert fetched.condition("ModelReady")["reason"] == "Fetching"
+    assert "into PersistentVolumeClaim models" in fetched.condition("ModelReady")["message"]
+    hub.large.bytes_per_second = None
+    fetched.wait_for("two replicas", lambda: fetched.status().get("readyReplicas") == 2, 90)
+    assert complete(fetched)
+    assert 1 <= count_downloads(hub) < 1.5
+    assert fetched.status()["model"]["cache"]["claimName"] == "models"
+    assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
 
 
 def test_all_replicas_serve_what_a_branch_had_when_it_was_applied(fetched: Service, hub: FakeHub) -> None:

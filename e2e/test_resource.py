@@ -145,6 +145,20 @@ REFUSALS = {
         manifest(model={"uri": "oci://me:secret@registry.example/m"}),
         "oci://registry/repository:tag",
     ),
+    "a cache without a claim": (
+        manifest(model={"uri": "hf://acme/m", "cache": {"type": "PersistentVolumeClaim"}}),
+        "write model.cache.claimName",
+    ),
+    "a claim without a cache": (
+        manifest(model={"uri": "hf://acme/m", "cache": {"claimName": "models"}}),
+        "write that type, or leave claimName out",
+    ),
+    "a cache for what is at hand": (
+        manifest(
+            model={"uri": "pvc://m/m", "cache": {"type": "PersistentVolumeClaim", "claimName": "models"}}
+        ),
+        "leave model.cache out",
+    ),
     "credentials for what is not fetched": (
         manifest(model={"uri": "file:///m", "credentials": {"secretName": "hub"}}),
         "leave them out",

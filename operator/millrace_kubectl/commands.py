@@ -19,6 +19,7 @@ LOOKS = {
     "ImageUnavailable": EVENTS,
     "ContainerRefused": EVENTS,
     "FetchFailed": "kubectl logs {pod} -c fetch",
+    "CacheUnusable": "kubectl get pvc",
     "ModelInvalid": LAST_LOG,
     "Crashing": LAST_LOG,
     "Killed": EVENTS,

@@ -29,6 +29,7 @@ OF_REVISIONS = frozenset(
         Reason.OUT_OF_MEMORY,
         Reason.DOES_NOT_FIT,
         Reason.FETCH_FAILED,
+        Reason.CACHE_UNUSABLE,
         Reason.MODEL_INVALID,
         Reason.SETTINGS_INVALID,
         Reason.UNSCHEDULABLE,

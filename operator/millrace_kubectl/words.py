@@ -49,6 +49,7 @@ REMEDIES = {
     "ImageUnavailable": "make the image pullable from the nodes",
     "ContainerRefused": "do what the node says",
     "DoesNotFit": "write the setting that would fit, or ask for a larger device",
+    "CacheUnusable": "do what it says of the claim",
     "FetchFailed": "do what the source says, or correct spec.model",
     "ModelInvalid": "correct spec.model",
     "SettingsInvalid": "correct the setting it names",

@@ -86,7 +86,7 @@ class Fetches:
     def _find_pods(self) -> Iterator[_Asked]:
         """Yield the pods whose model is being fetched, of services whose newest model is not loaded yet."""
         for key in self._cache.fetching():
-            for pod in self._cache.pods(key):
+            for pod in (*self._cache.pods(key), *self._cache.job_pods(key)):
                 if address := _find_address(pod):
                     yield _Asked(key, pod["metadata"]["name"], address)
 

@@ -17,6 +17,10 @@ LABEL_REVISION: Final = "millrace.dev/revision"
 LABEL_COMPONENT: Final = "millrace.dev/component"
 COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
 COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source for its revision
+COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model into a claim, for all replicas
+
+# On that Job: what the source told of the model that it fetches, as the revision's record will keep it.
+ANNOTATION_FOUND: Final = "millrace.dev/found-model"
 
 # On a replica's pod that is to go: since when (RFC 3339), and that gateways send it nothing new.
 ANNOTATION_LEAVING: Final = "millrace.dev/leaving-since"

@@ -73,6 +73,16 @@ async def test_a_pod_that_fetches_is_asked_and_its_service_is_looked_at(stage: S
     assert stage.changed == [KEY]
 
 
+async def test_the_pod_of_a_job_that_fetches_for_all_is_asked_too(stage: Stage) -> None:
+    stage.put_pod({"terminated": {"exitCode": 0}})
+    pod = make_pod("chat-f-1", podIP="127.0.0.1")
+    pod["metadata"]["labels"][contract.LABEL_COMPONENT] = contract.COMPONENT_FILLER
+    pod["status"] = {"podIP": "127.0.0.1", "containerStatuses": [{"name": "fetch", "state": RUNNING}]}
+    stage.cache.put(pod)
+    assert await refresh(stage) is None
+    assert stage.fetches.read(KEY) == {"chat-f-1": Fetched(1000, 100, 10, 1000.0)}
+
+
 async def test_what_moves_little_is_told_after_a_while_and_what_moves_far_at_once(stage: Stage) -> None:
     await refresh(stage)
     stage.answer["doneBytes"], stage.now = 150, 1002.0

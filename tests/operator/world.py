@@ -128,6 +128,8 @@ class World:
         """How far pods are with their model, by name."""
         self.model_revision: str | None = None
         """What the models' source has; None: it does not answer."""
+        self.is_filled = True
+        """Whether a Job that fetches a model into a claim ends."""
         self.model_facts: dict[str, Any] | None = None
         """What its files say of the model."""
         self.are_nodes_lost = False
@@ -257,7 +259,7 @@ class World:
     def pods(self, revision: str | None = None) -> list[Obj]:
         """The pods that a ReplicaSet counts: neither being deleted nor ended."""
         staying = [pod for pod in self.objects("Pod") if not _is_leaving(pod) and not _has_ended(pod)]
-        pods = [pod for pod in staying if not _is_resolver(pod)]
+        pods = [pod for pod in staying if not _is_of_job(pod)]
         return [p for p in pods if revision in (None, p["metadata"]["labels"][contract.LABEL_REVISION])]
 
     def objects(self, kind: str) -> list[Obj]:
@@ -287,21 +289,28 @@ class World:
     def _run_jobs(self) -> bool:
         """Make the pod of each Job, and end it as soon as the source answers."""
         jobs = [job for job in self.objects("Job") if "status" not in job]
-        for job in jobs:
-            pod = next((one for one in self.objects("Pod") if _is_of(one, job)), None)
-            if pod is None:
-                pod = self._make_resolver(job)
-            elif self.model_revision is None:
-                return False
-            if self.model_revision is not None:
-                told = {"revision": self.model_revision, "numFiles": 3, "numBytes": 16 * 2**30}
-                told |= {} if self.model_facts is None else {"facts": self.model_facts}
-                self.cluster.put({**pod, "status": resolver_status(json.dumps(told))})
-                done = {"type": "Complete", "status": "True", "lastTransitionTime": render_time(self.now)}
-                self.cluster.put({**job, "status": {"conditions": [done]}})
-        return bool(jobs)
+        return sum(self._run_job(job) for job in jobs) > 0
 
-    def _make_resolver(self, job: Obj) -> Obj:
+    def _run_job(self, job: Obj) -> bool:
+        pod = next((one for one in self.objects("Pod") if _is_of(one, job)), None)
+        has_begun = pod is not None
+        pod = pod or self._make_job_pod(job)
+        message = "" if _fills(job) else self._answer()
+        if message is None or (_fills(job) and not self.is_filled):
+            return not has_begun
+        self.cluster.put({**pod, "status": resolver_status(message)})
+        done = {"type": "Complete", "status": "True", "lastTransitionTime": render_time(self.now)}
+        self.cluster.put({**job, "status": {"conditions": [done]}})
+        return True
+
+    def _answer(self) -> str | None:
+        """Return what a source that answers says of its model."""
+        if self.model_revision is None:
+            return None
+        told = {"revision": self.model_revision, "numFiles": 3, "numBytes": 16 * 2**30}
+        return json.dumps(told if self.model_facts is None else {**told, "facts": self.model_facts})
+
+    def _make_job_pod(self, job: Obj) -> Obj:
         name = f"{job['metadata']['name']}-{next(self._numbers)}"
         pod = make_pod(name)
         labels = job["spec"]["template"]["metadata"]["labels"]
@@ -387,9 +396,14 @@ def _is_labelled(obj: Obj) -> bool:
     return contract.LABEL_SERVICE in obj["metadata"].get("labels", {})
 
 
-def _is_resolver(pod: Obj) -> bool:
+def _is_of_job(pod: Obj) -> bool:
     component = pod["metadata"]["labels"].get(contract.LABEL_COMPONENT)
-    return bool(component == contract.COMPONENT_RESOLVER)
+    return component in (contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER)
+
+
+def _fills(job: Obj) -> bool:
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    return bool(labels[contract.LABEL_COMPONENT] == contract.COMPONENT_FILLER)
 
 
 def _is_of(pod: Obj, owner: Obj) -> bool:

@@ -103,6 +103,7 @@ NODE = Kind("", "v1", "Node", "nodes", Role.NODE, is_optional=True, trim=trim_no
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
+PERSISTENT_VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 HORIZONTAL_POD_AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 
 KINDS = (
@@ -118,6 +119,7 @@ KINDS = (
     LEASE,
     CONFIG_MAP,
     EVENT,
+    PERSISTENT_VOLUME_CLAIM,
     HORIZONTAL_POD_AUTOSCALER,
 )
 CHILDREN = tuple(kind for kind in KINDS if kind.role is Role.CHILD)

@@ -40,6 +40,9 @@ class Swept(NamedTuple):
     """What was there in another version."""
 
 
+_OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
+
+
 class Cache:
     """Raw objects by kind, namespace and name, and by the service that they belong to."""
 
@@ -50,7 +53,7 @@ class Cache:
         self._fetching: set[ServiceKey] = set()
         self._children: Index = defaultdict(set)
         self._pods: Index = defaultdict(set)
-        self._resolvers: Index = defaultdict(set)
+        self._job_pods: Index = defaultdict(set)
         self._departures: dict[str, str] = {}
         """Of nodes, by name: why they are being emptied."""
         self._graves: set[str] | None = None
@@ -119,9 +122,9 @@ class Cache:
         """Return the pods of the service's replicas, by name."""
         return self._look_up(self._pods, key)
 
-    def resolvers(self, key: ServiceKey) -> tuple[Obj, ...]:
-        """Return the pods of Jobs that find out which revision a model's source has, by name."""
-        return self._look_up(self._resolvers, key)
+    def job_pods(self, key: ServiceKey) -> tuple[Obj, ...]:
+        """Return the pods of the service's Jobs, by name."""
+        return self._look_up(self._job_pods, key)
 
     def departures(self) -> Mapping[str, str]:
         """Return the nodes that are being emptied, and why."""
@@ -206,8 +209,8 @@ class Cache:
         if kind_of(obj).role is not Role.POD:
             return self._children
         labels = obj["metadata"].get("labels", {})
-        if labels.get(contract.LABEL_COMPONENT) == contract.COMPONENT_RESOLVER:
-            return self._resolvers
+        if labels.get(contract.LABEL_COMPONENT) in _OF_JOBS:
+            return self._job_pods
         return self._pods if _is_replica(obj["metadata"], labels) else None
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:

@@ -41,7 +41,8 @@ def _find_causes(name: str, status: dict[str, Any]) -> Iterator[Cause]:
     container = find_container(status)
     yield from _find_failure(status)
     yield from _find_refusal(name, status)
-    yield from _find_fetch_failure(name, find_fetcher(status))
+    limit = "spec.resources.limits.memory" if container else "a Job of the operator's may"
+    yield from _find_fetch_failure(name, find_fetcher(status), limit)
     yield from _find_obstacle(f"pod {name}", container)
     yield from _find_failed_probe(name, status, container)
     ended = find_last_end(container)
@@ -68,15 +69,18 @@ def _find_refusal(name: str, status: dict[str, Any]) -> Iterator[Cause]:
         yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
 
 
-def _find_fetch_failure(name: str, container: dict[str, Any]) -> Iterator[Cause]:
-    """Yield what keeps the model from being fetched. The kubelet tries it again and again."""
+def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Iterator[Cause]:
+    """Yield what keeps the model from being fetched. The kubelet tries it again and again.
+
+    `limit` says what the container must not use more memory than.
+    """
     yield from _find_obstacle(f"container {contract.CONTAINER_FETCH} of pod {name}", container)
     ended = find_last_end(container)
     if ended is None or ended.get("exitCode") == 0:
         return
     code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
     if ended.get("reason") == "OOMKilled":
-        last_line = "it was killed for using more memory than spec.resources.limits.memory (OOMKilled)"
+        last_line = f"it was killed for using more memory than {limit} (OOMKilled)"
     said = last_line.removeprefix("millrace fetch: ") or f"exit status {code}"
     yield Cause(Reason.FETCH_FAILED, f"pod {name} cannot fetch the model: {said}")
 

@@ -12,6 +12,7 @@ from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,
     INFERENCE_SERVICE,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     Obj,
     Scope,
@@ -20,6 +21,7 @@ from millrace_operator.cluster.kinds import (
 )
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.claims import Claims, read_claim
 from millrace_operator.reconcile.drain import Mark
 from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
@@ -30,6 +32,7 @@ from millrace_operator.reconcile.rivals import find_rivals
 from millrace_operator.reconcile.snapshot import (
     UNKNOWN_DEMAND,
     Advice,
+    Claim,
     Demand,
     Fetched,
     ObjectId,
@@ -95,6 +98,7 @@ class Reconciler:
         self._refusals = Refusals()
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
+        self._claims = Claims()
         self._teller = Teller(cluster, clock)
         self._worded: dict[ServiceKey, float] = {}
         """When a status was written last of which words alone were new."""
@@ -127,8 +131,9 @@ class Reconciler:
             await self._find_rivals(key),
             self._loads(pod["metadata"]["uid"] for pod in pods),
             self._demand(key),
-            self._cache.resolvers(key),
+            self._cache.job_pods(key),
             self._fetched(key),
+            await self._find_claim(key, service),
             self._cache.departures(),
             self._worded.get(key),
             is_tried=key in self._tried,
@@ -141,6 +146,7 @@ class Reconciler:
     def _forget(self, key: ServiceKey) -> None:
         """Forget a service that is gone."""
         self._refusals.forget(key)
+        self._claims.forget(key)
         self._tried.discard(key)
         for known in (self._conflicts, self._missed, self._rivals, self._worded):
             known.pop(key, None)
@@ -173,6 +179,27 @@ class Reconciler:
         else:
             del self._rivals[key]
         return found
+
+    async def _find_claim(self, key: ServiceKey, service: Obj) -> Claim | None:
+        """Return the claim of `spec.model.cache`, looked at anew where that is due."""
+        try:
+            spec = self._cache.spec(key)
+        except ValueError:  # the plan tells it
+            return None
+        name, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
+        if name is None:
+            self._claims.forget(key)
+        elif self._claims.is_due(key, spec, generation, self._clock()):
+            claim = await self._look_at_claim(key, name)
+            self._claims.keep(key, claim, generation, self._clock())
+        return self._claims.recall(key)
+
+    async def _look_at_claim(self, key: ServiceKey, name: str) -> Claim | None:
+        try:
+            return read_claim(name, await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name))
+        except ClusterError as error:
+            LOG.warning("%s: no look at PersistentVolumeClaim %s: %s", key, name, error)
+            return None
 
     async def _confirm(self, key: ServiceKey, service: Obj) -> frozenset[ObjectId]:
         """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""

@@ -10,6 +10,7 @@ from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, POD, Obj
 from millrace_operator.reconcile.drain import Mark, Traffic, plan_shrink
 from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.hearsay import keep_hearsay
+from millrace_operator.reconcile.job_plan import list_job_looks, list_witnesses, render_jobs
 from millrace_operator.reconcile.journal import Note
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
@@ -20,14 +21,12 @@ from millrace_operator.reconcile.render.network import (
     render_service,
     render_service_account,
 )
-from millrace_operator.reconcile.render.resolve_job import render_resolve_job
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import (
     render_controller_revision,
     render_deployment,
     render_disruption_budget,
 )
-from millrace_operator.reconcile.resolution import seconds_to_loss
 from millrace_operator.reconcile.rest import Rest, find_rest
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
@@ -112,7 +111,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         spec = Spec.model_validate(snapshot.service["spec"])
         deadline = spec.rollout.progress_deadline_seconds
         moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
-        known = find_revisions(settings, snapshot, spec)
+        known = find_revisions(settings, snapshot, spec, now)
     except (ValidationError, ValueError) as error:
         status = render_refused_status(snapshot, error, now)
         return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
@@ -125,7 +124,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     targets = choose_targets(snapshot, spec, observed, count, known)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     children = _render_children(settings, snapshot.service, targets, counts.by_revision, count)
-    children += _render_jobs(settings, snapshot, spec, targets, now)
+    children += render_jobs(settings, snapshot, spec, targets.pending, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
     inputs = StatusInputs(
@@ -152,7 +151,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     looks = [
         *told.looks,
         *observed.changes_after(),
-        *_wait_for_resolver(snapshot, targets, now),
+        *list_job_looks(snapshot, spec, targets.pending, now),
         *([CONFLICT_RETRY_SECONDS] if foreign else []),
         *([LOOK_SECONDS] if snapshot.rivals else []),
         *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),
@@ -216,28 +215,6 @@ def _render_children(
     ]
 
 
-def _render_jobs(
-    settings: RenderSettings, snapshot: Snapshot, spec: Spec, targets: Targets, now: float
-) -> list[Child]:
-    """Return the Job that a pending revision waits for; none where it ended and has left no word."""
-    pending = targets.pending
-    if pending is None:
-        return []
-    left = None if pending.found else seconds_to_loss(snapshot, pending.revision, now)
-    if left is not None and left <= 0:
-        return []
-    job = seal(render_resolve_job(settings, snapshot.service, spec, pending.revision))
-    return [Child(job, need(render_service_account(snapshot.service)))]
-
-
-def _wait_for_resolver(snapshot: Snapshot, targets: Targets, now: float) -> list[float]:
-    """Return after how many seconds to look whether a Job that ended has left a word."""
-    if targets.pending is None or targets.pending.found:
-        return []
-    left = seconds_to_loss(snapshot, targets.pending.revision, now)
-    return [] if left is None else [max(left, 0.0) + 1]
-
-
 def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
     owned = snapshot.owned()
     for child in children:
@@ -262,6 +239,7 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
 
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
     kept = {object_id(obj) for obj in wanted}
+    kept |= list_witnesses(snapshot, targets.choice.asked) if targets.pending is None else set()
     in_use = frozenset(targets.step.counts) | {targets.stable}
     old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
     for key, obj in snapshot.owned().items():

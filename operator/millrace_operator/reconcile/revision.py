@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.cached_model import CachedModel
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
 
@@ -30,7 +31,9 @@ class Revision:
     inputs: Inputs
     template: Obj
     model: FoundModel | None = None
-    """What its model's source told when the revision was made; None where no pod fetches it."""
+    """What its model's source told when the revision was made; None where it is not fetched."""
+    cached: CachedModel | None = None
+    """Where its pods read the model; None where each pod fetches it, or it was at hand before."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
@@ -74,6 +77,7 @@ def _read_revision(obj: Obj) -> Revision:
         inputs=data.get("inputs", {}),
         template=data.get("template", {}),
         model=FoundModel.read(data.get("model")),
+        cached=CachedModel.read(data.get("cache")),
     )
 
 

@@ -26,9 +26,9 @@ def _wait_for_model(inputs: StatusInputs) -> Truth | None:
     pending = inputs.pending
     if pending is None:
         return None
-    if pending.found and pending.cause:  # it is known, and never served
+    if pending.is_stuck and pending.cause:
         return Truth("Progressing", False, pending.cause.reason, pending.cause.message)
-    return Truth("Progressing", True, Reason.RESOLVING, pending.describe())
+    return Truth("Progressing", True, pending.reason, pending.describe())
 
 
 def _progress(inputs: StatusInputs) -> Truth:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.status_types import ReplicaStatus
 
 
@@ -86,6 +87,19 @@ class Fetched(NamedTuple):
         """Of the bytes, in whole numbers; 100 of an empty model."""
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
+    def describe(self) -> str:
+        """Return how much there is, and how fast it comes."""
+        rate = f", {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else ""
+        return f"{self.percent} % of {show_bytes(self.total_bytes)}{rate}"
+
+
+class Claim(NamedTuple):
+    """A PersistentVolumeClaim, as far as a cache needs it."""
+
+    name: str
+    access_modes: frozenset[str] | None
+    """None: there is no such claim."""
+
 
 UNKNOWN_DEMAND = Demand(0, None)
 
@@ -107,10 +121,12 @@ class Snapshot:
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By the pods' uids: what the gateways that tell have there. Empty where nobody asked them."""
     demand: Demand = UNKNOWN_DEMAND
-    resolvers: tuple[Obj, ...] = ()
-    """Pods of Jobs that ask a model's source for its revision."""
+    job_pods: tuple[Obj, ...] = ()
+    """Pods of Jobs that ask a model's source for its revision, or fetch the model into a claim."""
     fetched: Mapping[str, Fetched] = field(default_factory=dict)
     """How far pods are with their model, by name, where known."""
+    claim: Claim | None = None
+    """The claim of `spec.model.cache`; None where there is no such cache, or nobody could look."""
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
     worded_at: float | None = None

@@ -11,9 +11,10 @@ from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.replica import choose_replica
+from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rollout_truths import explain_rollback, progressing
 from millrace_operator.reconcile.scale import describe_pin
-from millrace_operator.reconcile.snapshot import Fetched, ObjectId
+from millrace_operator.reconcile.snapshot import ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
 from millrace_operator.reconcile.up_to_date import judge_up_to_date
 from millrace_operator.resources.conditions import (
@@ -24,7 +25,6 @@ from millrace_operator.resources.conditions import (
     render_time,
 )
 from millrace_operator.resources.pin import ANNOTATION, PinError, find_pin
-from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.types import ScalingMode
 
 _MAKE_ROOM = (
@@ -90,15 +90,21 @@ def _describe_source(inputs: StatusInputs) -> dict[str, Any]:
     recorded = inputs.target.inputs.get("model")
     if inputs.runs_another and recorded is not None:
         name, found = recorded.get("servedName", inputs.name), inputs.target.model
-        return {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
+        told = {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
+        return {**told, "cache": _describe_cache(inputs.target)}
     name = served_name(inputs.snapshot.service, inputs.spec)
     told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.model)}
+    told["cache"] = None if inputs.pending else _describe_cache(inputs.target)
     facts = inputs.model and inputs.model.facts
     return {**told, **judge_fit(inputs.spec, facts).render()} if facts else told
 
 
 def _describe_found(found: FoundModel | None) -> dict[str, Any]:
     return {} if found is None else {"resolvedRevision": found.revision, "sizeBytes": found.num_bytes}
+
+
+def _describe_cache(revision: Revision) -> dict[str, Any] | None:
+    return None if revision.cached is None else revision.cached.render()
 
 
 def describe_status(status: dict[str, Any]) -> str:
@@ -148,7 +154,7 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
     if causes:
         return Truth(condition, False, causes[0].reason, causes[0].message)
     if inputs.pending:
-        return Truth(condition, False, Reason.RESOLVING, inputs.pending.describe())
+        return Truth(condition, False, inputs.pending.reason, inputs.pending.describe())
     pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
     if not pods:
         return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
@@ -158,17 +164,11 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     if pod.is_fetching:
-        text = f"pod {pod.name} is fetching the model{_describe_fetch(inputs.snapshot.fetched.get(pod.name))}"
-        return Truth(condition, False, Reason.FETCHING, text)
+        fetched = inputs.snapshot.fetched.get(pod.name)
+        far = f": {fetched.describe()}" if fetched else ""
+        return Truth(condition, False, Reason.FETCHING, f"pod {pod.name} is fetching the model{far}")
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
-
-
-def _describe_fetch(fetched: Fetched | None) -> str:
-    if fetched is None:
-        return ""
-    rate = f", {show_bytes(fetched.bytes_per_second)}/s" if fetched.bytes_per_second else ""
-    return f": {fetched.percent} % of {show_bytes(fetched.total_bytes)}{rate}"
 
 
 def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:

@@ -5,12 +5,13 @@ from typing import Any
 
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.choice import Choice, Progress
+from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.resolution import Pending
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
 from millrace_operator.reconcile.rollout import Method, Step
@@ -97,7 +98,8 @@ class StatusInputs:
         pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
         rivals = map(explain_rival, self.snapshot.rivals)
         late = (self._explain_lateness(pod) for pod in self._list_loading() if self._late_at(pod) <= self.now)
-        return [*self.own_causes(), *(pod.cause for pod in pods if pod.cause), *late, *rivals]
+        late_fetch = [self.pending.late] if self.pending and self.pending.late else []
+        return [*self.own_causes(), *(pod.cause for pod in pods if pod.cause), *late_fetch, *late, *rivals]
 
     def late_after(self) -> list[float]:
         """Return after how many seconds pods that load now have done so for too long."""
@@ -125,7 +127,8 @@ class StatusInputs:
     def own_causes(self) -> list[Cause]:
         """Return what is wrong with the service itself, whatever its pods say."""
         unserved = [] if self.unserved is None else [Cause(Reason.SETTINGS_INVALID, str(self.unserved))]
-        unserved += [self.pending.cause] if self.pending and self.pending.cause else []
+        obstacle = self.pending.cause if self.pending else judge_claim(self.spec, self.snapshot.claim)
+        unserved += [] if obstacle is None else [obstacle]
         names = sorted(self.foreign)
         found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
         found += [

@@ -4,17 +4,23 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
+from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
+from millrace_operator.reconcile.filling import find_filling
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.jobs import explain_delay
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.orders import find_action, find_spent_order
+from millrace_operator.reconcile.pending import Pending, Stage
+from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.resolution import Pending, explain_delay, find_model
+from millrace_operator.reconcile.resolution import find_model
 from millrace_operator.reconcile.revision import (
     Revision,
     hash_inputs,
@@ -75,7 +81,7 @@ class Known(NamedTuple):
         return self.revisions[self.asked].model if self.error is None else None
 
 
-def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> Known:
+def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now: float) -> Known:
     """Return the revisions with the one that the spec asks for. One that is new is made here.
 
     Raises VersionError where that one has no image, and none has served before.
@@ -93,22 +99,29 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec) -> 
         if served not in revisions:
             raise
         return Known(revisions, served, error)
-    made = Revision(digest, next_number(revisions.values()), inputs, template, model)
+    place = find_place(spec.model, model)
+    made = Revision(digest, next_number(revisions.values()), inputs, template, model, place)
     known = Known({**revisions, digest: made}, digest)
-    pending = _find_pending(snapshot, spec, digest, model)
+    pending = _find_pending(snapshot, spec, digest, model, now)
     if pending is None:
         return known
     return known._replace(asked=served if served in revisions else digest, pending=pending)
 
 
-def _find_pending(snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None) -> Pending | None:
-    """Return that a revision can't be made yet, or never: its model is unknown, or no pod can serve it."""
+def _find_pending(
+    snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None, now: float
+) -> Pending | None:
+    """Return why a revision can't be made yet, or never; None where it can."""
     if not is_fetched(spec.model.uri):
         return None
     if model is None:
-        return Pending(digest, spec.model.uri, explain_delay(snapshot, digest))
+        delay = explain_delay(snapshot, revision_name(snapshot.service, digest))
+        cause = delay or judge_claim(spec, snapshot.claim)
+        return Pending(digest, spec.model.uri, cause=cause)
     refusal = judge_fit(spec, model.facts).refusal if model.facts else None
-    return None if refusal is None else Pending(digest, spec.model.uri, refusal, model)
+    if refusal is not None:
+        return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)
+    return find_filling(snapshot, spec, digest, model, now)
 
 
 def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:

@@ -18,6 +18,7 @@ class Reason(StrEnum):
     RESOLVING = "Resolving"
     FETCHING = "Fetching"
     FETCH_FAILED = "FetchFailed"
+    CACHE_UNUSABLE = "CacheUnusable"
     DOES_NOT_FIT = "DoesNotFit"
     LOADING = "Loading"
     CRASHING = "Crashing"

@@ -22,6 +22,7 @@ REGISTRY_PATTERN = (
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
 
+_HAS_CACHE = "(has(self.model.cache) && self.model.cache.type == 'PersistentVolumeClaim')"
 _MAX_WAIT = "self.scaling.activation.maxWait"
 
 
@@ -78,6 +79,24 @@ SPEC_RULES: list[dict[str, Any]] = [
         "message": "model.credentials are for a model at hf://, s3:// or oci://: leave them out, or write "
         "model.uri so",
         "fieldPath": ".model.credentials",
+    },
+    {
+        "rule": f"!{_HAS_CACHE} || has(self.model.cache.claimName)",
+        "message": "with model.cache.type PersistentVolumeClaim write model.cache.claimName: the name of a "
+        "claim of this namespace",
+        "fieldPath": ".model.cache.claimName",
+    },
+    {
+        "rule": f"!has(self.model.cache) || !has(self.model.cache.claimName) || {_HAS_CACHE}",
+        "message": "model.cache.claimName is read with model.cache.type PersistentVolumeClaim alone: write "
+        "that type, or leave claimName out",
+        "fieldPath": ".model.cache.type",
+    },
+    {
+        "rule": f"!{_HAS_CACHE} || self.model.uri.matches('^(hf|s3|oci|https?)://')",
+        "message": "a model at pvc:// or file:// is at hand: leave model.cache out, or write model.uri as "
+        "hf://, s3://, oci://, https:// or http://",
+        "fieldPath": ".model.cache",
     },
     {
         "rule": "self.scaling.maxReplicas >= self.scaling.minReplicas",

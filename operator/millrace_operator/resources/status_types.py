@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from millrace_operator.resources.cache_types import CacheStatus
 from millrace_operator.resources.cost_types import CostStatus
 from millrace_operator.resources.evidence_limits import NUM_CHANGES
 from millrace_operator.resources.evidence_types import Evidence, ScaleChange
@@ -87,7 +88,12 @@ class ModelStatus(Part):
         description="The revision of the model that all replicas of the newest revision have, as its source "
         "names it: a Hub's commit. Absent where no pod fetches the model, and until it is known.",
     )
-    size_bytes: int | None = Field(default=None, ge=0, description="Of the files that each pod fetches.")
+    size_bytes: int | None = Field(default=None, ge=0, description="Of the files that are fetched.")
+    cache: CacheStatus | None = Field(
+        default=None,
+        description="Where the model is that the pods of the revision to run read; absent where each pod "
+        "fetches it, and until it is there.",
+    )
     architecture: str | None = Field(
         default=None, max_length=80, description="The architecture that the model's config.json names."
     )

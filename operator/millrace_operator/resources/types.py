@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources import rules
+from millrace_operator.resources.cache_types import ModelCache
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.part import Part
 from millrace_operator.resources.pod_types import ObjectName, PodOptions
@@ -86,6 +87,10 @@ class Model(Part):
     )
     credentials: Credentials | None = Field(
         default=None, description="For a model at hf://, s3:// or oci:// that not everybody may read."
+    )
+    cache: ModelCache = Field(
+        default_factory=ModelCache,
+        description="Where a model that is fetched is kept, so that not each pod downloads it.",
     )
     served_name: str | None = Field(
         default=None,

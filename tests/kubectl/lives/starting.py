@@ -1,10 +1,13 @@
 """Services that start: their pods on the way, and what stops them there."""
 
+from millrace_operator.reconcile.snapshot import Fetched
 from tests.kubectl.lives.life import EXTERNAL, begin, life, wait
 from tests.operator.reconcile.test_causes import GATED, STARTED, fetching
+from tests.operator.reconcile.test_filling import GIB, get_pod, make_filling
+from tests.operator.reconcile.test_filling import make_world as make_cached
 from tests.operator.reconcile.test_fitting import make_world
 from tests.operator.reconcile.test_resolution import MAIN
-from tests.operator.world import World, crash_status, make_pod
+from tests.operator.world import World, crash_status, make_pod, resolver_status
 
 
 @life
@@ -61,6 +64,34 @@ async def fetches() -> World:
 async def cannot_fetch() -> World:
     ended = {"exitCode": 1, "reason": "Error", "message": GATED}
     return await begin(fetching({"waiting": {"reason": "CrashLoopBackOff"}}, **ended))
+
+
+@life
+async def has_no_claim() -> World:
+    world = make_cached()
+    await world.settle()
+    world.now += 120
+    await world.settle()
+    return world
+
+
+@life
+async def fills_a_claim() -> World:
+    world = await make_filling()
+    name = get_pod(world)["metadata"]["name"]
+    world.now += 120
+    world.fetched = {name: Fetched(16 * GIB, 4 * GIB, 100_000_000, world.now)}
+    await world.settle()
+    return world
+
+
+@life
+async def cannot_fill_a_claim() -> World:
+    world = await make_filling()
+    world.cluster.put({**get_pod(world), "status": resolver_status(GATED, code=1)})
+    world.now += 120
+    await world.settle()
+    return world
 
 
 @life

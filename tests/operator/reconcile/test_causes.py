@@ -179,6 +179,8 @@ def test_a_model_that_cannot_be_fetched_is_told_in_the_words_of_its_source(state
 def test_a_fetch_that_is_killed_for_memory_names_the_setting() -> None:
     status = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, exitCode=137, reason="OOMKilled")
     assert "spec.resources.limits.memory" in cause_of(status).message
+    of_job = {"containerStatuses": status["initContainerStatuses"]}
+    assert "more memory than a Job of the operator's may" in cause_of(of_job).message
 
 
 def test_a_secret_that_is_not_there_is_told() -> None:

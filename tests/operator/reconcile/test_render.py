@@ -11,7 +11,7 @@ from millrace_operator.reconcile.render.pod_template import (
 )
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import render_disruption_budget
-from millrace_operator.resources.types import Spec
+from millrace_operator.resources.types import Model, Spec
 from millrace_runtime import contract
 from tests.operator.world import make_service
 
@@ -126,7 +126,7 @@ def test_a_claim_is_mounted_read_only() -> None:
     spec = template(model={"uri": "pvc://weights/llama/8b"})["spec"]
     assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "weights", "readOnly": True}
     assert spec["containers"][0]["volumeMounts"][1]["readOnly"]
-    assert model_path("pvc://weights/llama/8b") == "/mnt/model/llama/8b"
+    assert model_path(Model(uri="pvc://weights/llama/8b"), None) == "/mnt/model/llama/8b"
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

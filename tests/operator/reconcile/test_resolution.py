@@ -3,7 +3,7 @@
 from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, POD, ObjectKey
-from millrace_operator.reconcile.resolution import LOST_SECONDS
+from millrace_operator.reconcile.jobs import LOST_SECONDS
 from millrace_runtime import contract
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import KEY, World, make_pod, resolver_status

@@ -19,6 +19,11 @@ def revision_name(service: Obj, revision: str) -> str:
     return f"{service['metadata']['name']}-{revision}"
 
 
+def fill_name(service: Obj, revision: str) -> str:
+    """Name of the Job that fetches a revision's model into a claim: 63 letters at most, as a Job's is."""
+    return f"{revision_name(service, revision)}-f"
+
+
 def replica_labels(service: Obj) -> dict[str, str]:
     """Labels that select all replicas of a service."""
     return {

@@ -4,9 +4,10 @@ import math
 from typing import Any
 from urllib.parse import urlsplit
 
+from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.resources.types import Spec
+from millrace_operator.resources.types import Model, Spec
 from millrace_runtime import contract
 
 MOUNT = "/mnt/model"
@@ -26,33 +27,46 @@ _OF_RESOLVER = {
     "requests": {"cpu": "50m", "memory": "128Mi"},
 }
 """It reads headers alone, and waits for no room that only a replica needs."""
+_OF_FILLER = {
+    "limits": {"cpu": "4", "memory": "2Gi"},
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+}
+"""A Job's pod has no replica whose room it could take."""
 _HUB_CACHE = "/tmp/huggingface"  # noqa: S108  the pod's own
 
 
-def model_path(uri: str) -> str:
+def model_path(model: Model, found: FoundModel | None) -> str:
     """Return where the model's folder is inside the replica's container."""
-    parts = urlsplit(uri)
+    parts, place = urlsplit(model.uri), find_place(model, found)
+    if place is not None:
+        return f"{MOUNT}/{place.path}"
     if parts.scheme == "pvc":
         return f"{MOUNT}/{parts.path.lstrip('/')}"
-    return MOUNT if is_fetched(uri) else parts.path
+    return MOUNT if is_fetched(model.uri) else parts.path
 
 
 def is_fetched(uri: str) -> bool:
-    """Whether each pod fetches the model before its replica starts."""
+    """Whether the model is fetched before a replica starts: by each pod, or once into a claim."""
     return urlsplit(uri).scheme in _FETCHED
 
 
-def render_model_volumes(uri: str) -> list[dict[str, Any]]:
+def render_model_volumes(model: Model) -> list[dict[str, Any]]:
     """Return the volume that the model is in; none where it is in the image."""
-    parts = urlsplit(uri)
-    if parts.scheme == "pvc":
-        return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": parts.netloc, "readOnly": True}}]
-    return [{"name": VOLUME, "emptyDir": {}}] if is_fetched(uri) else []
+    parts = urlsplit(model.uri)
+    claim = parts.netloc if parts.scheme == "pvc" else model.cache.claim
+    if claim is not None:
+        return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}]
+    return [{"name": VOLUME, "emptyDir": {}}] if is_fetched(model.uri) else []
 
 
-def render_model_mounts(uri: str) -> list[dict[str, Any]]:
+def render_writable_volume(model: Model) -> dict[str, Any]:
+    """Return the volume of the claim that a model is fetched into."""
+    return {"name": VOLUME, "persistentVolumeClaim": {"claimName": model.cache.claim}}
+
+
+def render_model_mounts(model: Model) -> list[dict[str, Any]]:
     """Return where the replica sees that volume. It never writes there."""
-    return [{"name": VOLUME, "mountPath": MOUNT, "readOnly": True}] if render_model_volumes(uri) else []
+    return [{"name": VOLUME, "mountPath": MOUNT, "readOnly": True}] if render_model_volumes(model) else []
 
 
 def render_secret_volumes(spec: Spec) -> list[dict[str, Any]]:
@@ -79,22 +93,38 @@ def render_fetchers(
     security: dict[str, Any],
     scratch: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return the init container that fetches the model into the volume; none where nothing is fetched.
+    """Return the init container that fetches the model into the volume; none where the model is there.
 
     `scratch` is the mount of the pod's /tmp. A pod whose node restarts it goes on with what is there already.
     """
-    if not is_fetched(spec.model.uri):
+    if not is_fetched(spec.model.uri) or spec.model.cache.claim is not None:
         return []
+    container = _render_writer(settings, spec, MOUNT, model, scratch)
+    resources = _ask_for_room(_render_resources(spec), model)
+    return [{**container, "resources": resources, "securityContext": security}]
+
+
+def render_filler(
+    settings: RenderSettings,
+    spec: Spec,
+    model: FoundModel,
+    security: dict[str, Any],
+    scratch: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the container that fetches the model into a claim, where the replicas will look for it."""
+    container = _render_writer(settings, spec, model_path(spec.model, model), model, scratch)
+    return {**container, "resources": _OF_FILLER, "securityContext": security}
+
+
+def _render_writer(
+    settings: RenderSettings, spec: Spec, folder: str, model: FoundModel | None, scratch: dict[str, Any]
+) -> dict[str, Any]:
     pinned = [] if model is None else ["--revision", model.revision]
-    return [
-        {
-            **_render_container(settings, spec, ["--to", MOUNT, *pinned, *_TELLING]),
-            "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
-            "resources": _ask_for_room(_render_resources(spec), model),
-            "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}, *_render_secret_mounts(spec)],
-            "securityContext": security,
-        }
-    ]
+    return {
+        **_render_container(settings, spec, ["--to", folder, *pinned, *_TELLING]),
+        "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
+        "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}, *_render_secret_mounts(spec)],
+    }
 
 
 def render_resolver(

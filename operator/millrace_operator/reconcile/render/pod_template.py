@@ -48,7 +48,7 @@ nothing here: `/livez` is first asked when the replica is ready.
 def render_pod_template(
     settings: RenderSettings, service: Obj, spec: Spec, revision: str, model: FoundModel | None = None
 ) -> Obj:
-    """Return the template of a revision's pods, which fetch that model."""
+    """Return the template of a revision's pods, which fetch that model, or have it in a claim."""
     labels = {**spec.pod.labels, **replica_labels(service), contract.LABEL_REVISION: revision}
     metadata: dict[str, Any] = {"labels": labels}
     if spec.pod.annotations:
@@ -62,9 +62,9 @@ def _render_pod_spec(
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if _shares_memory(spec):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    volumes += render_model_volumes(spec.model.uri)
-    volumes += render_secret_volumes(spec)
+    volumes += render_model_volumes(spec.model)
     fetchers = render_fetchers(settings, spec, model, SECURITY, SCRATCH)
+    volumes += render_secret_volumes(spec) if fetchers else []
     return {
         "serviceAccountName": account_name(service),
         "automountServiceAccountToken": False,
@@ -72,7 +72,7 @@ def _render_pod_spec(
         "securityContext": POD_SECURITY,
         **_render_placement(spec.pod, {**replica_labels(service), contract.LABEL_REVISION: revision}),
         **({"initContainers": fetchers} if fetchers else {}),
-        "containers": [_render_container(settings, service, spec)],
+        "containers": [_render_container(settings, service, spec, model)],
         "volumes": volumes,
     }
 
@@ -99,16 +99,18 @@ def _dump(part: Part, *, include: set[str] | None = None, exclude: set[str] | No
     return part.model_dump(by_alias=True, exclude_none=True, include=include, exclude=exclude)
 
 
-def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dict[str, Any]:
+def _render_container(
+    settings: RenderSettings, service: Obj, spec: Spec, model: FoundModel | None
+) -> dict[str, Any]:
     mounts: list[dict[str, Any]] = [SCRATCH]
     if _shares_memory(spec):
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108  as above
-    mounts += render_model_mounts(spec.model.uri)
+    mounts += render_model_mounts(spec.model)
     return {
         "name": contract.CONTAINER_REPLICA,
         "image": settings.find_image(spec.engine.version),
         "imagePullPolicy": settings.image_pull_policy,
-        "args": render_arguments(service, spec),
+        "args": render_arguments(service, spec, model),
         "env": [{"name": variable.name, "value": variable.value} for variable in spec.pod.env],
         "ports": [
             {"name": contract.PORT_NAME_HTTP, "containerPort": contract.PORT_HTTP, "protocol": "TCP"},
@@ -123,7 +125,7 @@ def _render_container(settings: RenderSettings, service: Obj, spec: Spec) -> dic
     }
 
 
-def render_arguments(service: Obj, spec: Spec) -> list[str]:
+def render_arguments(service: Obj, spec: Spec, model: FoundModel | None = None) -> list[str]:
     """Return the arguments of `millrace serve` for this spec."""
     engine = spec.engine
     optional = (
@@ -131,7 +133,7 @@ def render_arguments(service: Obj, spec: Spec) -> list[str]:
         (contract.FLAG_MAX_SEQUENCES, engine.max_sequences),
         (contract.FLAG_MAX_BATCHED_TOKENS, engine.max_batched_tokens),
     )
-    arguments = ["serve", contract.FLAG_MODEL, model_path(spec.model.uri)]
+    arguments = ["serve", contract.FLAG_MODEL, model_path(spec.model, model)]
     arguments += [contract.FLAG_SERVED_NAME, served_name(service, spec)]
     if (weights := spec.model.quantization.weights) is not Weights.FROM_CHECKPOINT:
         arguments += [contract.FLAG_WEIGHTS, weights.value]

@@ -34,7 +34,9 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
 
 def _render_record(revision: Revision) -> Obj:
     record: Obj = {"inputs": revision.inputs, "template": revision.template}
-    return record if revision.model is None else {**record, "model": revision.model.render()}
+    if revision.model is not None:
+        record["model"] = revision.model.render()
+    return record if revision.cached is None else {**record, "cache": revision.cached.render()}
 
 
 def render_disruption_budget(service: Obj, desired: int, *, holds_last: bool = False) -> Obj:

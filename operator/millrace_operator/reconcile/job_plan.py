@@ -1,0 +1,67 @@
+"""Which Jobs a revision needs that cannot be made yet, and when to look at them again. Pure."""
+
+from collections.abc import Iterator
+
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, Obj
+from millrace_operator.reconcile.claims import find_look
+from millrace_operator.reconcile.drift import seal
+from millrace_operator.reconcile.filling import seconds_to_lateness
+from millrace_operator.reconcile.jobs import seconds_to_loss
+from millrace_operator.reconcile.pending import Pending, Stage
+from millrace_operator.reconcile.render.fill_job import render_fill_job
+from millrace_operator.reconcile.render.metadata import fill_name, revision_name
+from millrace_operator.reconcile.render.network import render_service_account
+from millrace_operator.reconcile.render.resolve_job import render_resolve_job
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.steps import Child, need
+from millrace_operator.resources.types import Spec
+
+
+def render_jobs(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float
+) -> list[Child]:
+    """Return the Jobs of a pending revision, without one that has ended and not done its work."""
+    if pending is None:
+        return []
+    left = _seconds_to_loss(snapshot, pending, now)
+    is_lost = left is not None and left <= 0
+    jobs: list[Obj] = []
+    if pending.stage is not Stage.RESOLVE or not is_lost:  # what it told counts until the record is written
+        jobs.append(render_resolve_job(settings, snapshot.service, spec, pending.revision))
+    if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
+        jobs.append(render_fill_job(settings, snapshot.service, spec, pending.revision, pending.found))
+    account = need(render_service_account(snapshot.service))
+    return [Child(seal(job), account) for job in jobs]
+
+
+def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
+    """Yield after how many seconds to look again: at a Job that ended or stands still, and at the claim."""
+    look = find_look(spec, snapshot.claim)
+    if look is not None:
+        yield look
+    if pending is None:
+        return
+    left = _seconds_to_loss(snapshot, pending, now)
+    if left is not None:
+        yield max(left, 0.0) + 1
+    late = seconds_to_lateness(spec, pending, now)
+    if late is not None:
+        yield late + 1
+
+
+def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float | None:
+    """Return for how long to wait for the Job that works now, where it has ended; None of any other."""
+    if pending.stage is Stage.RESOLVE:
+        return seconds_to_loss(snapshot, revision_name(snapshot.service, pending.revision), now)
+    if pending.stage is Stage.FILL:
+        return seconds_to_loss(snapshot, fill_name(snapshot.service, pending.revision), now)
+    return None
+
+
+def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:
+    """Return the Jobs that alone know a revision's model, until its record is written."""
+    name = revision_name(snapshot.service, revision)
+    if ObjectId(CONTROLLER_REVISION.kind, name) in snapshot.owned():
+        return frozenset()
+    return frozenset({ObjectId(JOB.kind, name), ObjectId(JOB.kind, fill_name(snapshot.service, revision))})

@@ -1,0 +1,38 @@
+"""The Job that fetches a model into a claim, before a pod of the revision is made. Pure."""
+
+import json
+
+from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.render.job import render_job, render_job_template
+from millrace_operator.reconcile.render.metadata import fill_name
+from millrace_operator.reconcile.render.model_source import (
+    render_filler,
+    render_secret_volumes,
+    render_writable_volume,
+)
+from millrace_operator.reconcile.render.pod_template import SCRATCH, SECURITY
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
+
+_PLACEMENT = {"image_pull_secrets", "tolerations", "node_selector"}
+"""As of the replicas: the first pod of a claim may decide in which zone its volume is."""
+
+
+def render_fill_job(
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, found: FoundModel
+) -> Obj:
+    """Return the Job. It keeps what the source told: the pod that told it may be gone before this ends."""
+    parts = {
+        "containers": [render_filler(settings, spec, found, SECURITY, SCRATCH)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            render_writable_volume(spec.model),
+            *render_secret_volumes(spec),
+        ],
+    }
+    template = render_job_template(service, spec, contract.COMPONENT_FILLER, _PLACEMENT, parts)
+    job = render_job(service, fill_name(service, revision), revision, template)
+    told = json.dumps(found.render(), sort_keys=True)
+    return {**job, "metadata": {**job["metadata"], "annotations": {contract.ANNOTATION_FOUND: told}}}
