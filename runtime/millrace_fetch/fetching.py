@@ -6,16 +6,12 @@ from pathlib import Path
 
 from millrace_fetch.client import Client
 from millrace_fetch.content import Content, Layers, Remote, prepare_parts
-from millrace_fetch.errors import ChangedError, RefusedError, SourceError
+from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
 from millrace_fetch.folder import Folder, Marker
 from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
 from millrace_fetch.names import check_names
 from millrace_fetch.selection import read_shards, select
-from millrace_fetch.sources.hub import HubSource
-from millrace_fetch.sources.oci import OciSource
-from millrace_fetch.sources.s3 import S3Source
 from millrace_fetch.sources.source import Source
-from millrace_fetch.sources.web import WebSource
 from millrace_fetch.trying import Say
 from millrace_fetch.uri import HubModel, ModelUri, OciImage, S3Folder, WebFolder
 from millrace_fetch.watch import Watch
@@ -47,15 +43,34 @@ class Outcome:
 
 
 def open_source(order: Order) -> Source:
-    """Return the source of the order's URI. Raises SourceError where its settings can't be used."""
+    """Return the source of the order's URI.
+
+    Raises SourceError where its settings can't be used, and UsageError where its library is absent.
+    """
+    try:
+        return _load_source(order)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
+
+
+def _load_source(order: Order) -> Source:
+    """Load the libraries of this source alone: those of all sources took half of a start."""
     match order.uri:
         case HubModel() as model:
+            from millrace_fetch.sources.hub import HubSource  # noqa: PLC0415
+
             return HubSource(model)
         case S3Folder() as folder:
+            from millrace_fetch.sources.s3 import S3Source  # noqa: PLC0415
+
             return S3Source(folder)
         case OciImage() as image:
+            from millrace_fetch.sources.oci import OciSource  # noqa: PLC0415
+
             return OciSource(image)
         case WebFolder() as folder:
+            from millrace_fetch.sources.web import WebSource  # noqa: PLC0415
+
             return WebSource(folder, order.include)
 
 

@@ -11,6 +11,9 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.download import NOTE_BYTES
+from millrace_fetch.errors import UsageError
+from millrace_fetch.fetching import Order, open_source
+from millrace_fetch.uri import parse_uri
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import MILLRACE, finish, start_fetch, until
 from tests.fetch.servers import FakeHub
@@ -185,3 +188,31 @@ async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_pa
         assert (status, hub.large.requests) == (3, [])
         assert "redirects from https to http, where anybody could change it: refused" in err
         assert "hf_secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("uri", "absent"),
+    [
+        ("hf://org/m", {"botocore"}),
+        ("s3://bucket/m", {"huggingface_hub"}),
+        ("oci://host/org/m:v1", {"botocore", "huggingface_hub"}),
+        ("https://host/m", {"botocore", "huggingface_hub"}),
+    ],
+)
+def test_a_fetch_loads_no_library_of_another_source(uri: str, absent: set[str]) -> None:
+    code = f"""
+import sys
+from millrace_fetch.command import read_order, _make_parser
+from millrace_fetch.fetching import open_source
+open_source(read_order(_make_parser().parse_args([{uri!r}, "--to", "x"])))
+print({absent} & {{*sys.modules}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "millrace_fetch.sources.s3", raising=False)
+    monkeypatch.setitem(sys.modules, "millrace_fetch.sources.aws", None)
+    with pytest.raises(UsageError, match=r"is not installed; write: pip install 'millrace\[fetch\]'"):
+        open_source(Order(parse_uri("s3://bucket/m"), Path("x")))
