@@ -33,6 +33,7 @@ from tests.fetch.kills import SOURCES, Trial
 from tests.fetch.processes import finish, start_fetch
 from tests.fetch.registry import Registry
 from tests.fetch.s3_server import ACCOUNT
+from tests.fetch.servers import Server
 
 SERVINGS: dict[str, Serving] = {
     "hub": adverse_hub,
@@ -192,3 +193,14 @@ async def test_a_folder_that_is_a_link_to_itself_is_refused(fetcher: Fetcher) ->
     fetcher.folder.symlink_to(fetcher.folder)
     with pytest.raises(FolderError, match="can't be written"):
         await fetcher.fetch("hf://org/m")
+
+
+async def test_a_token_service_that_redirects_is_refused_by_name(fetcher: Fetcher) -> None:
+    async with Registry() as registry, Server(_redirect) as service:
+        registry.token_uses, registry.realm = 1, f"{service.url}/token"
+        with pytest.raises(SourceError, match=f"{service.url}/token answered 307: a token service"):
+            await fetcher.fetch(f"{registry.uri}:v1")
+
+
+async def _redirect(request: web.Request) -> web.Response:
+    return web.Response(status=307, headers={"Location": request.path_qs})

@@ -83,11 +83,7 @@ class RegistryAccess:
         async with session.get(
             url, middlewares=(self._show_basic,), allow_redirects=False, timeout=_TIMEOUT
         ) as response:
-            if response.status == 429 or response.status >= 500:
-                after = read_retry_after(response.headers.get("Retry-After"), time())
-                raise UnavailableError(f"{redact(str(realm))} answered {response.status}", after)
-            if response.status != 200:
-                raise RefusedError(f"{redact(str(realm))} answered {response.status}", 401)
+            _check_answer(redact(str(realm)), response)
             return _read_token(await response.content.read(_ANSWER_BYTES))
 
     def _read_realm(self, challenge: Challenge) -> URL:
@@ -109,6 +105,21 @@ async def _send(
     if header:
         request.headers["Authorization"] = header
     return await handler(request)
+
+
+def _check_answer(realm: str, response: aiohttp.ClientResponse) -> None:
+    """Raise where this is no token."""
+    status = response.status
+    if status == 429 or status >= 500:
+        after = read_retry_after(response.headers.get("Retry-After"), time())
+        raise UnavailableError(f"{realm} answered {status}", after)
+    if 300 <= status < 400:  # name and password go no further than where the registry says
+        raise SourceError(
+            f"{realm} answered {status}: a token service that redirects is not followed; ask the registry's "
+            "owner for the address that gives tokens"
+        )
+    if status != 200:
+        raise RefusedError(f"{realm} answered {status}", 401)
 
 
 def _read_token(answer: bytes) -> str:
