@@ -17,6 +17,10 @@ from yarl import URL
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
 from millrace_fetch.uri import redact
 
+ADVICE = (
+    "name the authorities to trust in SSL_CERT_FILE or --ca-file; a service has them in the key ca.crt of "
+    "the Secret of spec.model.credentials"
+)
 MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGAIN = (408, 425, 429)
@@ -100,10 +104,9 @@ def naming(url: str) -> Iterator[None]:
         raise UnavailableError(_describe(error, url)) from error
 
 
-def _trust(certificates: str | None) -> ssl.SSLContext | bool:
-    if certificates is None:
-        return True
+def _trust(certificates: str | None) -> ssl.SSLContext:
     try:
+        # Not aiohttp's own: that one reads SSL_CERT_FILE when it is imported.
         return ssl.create_default_context(cafile=certificates)
     except OSError as error:
         raise SourceError(f"the certificates to trust can't be read from {certificates}") from error
@@ -146,7 +149,7 @@ def _describe(error: Exception, url: str) -> str:
     """Say what broke. The text of aiohttp's errors may hold the whole URL, so it is not used."""
     place = redact(url)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"{place}: its certificate is not trusted; name those to trust in SSL_CERT_FILE"
+        return f"{place}: its certificate is not trusted; {ADVICE}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"{place}: there is no host {error.host}, or no DNS to find it"
     if isinstance(error, aiohttp.ClientProxyConnectionError):

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+from millrace_fetch.authorities import trusting
 from millrace_fetch.errors import FetchError, FolderError, UsageError
 from millrace_fetch.fetching import Order, Outcome, fetch, open_source, pin
 from millrace_fetch.progress import Bar, Lines, show_bytes
@@ -37,8 +38,8 @@ def main(argv: list[str]) -> int:
     flags = _make_parser().parse_args(argv)
     try:
         order = read_order(flags)
-        is_question = flags.resolve is not None
-        said = ask(order, flags.resolve) if is_question else describe(order, run(order, flags.progress_port))
+        with trusting(flags.ca_file):
+            said = act(order, flags)
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
@@ -61,6 +62,13 @@ def read_order(flags: argparse.Namespace) -> Order:
         flags.revision,
     )
     return pin(order)
+
+
+def act(order: Order, flags: argparse.Namespace) -> str:
+    """Do what the flags ask for, and return the line that says it. Raises FetchError."""
+    if flags.resolve is not None:
+        return ask(order, flags.resolve)
+    return describe(order, run(order, flags.progress_port))
 
 
 def ask(order: Order, path: Path) -> str:
@@ -151,6 +159,12 @@ def _make_parser() -> argparse.ArgumentParser:
         type=parse_port,
         metavar="PORT",
         help="tell over HTTP how far it is, at this port (default: nowhere)",
+    )
+    parser.add_argument(
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="trust the certificate authorities in this PEM file too; nothing where it does not exist",
     )
     parser.add_argument(
         "--verify", action="store_true", help="hash the files that are there already, and fetch bad ones anew"

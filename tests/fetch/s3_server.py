@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from ssl import SSLContext
 from typing import Any, Self
 
 import aiohttp
@@ -63,9 +64,9 @@ def running_moto() -> Iterator[Bucket]:
 class S3Server:
     """One bucket, `models`."""
 
-    def __init__(self, moto: str) -> None:
+    def __init__(self, moto: str, context: SSLContext | None = None) -> None:
         self._moto = moto
-        self._server = Server(self._handle)
+        self._server = Server(self._handle, context)
         self._exits = AsyncExitStack()
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []

@@ -1,7 +1,6 @@
 """The real command in a process of its own: killed, twice at once, and on a terminal."""
 
 import asyncio
-import ssl
 import subprocess
 import sys
 from asyncio.subprocess import Process
@@ -14,11 +13,15 @@ from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import UsageError
 from millrace_fetch.fetching import Order, open_source
 from millrace_fetch.uri import parse_uri
+from tests.fetch.certificates import certify
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import MILLRACE, finish, start_fetch, until
 from tests.fetch.servers import FakeHub
 
 SHARD_BYTES = 20 << 20
+
+
+BROKEN_PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
 async def start(
@@ -104,23 +107,46 @@ async def test_the_token_goes_before_a_netrc_of_the_same_host(hub: FakeHub, fetc
 
 
 async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    make_certificate(certificate, key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
+    certificate, context = certify(tmp_path, "hub")
     async with FakeHub(make_model(), context) as hub:
         status, _, err = await finish(await start(hub, fetcher.folder, SSL_CERT_FILE=str(certificate)))
         assert status == 0, err
         fetcher.check(hub.files.contents)
         status, _, err = await finish(await start(hub, fetcher.folder))
         assert (status, len(err.splitlines())) == (3, 1)
-        assert "its certificate is not trusted; name those to trust in SSL_CERT_FILE" in err
+        assert (
+            "its certificate is not trusted; name the authorities to trust in SSL_CERT_FILE or --ca-file"
+            in err
+        )
 
 
-def make_certificate(certificate: Path, key: Path) -> None:
-    options = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
-    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", "req", *options, *files], check=True, capture_output=True)
+async def test_a_file_of_authorities_is_trusted_beside_the_others(tmp_path: Path) -> None:
+    (known, context), (private, other) = certify(tmp_path, "known"), certify(tmp_path, "private")
+    flags = ("--ca-file", str(private))
+    for one in (context, other):
+        async with FakeHub(make_model(), one) as hub:
+            folder = tmp_path / f"{id(one)}"
+            status, _, err = await finish(await start(hub, folder, *flags, SSL_CERT_FILE=str(known)))
+            assert status == 0, err
+
+
+@pytest.mark.parametrize("text", ["", "no certificate", BROKEN_PEM])
+async def test_a_file_without_authorities_is_refused_by_name(
+    hub: FakeHub, fetcher: Fetcher, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "ca.crt"
+    path.write_text(text)
+    status, _, err = await finish(await start(hub, fetcher.folder, "--ca-file", str(path)))
+    assert (status, len(err.splitlines())) == (3, 1)
+    assert f"{path} has no certificates to trust" in err
+    assert not hub.files.requests
+
+
+async def test_a_file_of_authorities_that_does_not_exist_changes_nothing(
+    hub: FakeHub, fetcher: Fetcher, tmp_path: Path
+) -> None:
+    status, _, err = await finish(await start(hub, fetcher.folder, "--ca-file", str(tmp_path / "ca.crt")))
+    assert status == 0, err
 
 
 @pytest.mark.parametrize(
@@ -178,10 +204,7 @@ sys.exit(millrace_fetch.command.main(sys.argv[3:]))
 
 
 async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    make_certificate(certificate, key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
+    certificate, context = certify(tmp_path, "hub")
     async with FakeHub(make_model(), context, is_cdn_plain=True) as hub:
         started = await start(hub, fetcher.folder, SSL_CERT_FILE=str(certificate), HF_TOKEN="hf_secret")
         status, _, err = await finish(started)

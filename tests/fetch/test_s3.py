@@ -13,6 +13,7 @@ from aiohttp import web
 from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError
 from millrace_fetch.sources import aws
+from tests.fetch.certificates import certify
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_fetch, until
 from tests.fetch.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
@@ -88,6 +89,21 @@ async def test_a_folder_comes_whole_and_once(
     assert not (await fetcher.fetch(f"{URI}/")).has_fetched
     assert s3.num_lists() == len(s3.requests) == 1
     assert SECRET not in said(fetcher)
+
+
+async def test_a_bucket_of_a_private_authority_is_listed_and_fetched(
+    fetcher: Fetcher, tmp_path: Path, contents: dict[str, bytes], moto: str
+) -> None:
+    certificate, context = certify(tmp_path, "bucket")
+    async with S3Server(moto, context) as server:
+        environment = {"AWS_ENDPOINT_URL": server.endpoint}
+        uri, folder = "s3://models/org/m", fetcher.folder
+        status, _, err = await finish(await start_fetch(uri, folder, **environment))
+        assert (status, "the key ca.crt of the Secret of spec.model.credentials" in err) == (3, True)
+        flags = ("--ca-file", str(certificate))
+        status, _, err = await finish(await start_fetch(uri, folder, *flags, **environment))
+        assert status == 0, err
+        fetcher.check(contents)
 
 
 async def test_a_public_bucket_needs_no_credentials(

@@ -75,9 +75,9 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".model.uri",
     },
     {
-        "rule": "!has(self.model.credentials) || self.model.uri.matches('^(hf|s3|oci)://')",
-        "message": "model.credentials are for a model at hf://, s3:// or oci://: leave them out, or write "
-        "model.uri so",
+        "rule": "!has(self.model.credentials) || self.model.uri.matches('^(hf|s3|oci|https)://')",
+        "message": "model.credentials are for a model at hf://, s3://, oci:// or https://: leave them out, "
+        "or write model.uri so",
         "fieldPath": ".model.credentials",
     },
     {

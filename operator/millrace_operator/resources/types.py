@@ -86,7 +86,9 @@ class Model(Part):
         "file:///absolute/path in the image.",
     )
     credentials: Credentials | None = Field(
-        default=None, description="For a model at hf://, s3:// or oci:// that not everybody may read."
+        default=None,
+        description="For a model at hf://, s3:// or oci:// that not everybody may read, or at a host whose "
+        "certificate is of a private authority.",
     )
     cache: ModelCache = Field(
         default_factory=ModelCache,

@@ -14,6 +14,7 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from yarl import URL
 
+from millrace_fetch.client import ADVICE
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
 
 _DEFAULT_REGION = "us-east-1"
@@ -157,9 +158,7 @@ def _translate_library(error: Exception, place: str) -> FetchError:
     kind = type(error).__name__
     match error:
         case exceptions.SSLError():
-            return SourceError(
-                f"{place}: its certificate is not trusted; name those to trust in AWS_CA_BUNDLE"
-            )
+            return SourceError(f"{place}: its certificate is not trusted; {ADVICE}")
         case ResponseParserError():
             return SourceError(f"{place} does not answer as S3 does: check AWS_ENDPOINT_URL")
         case RecursionError():  # botocore asks on and on where the answer is a 301 that names no region

@@ -14,6 +14,7 @@ MOUNT = "/mnt/model"
 VOLUME = "model"
 ACCESS = "credentials"
 CREDENTIALS = "/var/run/secrets/millrace.dev/model"
+_AUTHORITIES = f"{CREDENTIALS}/ca.crt"
 TERMINATION_MESSAGE = "/dev/termination-log"
 """Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
 _FETCHED = frozenset({"hf", "s3", "oci", "https", "http"})
@@ -146,7 +147,7 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
         "name": contract.CONTAINER_FETCH,
         "image": settings.fetch_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "args": ["fetch", model.uri, *arguments],
+        "args": ["fetch", model.uri, *arguments, *_render_authorities(spec)],
         # First, so that the pod's own may say something else.
         "env": [
             {"name": "HF_HOME", "value": _HUB_CACHE},
@@ -156,6 +157,11 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
         **({"envFrom": [secret]} if secret else {}),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _render_authorities(spec: Spec) -> list[str]:
+    """Return the flag that names the Secret's authorities. It may have none: then the file is not there."""
+    return ["--ca-file", _AUTHORITIES] if spec.model.credentials else []
 
 
 def _ask_for_room(resources: dict[str, Any], model: FoundModel | None) -> dict[str, Any]:
