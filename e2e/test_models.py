@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from e2e.cluster.product import find_gateway
 from e2e.cluster.settings import REPOSITORY
-from e2e.plugin import explain
+from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
 from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
@@ -172,7 +172,11 @@ def test_two_replicas_read_a_model_that_a_job_has_fetched_once_into_a_claim(
     fetched.wait_for("two replicas", lambda: fetched.status().get("readyReplicas") == 2, 90)
     assert complete(fetched)
     assert 1 <= count_downloads(hub) < 1.5
-    assert fetched.status()["model"]["cache"]["claimName"] == "models"
+    kept = fetched.status()["model"]["cache"]
+    assert kept["claimName"] == "models"
+    _, row = ask_namespace(fetched, "models").splitlines()
+    assert f"claim models, {kept['path']}" in row
+    assert row.endswith("stories")
     assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
 
 

@@ -12,7 +12,18 @@ from millrace_kubectl.kubectl import Services
 from millrace_kubectl.words import strip_unprintable
 
 PROGRAM = "kubectl millrace"
-SUB_COMMANDS = ("status", "explain", "pin", "freeze", "unpin", "promote", "abort", "simulate", "size")
+SUB_COMMANDS = (
+    "status",
+    "explain",
+    "pin",
+    "freeze",
+    "unpin",
+    "promote",
+    "abort",
+    "simulate",
+    "size",
+    "models",
+)
 """Each is a module of `subcommands`."""
 FLAGS = ("namespace", "context", "kubeconfig")
 

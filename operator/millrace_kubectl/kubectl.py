@@ -9,10 +9,12 @@ from typing import Any
 
 from millrace_kubectl.errors import ConflictError, PluginError, ServerError
 from millrace_operator.resources.change_record import KEY, record_name
+from millrace_runtime import contract
 
 Obj = dict[str, Any]
 RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
 """Spelled out: another project's resource may have the same short name."""
+REVISIONS = "controllerrevisions.v1.apps"
 REQUEST_TIMEOUT = "--request-timeout=15s"
 ABSENT_RESOURCE = "doesn't have a resource type"
 
@@ -30,8 +32,20 @@ class Services:
 
     def list_names(self) -> list[str]:
         """Return the names of all. Raises PluginError."""
-        items = self._run("", "get", RESOURCE).get("items", [])
-        return [str(one["metadata"]["name"]) for one in items]
+        return [str(one["metadata"]["name"]) for one in self.list_all()]
+
+    def list_all(self, *, everywhere: bool = False) -> list[Obj]:
+        """Return all of them; of all namespaces where asked for. Raises PluginError."""
+        return self._list(RESOURCE, everywhere=everywhere)
+
+    def list_revisions(self, *, everywhere: bool = False) -> list[Obj]:
+        """Return what the operator has recorded of their revisions. Raises PluginError."""
+        return self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}", everywhere=everywhere)
+
+    def _list(self, resource: str, *flags: str, everywhere: bool) -> list[Obj]:
+        flags = (*flags, "--all-namespaces") if everywhere else flags
+        items: list[Obj] = self._run("", "get", resource, *flags).get("items", [])
+        return items
 
     def fetch_record(self, name: str) -> str | None:
         """Return the changes that the operator has written down; None where there are none, or none to see.

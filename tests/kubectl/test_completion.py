@@ -23,7 +23,10 @@ def test_the_sub_commands_come_first_each_with_what_it_does() -> None:
     assert candidates("nothing-of-ours") == []
 
 
-@pytest.mark.parametrize("sub_command", [name for name in SUB_COMMANDS if name not in {"simulate", "size"}])
+NAMELESS = {"simulate", "size", "models"}
+
+
+@pytest.mark.parametrize("sub_command", [name for name in SUB_COMMANDS if name not in NAMELESS])
 @pytest.mark.usefixtures("terminal")
 def test_then_the_services_names(sub_command: str) -> None:
     assert candidates(sub_command, "") == ["chat", "chess", "draft"]

@@ -1,0 +1,123 @@
+"""Where the models of services are kept, how large they are, and which services use them. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from millrace_kubectl.kubectl import Obj
+from millrace_operator.resources.quantities import show_bytes
+from millrace_runtime import contract
+
+TITLES = ("NAMESPACE", "MODEL", "REVISION", "SIZE", "KEPT", "USED BY")
+NOTHING = "no service has a model yet"
+EACH_POD = "by each pod"
+IMAGE = "in the image"
+_SHORT = 12
+"""Letters of a revision, as git shows it."""
+
+
+class Place(NamedTuple):
+    """One model at one place."""
+
+    namespace: str
+    model: str
+    revision: str
+    size: str
+    kept: str
+
+
+@dataclass
+class Users:
+    """The services of a model."""
+
+    now: set[str] = field(default_factory=set)
+    earlier: set[str] = field(default_factory=set)
+    """Those of which an earlier revision had it: a rollback serves it again."""
+
+    def describe(self) -> str:
+        """Return who uses it, else who may again."""
+        return ", ".join(sorted(self.now)) or f"(earlier: {', '.join(sorted(self.earlier))})"
+
+
+def render_models(services: Sequence[Obj], revisions: Iterable[Obj], *, has_namespaces: bool) -> str:
+    """Return a table, a line for each model and place."""
+    found = _gather({_name(one): one for one in services}, revisions)
+    rows = [(*place, users.describe()) for place, users in sorted(found.items())]
+    if not rows:
+        return NOTHING
+    first = 0 if has_namespaces else 1
+    return "\n".join(_align([TITLES[first:], *(row[first:] for row in rows)]))
+
+
+def _gather(services: dict[tuple[str, str], Obj], revisions: Iterable[Obj]) -> dict[Place, Users]:
+    found: dict[Place, Users] = {}
+    for revision in revisions:
+        metadata = revision["metadata"]
+        labels = metadata.get("labels") or {}
+        owner = (metadata.get("namespace", ""), labels.get(contract.LABEL_SERVICE, ""))
+        service, place = services.get(owner), _read_place(revision)
+        if service is None or place is None:
+            continue
+        is_used = labels.get(contract.LABEL_REVISION) in _list_used(service)
+        if is_used or _is_kept(revision):
+            users = found.setdefault(place, Users())
+            (users.now if is_used else users.earlier).add(owner[1])
+    return found
+
+
+def _list_used(service: Obj) -> set[Any]:
+    status: Obj = service.get("status") or {}
+    return {status[name] for name in ("currentRevision", "updateRevision") if name in status}
+
+
+def _is_kept(revision: Obj) -> bool:
+    """Whether the model stays where it is when no pod has it any more."""
+    return "cache" in (revision.get("data") or {})
+
+
+def _read_place(revision: Obj) -> Place | None:
+    """Return where a revision's model is; None where its record has none."""
+    data = revision.get("data") or {}
+    uri = _read(data, "inputs", "model", "uri")
+    if not isinstance(uri, str):
+        return None
+    told, size = _read(data, "model", "revision"), _read(data, "model", "numBytes")
+    return Place(
+        revision["metadata"].get("namespace", ""),
+        uri,
+        _shorten(told) if isinstance(told, str) else "-",
+        show_bytes(size) if isinstance(size, int) else "-",
+        _describe_place(data, uri),
+    )
+
+
+def _describe_place(data: Obj, uri: str) -> str:
+    claim, parts = _read(data, "cache", "claimName"), urlsplit(uri)
+    if claim is not None:
+        return f"claim {claim}, {_read(data, 'cache', 'path')}"
+    if parts.scheme == "pvc":
+        return f"claim {parts.netloc}, {parts.path.lstrip('/')}"
+    return IMAGE if parts.scheme == "file" else EACH_POD
+
+
+def _shorten(revision: str) -> str:
+    return revision.removeprefix("sha256:")[:_SHORT]
+
+
+def _read(data: Any, *path: str) -> Any:
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def _name(obj: Obj) -> tuple[str, str]:
+    metadata = obj["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
