@@ -17,7 +17,10 @@ class Answer(StrEnum):
 
     FITS = "Fits"
     TIGHT = "Tight"
-    """A replica starts, with shorter sequences than the model's or with fewer at a time than asked for."""
+    """A replica starts, with shorter sequences than the model's or with fewer at a time than asked for.
+
+    Or it depends on the node that it gets.
+    """
     DOES_NOT_FIT = "DoesNotFit"
     UNSUPPORTED = "Unsupported"
     """No replica serves this model, or none with these settings."""

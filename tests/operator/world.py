@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from millrace_fit.accelerators import LABEL_PRODUCT
 from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
@@ -191,7 +192,7 @@ class World:
                 self.cache.forget(obj)
         for key, obj in seen.items():
             if obj is not self._watched.get(key):
-                self.cache.put(copy.deepcopy(obj))
+                self.cache.put({**obj, **BY_NAME[key.kind].trim(copy.deepcopy(obj))})
         self._watched = seen
 
     def _list_watched(self) -> dict[ObjectKey, Obj]:
@@ -202,6 +203,16 @@ class World:
             for key, obj in self.cluster.objects.items()
             if key.kind in kinds and (key.kind in unlabelled or _is_labelled(obj))
         }
+
+    def put_gpu_node(self, name: str, product: str, num_gpus: int = 8, **labels: str) -> None:
+        """Add a node with GPUs, or change it; pods go where they like."""
+        labels = {"kubernetes.io/hostname": name, LABEL_PRODUCT: product, **labels}
+        metadata = {"name": name, "uid": name, "labels": labels}
+        status = {"allocatable": {"cpu": "64", "nvidia.com/gpu": str(num_gpus)}}
+        self.cluster.put({"kind": NODE.kind, "metadata": metadata, "spec": {}, "status": status})
+
+    def delete_node(self, name: str) -> None:
+        del self.cluster.objects[ObjectKey(NODE.kind, "", name)]
 
     def put_node(self, name: str, room: int = 8, **spec: Any) -> None:
         """Add a node, or change it: `unschedulable=True` is what `kubectl cordon` writes."""

@@ -1,6 +1,7 @@
-"""What of a node matters here: whether it is being emptied. Pure."""
+"""What of a node matters here: whether it is being emptied, and which GPUs it offers. Pure."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 _KEPT_METADATA = ("name", "uid", "resourceVersion", "deletionTimestamp")
 _KEPT_SPEC = ("unschedulable", "taints")
@@ -18,15 +19,43 @@ DEPARTURE_TAINTS = {
 Not every taint with the effect NoExecute: what does not tolerate one is deleted at once, so that nothing
 can be done before, and what tolerates it stays.
 """
+GPUS = "nvidia.com/"
+"""How the names of the resources begin whose nodes have labels that tell of their memory."""
+UNKEPT_LABELS = ("feature.node.kubernetes.io/", "nvidia.com/gfd.")
+"""How those begin of which there are a hundred, or that change with each start of their writer."""
+
+
+class GpuNode(NamedTuple):
+    """A node that has GPUs."""
+
+    labels: Mapping[str, str]
+    offers: Mapping[str, str]
+    """By resource, what pods may have of it."""
 
 
 def trim_node(node: dict[str, Any]) -> dict[str, Any]:
-    """Return a node without all that changes every few seconds: there are thousands, of 15 kB and more."""
+    """Return a node without all that changes every few seconds: there are thousands, of 15 kB and more.
+
+    The labels of one with GPUs stay, as a nodeSelector may name any of them.
+    """
     metadata, spec = node["metadata"], node.get("spec") or {}
-    return {
+    trimmed: dict[str, Any] = {
         "metadata": {name: metadata[name] for name in _KEPT_METADATA if name in metadata},
         "spec": {name: spec[name] for name in _KEPT_SPEC if name in spec},
     }
+    if gpus := find_gpus(node):
+        labels = {name: text for name, text in gpus.labels.items() if not name.startswith(UNKEPT_LABELS)}
+        trimmed["metadata"]["labels"] = labels
+        trimmed["status"] = {"allocatable": dict(gpus.offers)}
+    return trimmed
+
+
+def find_gpus(node: dict[str, Any]) -> GpuNode | None:
+    """Return the GPUs that a node offers; None where it offers none."""
+    amounts = (node.get("status") or {}).get("allocatable") or {}
+    offers = {name: str(amount) for name, amount in amounts.items() if name.startswith(GPUS)}
+    offers = {name: amount for name, amount in offers.items() if amount != "0"}
+    return GpuNode(node["metadata"].get("labels") or {}, offers) if offers else None
 
 
 def find_departure(node: dict[str, Any]) -> str | None:

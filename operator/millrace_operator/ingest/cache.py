@@ -15,7 +15,7 @@ from millrace_operator.cluster.kinds import (
     ServiceKey,
     kind_of,
 )
-from millrace_operator.cluster.node import find_departure
+from millrace_operator.cluster.node import GpuNode, find_departure, find_gpus
 from millrace_operator.ingest.compact import compact
 from millrace_operator.resources.conditions import Reason, find_condition
 from millrace_operator.resources.types import Spec
@@ -56,6 +56,7 @@ class Cache:
         self._job_pods: Index = defaultdict(set)
         self._departures: dict[str, str] = {}
         """Of nodes, by name: why they are being emptied."""
+        self._gpu_nodes: dict[str, GpuNode] = {}
         self._graves: set[str] | None = None
 
     def __len__(self) -> int:
@@ -130,6 +131,10 @@ class Cache:
         """Return the nodes that are being emptied, and why."""
         return self._departures
 
+    def gpu_nodes(self) -> Mapping[str, GpuNode]:
+        """Return the nodes that offer GPUs, by name."""
+        return self._gpu_nodes
+
     def services_on(self, nodes: Collection[str]) -> list[ServiceKey]:
         """Return the services that have pods on any of these nodes."""
         return [
@@ -137,6 +142,10 @@ class Cache:
             for service, keys in self._pods.items()
             if any(self._objects[key].get("spec", {}).get("nodeName") in nodes for key in keys)
         ]
+
+    def services_without_room(self) -> list[ServiceKey]:
+        """Return the services whose status says that their model fits on no device."""
+        return [key for key, service in self._services.items() if _lacks_room(service)]
 
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
@@ -188,6 +197,8 @@ class Cache:
         elif role is Role.NODE:
             if departure := find_departure(obj):
                 self._departures[key.name] = departure
+            if gpus := find_gpus(obj):
+                self._gpu_nodes[key.name] = gpus
         elif owner is not None and (index := self._find_index(obj)) is not None:
             index[owner].add(key)
 
@@ -199,6 +210,7 @@ class Cache:
             self._fetching.discard(service)
         elif role is Role.NODE:
             self._departures.pop(key.name, None)
+            self._gpu_nodes.pop(key.name, None)
         elif owner is not None and owner in (index := self._find_index(obj) or {}):
             index[owner].discard(key)
             if not index[owner]:
@@ -238,6 +250,11 @@ def _is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
     owners = metadata.get("ownerReferences", [])
     is_made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
     return is_made and contract.LABEL_REVISION in labels
+
+
+def _lacks_room(service: Obj) -> bool:
+    conditions = service.get("status", {}).get("conditions") or []
+    return any(condition.get("reason") == Reason.DOES_NOT_FIT for condition in conditions)
 
 
 def _find_controller(metadata: Obj) -> str | None:

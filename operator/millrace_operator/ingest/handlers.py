@@ -12,13 +12,24 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import kopf
 
-from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, Kind, Listing, Obj, Role, Scope
+from millrace_operator.cluster.kinds import (
+    EVERYWHERE,
+    INFERENCE_SERVICE,
+    Kind,
+    Listing,
+    Obj,
+    Role,
+    Scope,
+    ServiceKey,
+)
+from millrace_operator.cluster.node import GpuNode
 from millrace_operator.ingest.cache import Cache, owner_of
+from millrace_operator.ingest.candidates import read_candidate
 from millrace_operator.ingest.news import is_news
 from millrace_operator.ingest.queue import WorkQueue
 
@@ -139,7 +150,7 @@ class Ingest:
             self._is_listed.set()
         self.last_event_at = self._clock()
         self._expected_since.pop(scope.kind.kind, None)
-        with self._watching_departures(scope.kind):
+        with self._watching_nodes(scope.kind):
             swept = self._cache.sweep(scope, listing)
         for obj in (*swept.ghosts, *listing.objects):
             owner = owner_of(obj)
@@ -156,7 +167,7 @@ class Ingest:
         self._expected_since.pop(kind.kind, None)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
         owner, before = owner_of(obj), self._cache.find(obj)
-        with self._watching_departures(kind):
+        with self._watching_nodes(kind, raw["metadata"]["name"]):
             if event_type == "DELETED":
                 self._cache.forget(obj)
             else:
@@ -165,17 +176,48 @@ class Ingest:
             self._queue.add(owner, is_urgent=event_type is not None)
 
     @contextlib.contextmanager
-    def _watching_departures(self, kind: Kind) -> Iterator[None]:
-        """Queue the services on nodes of which it changes inside whether they are being emptied."""
+    def _watching_nodes(self, kind: Kind, name: str | None = None) -> Iterator[None]:
+        """Queue the services that a change inside concerns, of one node or of a list of them.
+
+        Those are the ones on nodes of which it changes whether they are being emptied, and those of which no
+        pod was made as their model fits on no node, where such a node's GPUs change.
+        """
         if kind.role is not Role.NODE:
             yield
             return
-        before = dict(self._cache.departures())
+        departures, gpus = dict(self._cache.departures()), self._see_gpus(name)
         yield
-        changed = {name for name, _ in before.items() ^ self._cache.departures().items()}
-        if changed:
-            for key in self._cache.services_on(changed):
-                self._queue.add(key)
+        changed = {name for name, _ in departures.items() ^ self._cache.departures().items()}
+        for key in self._cache.services_on(changed) if changed else ():
+            self._queue.add(key)
+        for key in self._find_concerned(gpus, self._see_gpus(name)):
+            self._queue.add(key)
+
+    def _see_gpus(self, name: str | None) -> dict[str, GpuNode]:
+        """Return the GPUs of one node, or of all: one of thousands of nodes changes many times a second."""
+        nodes = self._cache.gpu_nodes()
+        names = nodes.keys() if name is None else nodes.keys() & {name}
+        return {name: nodes[name] for name in names}
+
+    def _find_concerned(
+        self, before: Mapping[str, GpuNode], after: Mapping[str, GpuNode]
+    ) -> list[ServiceKey]:
+        """Return the services without room for their model that may find another answer now."""
+        names = before.keys() | after.keys()
+        changes = [(before.get(name), after.get(name)) for name in names]
+        changes = [(old, new) for old, new in changes if old != new]
+        return [
+            key
+            for key in (self._cache.services_without_room() if changes else ())
+            if self._is_concerned(key, changes)
+        ]
+
+    def _is_concerned(self, key: ServiceKey, changes: list[tuple[GpuNode | None, GpuNode | None]]) -> bool:
+        try:
+            spec = self._cache.spec(key)
+        except ValueError:
+            return False  # what nobody can read asks for no node
+        return any(read_candidate(spec, old) != read_candidate(spec, new) for old, new in changes)
 
 
 def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:

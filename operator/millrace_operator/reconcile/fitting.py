@@ -4,6 +4,7 @@ Refused is what can't serve for certain: a model that no replica reads, and weig
 memory. The rest of a replica's memory is reckoned, and partly guessed: where that is too much, status warns.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,10 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
+from millrace_operator.cluster.node import GpuNode
+from millrace_operator.ingest.candidates import find_candidates
 from millrace_operator.reconcile.causes import Cause
+from millrace_operator.reconcile.fit_on_nodes import is_refused, judge_on_nodes
 from millrace_operator.resources.accelerators import count_gpus, has_gpu
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.quantities import parse_quantity
@@ -21,6 +25,13 @@ from millrace_operator.resources.types import Spec
 
 MIG = "nvidia.com/mig-"
 """Resources that are parts of a GPU, by their profile."""
+LARGEST = Accelerator("any GPU", 1 << 60)
+"""What does not run on it runs nowhere."""
+ANOTHER_GPU = (
+    "no node that is there now has a GPU for it: add one that has, or name such a GPU under "
+    "pod.nodeSelector, by nvidia.com/gpu.product, also where an autoscaler is to add the node"
+)
+"""How a refusal by the nodes is lifted."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +41,21 @@ class Fit:
     verdict: Verdict
     facts: ModelFacts
     settings: Settings
+    is_by_nodes: bool = False
+    """Whether nodes' labels told the device, and so may tell another one later."""
 
     @property
     def refusal(self) -> Cause | None:
         """Why no pod is to be made of it; None where one may start."""
-        verdict, plan = self.verdict, self.verdict.plan
-        if verdict.answer is Answer.UNSUPPORTED:
-            reason = Reason.MODEL_INVALID if self.facts.fault else Reason.SETTINGS_INVALID
-            return Cause(reason, f"the model cannot be served: {verdict}")
-        if verdict.answer is Answer.DOES_NOT_FIT and plan is not None and plan.weights > plan.total:
-            return Cause(Reason.DOES_NOT_FIT, f"the model {verdict}")
-        return None
+        if not is_refused(self.verdict):
+            return None
+        is_unsupported = self.verdict.answer is Answer.UNSUPPORTED
+        words = f"the model {'cannot be served: ' if is_unsupported else ''}{self.verdict}"
+        if self.is_by_nodes:
+            return Cause(Reason.DOES_NOT_FIT, f"{words}; {ANOTHER_GPU}")
+        if not is_unsupported:
+            return Cause(Reason.DOES_NOT_FIT, words)
+        return Cause(Reason.MODEL_INVALID if self.facts.fault else Reason.SETTINGS_INVALID, words)
 
     def render(self) -> dict[str, Any]:
         """Return it as a part of `status.model`."""
@@ -61,8 +76,8 @@ class Fit:
         return {**told, "contextLength": shape.max_length, **sizes}
 
 
-def judge_fit(spec: Spec, facts: ModelFacts) -> Fit:
-    """Return whether the model fits."""
+def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> Fit:
+    """Return whether the model fits the device that the spec names, or else the GPUs of these nodes."""
     is_on_gpus = has_gpu(spec.resources.limits)
     tensor = spec.parallelism.tensor or max(1, count_gpus(spec.resources.limits))
     settings = Settings(
@@ -73,7 +88,19 @@ def judge_fit(spec: Spec, facts: ModelFacts) -> Fit:
         max_sequences=spec.engine.max_sequences,
         max_batched_tokens=spec.engine.max_batched_tokens,
     )
-    return Fit(judge(facts, settings, find_device(spec, is_on_gpus=is_on_gpus)), facts, settings)
+    device = find_device(spec, is_on_gpus=is_on_gpus)
+    verdict = judge(facts, settings, device)
+    if verdict.answer is not Answer.UNKNOWN or not _has_whole_gpus(spec):
+        return Fit(verdict, facts, settings)
+    found = judge_on_nodes(facts, settings, find_candidates(spec, nodes))
+    is_unsupported = judge(facts, settings, LARGEST).answer is Answer.UNSUPPORTED
+    return Fit(found or verdict, facts, settings, is_by_nodes=found is not None and not is_unsupported)
+
+
+def _has_whole_gpus(spec: Spec) -> bool:
+    """Whether nodes' labels tell what a pod gets: they tell the memory of whole GPUs, and not of parts."""
+    is_part = any(name.startswith(MIG) for name in spec.resources.limits)
+    return has_gpu(spec.resources.limits) and not is_part and not spec.pod.resource_claims
 
 
 def find_device(spec: Spec, *, is_on_gpus: bool) -> Accelerator | None:

@@ -135,6 +135,7 @@ class Reconciler:
             self._fetched(key),
             await self._find_claim(key, service),
             self._cache.departures(),
+            self._cache.gpu_nodes(),
             self._worded.get(key),
             is_tried=key in self._tried,
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.cluster.node import GpuNode
 from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.status_types import ReplicaStatus
 
@@ -129,6 +130,8 @@ class Snapshot:
     """The claim of `spec.model.cache`; None where there is no such cache, or nobody could look."""
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
+    gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
+    """The nodes that offer GPUs; empty where nodes may not be read."""
     worded_at: float | None = None
     """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
     is_tried: bool = True

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from millrace_fit.facts import ModelFacts
+from millrace_fit.verdict import Answer
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.former import find_former_truth
@@ -96,7 +98,20 @@ def _describe_source(inputs: StatusInputs) -> dict[str, Any]:
     told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.model)}
     told["cache"] = None if inputs.pending else _describe_cache(inputs.target)
     facts = inputs.model and inputs.model.facts
-    return {**told, **judge_fit(inputs.spec, facts).render()} if facts else told
+    return {**told, **_describe_fit(inputs, facts)} if facts else told
+
+
+def _describe_fit(inputs: StatusInputs, facts: ModelFacts) -> dict[str, Any]:
+    """Return whether the model fits. What nodes tell of a revision that was made is told once.
+
+    It changes nothing any more, and a status that followed each node would be written with each that goes.
+    """
+    fit, before = judge_fit(inputs.spec, facts), inputs.old.get("model", {})
+    if fit.verdict.answer is not Answer.UNKNOWN:
+        return fit.render()
+    if inputs.is_recorded and before.get("fit", Answer.UNKNOWN) != Answer.UNKNOWN:
+        return fit.render() | {field: before[field] for field in ("fit", "fitMessage") if field in before}
+    return judge_fit(inputs.spec, facts, inputs.snapshot.gpu_nodes.values()).render()
 
 
 def _describe_found(found: FoundModel | None) -> dict[str, Any]:

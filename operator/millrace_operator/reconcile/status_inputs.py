@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.claims import judge_claim
@@ -11,6 +12,7 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
+from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
@@ -76,6 +78,13 @@ class StatusInputs:
     def current_revision(self) -> str | None:
         """The revision that last served with all its replicas."""
         return self.revision if self.step.is_done else self.old.get("currentRevision")
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the revision that the spec asks for was made before this plan."""
+        name = revision_name(self.snapshot.service, self.choice.asked)
+        is_same = self.choice.asked == self.old.get("updateRevision")
+        return is_same and ObjectId(CONTROLLER_REVISION.kind, name) in self.snapshot.owned()
 
     @property
     def is_late(self) -> bool:

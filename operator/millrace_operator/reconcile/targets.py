@@ -118,7 +118,7 @@ def _find_pending(
         delay = explain_delay(snapshot, revision_name(snapshot.service, digest))
         cause = delay or judge_claim(spec, snapshot.claim)
         return Pending(digest, spec.model.uri, cause=cause)
-    refusal = judge_fit(spec, model.facts).refusal if model.facts else None
+    refusal = judge_fit(spec, model.facts, snapshot.gpu_nodes.values()).refusal if model.facts else None
     if refusal is not None:
         return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)
     return find_filling(snapshot, spec, digest, model, now)

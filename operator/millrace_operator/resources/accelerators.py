@@ -25,6 +25,12 @@ def has_gpu(limits: Mapping[str, str | int]) -> bool:
     return any(_is_gpu(name) and _read(amount) > 0 for name, amount in limits.items())
 
 
+def list_gpus(limits: Mapping[str, str | int]) -> dict[str, int]:
+    """Return how many GPUs, or parts of one, a pod gets, by the name of the resource."""
+    amounts = {name: int(_read(amount)) for name, amount in limits.items() if _is_gpu(name)}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
+
+
 def count_gpus(limits: Mapping[str, str | int]) -> int:
     """Return how many whole GPUs a pod gets. The API server takes whole numbers of them only."""
     return sum(int(_read(amount)) for name, amount in limits.items() if name in WHOLE_GPUS)
