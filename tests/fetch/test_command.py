@@ -142,6 +142,14 @@ async def test_a_file_without_authorities_is_refused_by_name(
     assert not hub.files.requests
 
 
+async def test_a_file_of_authorities_may_have_comments(fetcher: Fetcher, tmp_path: Path) -> None:
+    certificate, context = certify(tmp_path, "hub")
+    certificate.write_text(f"# Főtanúsítvány\n{certificate.read_text()}", encoding="utf-8")
+    async with FakeHub(make_model(), context) as hub:
+        status, _, err = await finish(await start(hub, fetcher.folder, "--ca-file", str(certificate)))
+        assert status == 0, err
+
+
 async def test_a_file_of_authorities_that_does_not_exist_changes_nothing(
     hub: FakeHub, fetcher: Fetcher, tmp_path: Path
 ) -> None:

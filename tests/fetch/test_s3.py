@@ -101,6 +101,7 @@ async def test_a_bucket_of_a_private_authority_is_listed_and_fetched(
         status, _, err = await finish(await start_fetch(uri, folder, **environment))
         assert (status, "the key ca.crt of the Secret of spec.model.credentials" in err) == (3, True)
         flags = ("--ca-file", str(certificate))
+        environment["AWS_CA_BUNDLE"] = str(certify(tmp_path, "another")[0])
         status, _, err = await finish(await start_fetch(uri, folder, *flags, **environment))
         assert status == 0, err
         fetcher.check(contents)

@@ -299,12 +299,18 @@ class World:
 
     def _run_jobs(self) -> bool:
         """Make the pod of each Job, and end it as soon as the source answers."""
+        for job in self.objects("Job"):
+            if "creationTimestamp" not in job["metadata"]:
+                metadata = {**job["metadata"], "creationTimestamp": render_time(self.now)}
+                self.cluster.put({**job, "metadata": metadata})
         jobs = [job for job in self.objects("Job") if "status" not in job]
         return sum(self._run_job(job) for job in jobs) > 0
 
     def _run_job(self, job: Obj) -> bool:
         pod = next((one for one in self.objects("Pod") if _is_of(one, job)), None)
         has_begun = pod is not None
+        if not has_begun and self.quota is not None and self._count_quota() >= self.quota:
+            return False
         pod = pod or self._make_job_pod(job)
         message = "" if _fills(job) else self._answer()
         if message is None or (_fills(job) and not self.is_filled):

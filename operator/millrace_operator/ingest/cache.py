@@ -112,7 +112,7 @@ class Cache:
         return held.spec
 
     def fetching(self) -> frozenset[ServiceKey]:
-        """Return the services whose status says that their model is being fetched."""
+        """Return the services whose status says that their model is being fetched, or tried to be."""
         return frozenset(self._fetching)
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
@@ -268,7 +268,7 @@ def _find_controller(metadata: Obj) -> str | None:
 
 def _is_fetching(service: Obj) -> bool:
     condition = find_condition(service.get("status") or {}, "ModelReady") or {}
-    return condition.get("reason") == Reason.FETCHING
+    return condition.get("reason") in (Reason.FETCHING, Reason.FETCH_FAILED)
 
 
 def _key_of(obj: Obj) -> ObjectKey:

@@ -11,6 +11,8 @@ from millrace_operator.resources.types import ScalingMode, Spec
 
 LOOK_SECONDS = 10.0
 """Between two looks at a claim that is not there, or can't be used: somebody may be mending it."""
+GOOD_LOOK_SECONDS = 300.0
+"""Between two looks at a claim that serves: somebody may delete it."""
 BLIND_LOOK_SECONDS = 60.0
 """Between two tries where the API server does not let us look."""
 _SHARED = "ReadWriteMany"
@@ -64,12 +66,12 @@ def _judge_count(spec: Spec, name: str, mode: str) -> Cause | None:
 
 
 def find_look(spec: Spec, claim: Claim | None) -> float | None:
-    """Return after how many seconds to look at the claim again; None where nothing asks for it."""
+    """Return after how many seconds to look at the claim again; None where there is to be none."""
     if spec.model.cache.claim is None:
         return None
     if claim is None:
         return BLIND_LOOK_SECONDS
-    return None if judge_claim(spec, claim) is None else LOOK_SECONDS
+    return GOOD_LOOK_SECONDS if judge_claim(spec, claim) is None else LOOK_SECONDS
 
 
 class _Seen(NamedTuple):
@@ -80,7 +82,7 @@ class _Seen(NamedTuple):
 
 
 class Claims:
-    """Owner of what was seen of the services' claims. A good one is looked at once an edit of the service."""
+    """Owner of what was seen of the services' claims. A good one is looked at seldom, and after an edit."""
 
     def __init__(self) -> None:
         self._seen: dict[ServiceKey, _Seen] = {}

@@ -1,10 +1,12 @@
 """A model on its way into a claim: what a revision waits for until all of it is there. Pure."""
 
+from dataclasses import replace
+
 from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.jobs import explain_delay, is_complete, list_pods
+from millrace_operator.reconcile.jobs import explain_delay, find_standstill, is_complete, list_working
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.metadata import fill_name
 from millrace_operator.reconcile.snapshot import Fetched, Snapshot
@@ -25,38 +27,38 @@ def find_filling(
     name = fill_name(snapshot.service, revision)
     if is_complete(snapshot, name):
         return None
-    told = _find_progress(snapshot, name)
-    late = told and _explain_lateness(spec, *told, now)
-    return Pending(
-        revision,
-        spec.model.uri,
-        Stage.FILL,
-        explain_delay(snapshot, name),
-        found,
-        place,
-        told and told[1],
-        late,
+    fetched = _find_progress(snapshot, name)
+    pending = Pending(
+        revision, spec.model.uri, Stage.FILL, explain_delay(snapshot, name), found, place, fetched
     )
+    return find_lateness(pending, snapshot, spec, name, now)
+
+
+def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
+    """Return the same with since when its Job gets no farther, and that this is too long."""
+    since = find_standstill(snapshot, job, pending.fetched)
+    pending = replace(pending, since=since)
+    is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
+    return replace(pending, late=_explain_lateness(pending, spec, job)) if is_late else pending
 
 
 def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | None:
-    """Return after how many seconds a Job that gets nothing more is late; None where it is, or is silent."""
-    if pending.fetched is None or pending.late is not None:
+    """Return after how many seconds a Job that gets no farther is late; None where it is, or is not there."""
+    if pending.since is None or pending.late is not None:
         return None
-    return pending.fetched.at + spec.rollout.progress_deadline_seconds - now
+    return pending.since + spec.rollout.progress_deadline_seconds - now
 
 
-def _find_progress(snapshot: Snapshot, name: str) -> tuple[str, Fetched] | None:
-    """Return the Job's pod that tells how far it is, and what it tells."""
-    names = (pod["metadata"]["name"] for pod in list_pods(snapshot, name))
-    return next(((pod, snapshot.fetched[pod]) for pod in names if pod in snapshot.fetched), None)
+def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
+    """Return how far the Job's newest pod is that tells it."""
+    names = (pod["metadata"]["name"] for pod in list_working(snapshot, name))
+    return next((snapshot.fetched[pod] for pod in names if pod in snapshot.fetched), None)
 
 
-def _explain_lateness(spec: Spec, pod: str, fetched: Fetched, now: float) -> Cause | None:
-    if now < fetched.at + spec.rollout.progress_deadline_seconds:
-        return None
+def _explain_lateness(pending: Pending, spec: Spec, job: str) -> Cause:
     return Cause(
         Reason.DEADLINE_EXCEEDED,
-        f"pod {pod} has got nothing more of the model for longer than rollout.progressDeadline "
-        f"({spec.rollout.progress_deadline}): raise that, or read the pod's log and delete the pod",
+        f"Job {job} has got no farther for longer than rollout.progressDeadline "
+        f"({spec.rollout.progress_deadline}): {pending.describe()}; see kubectl describe job {job}, which "
+        "says where a quota refuses its pod, and its pod's Events and log",
     )

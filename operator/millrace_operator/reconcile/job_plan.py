@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, Obj
 from millrace_operator.reconcile.claims import find_look
-from millrace_operator.reconcile.drift import seal
+from millrace_operator.reconcile.drift import APPLIED, seal
 from millrace_operator.reconcile.filling import seconds_to_lateness
-from millrace_operator.reconcile.jobs import seconds_to_loss
+from millrace_operator.reconcile.jobs import explain_delay, find_job, seconds_to_loss
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.fill_job import render_fill_job
 from millrace_operator.reconcile.render.metadata import fill_name, revision_name
@@ -27,12 +27,34 @@ def render_jobs(
     left = _seconds_to_loss(snapshot, pending, now)
     is_lost = left is not None and left <= 0
     jobs: list[Obj] = []
-    if pending.stage is not Stage.RESOLVE or not is_lost:  # what it told counts until the record is written
+    if _is_asked(snapshot, pending, is_lost=is_lost):
         jobs.append(render_resolve_job(settings, snapshot.service, spec, pending.revision))
     if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
         jobs.append(render_fill_job(settings, snapshot.service, spec, pending.revision, pending.found))
     account = need(render_service_account(snapshot.service))
-    return [Child(seal(job), account) for job in jobs]
+    return [Child(job, account) for job in map(seal, jobs) if not _is_outdated(snapshot, job)]
+
+
+def _is_outdated(snapshot: Snapshot, job: Obj) -> bool:
+    """Whether the Job that is there does not get on, and would be made otherwise now: then it is made anew.
+
+    An operator with another image, or of a newer version, mends what it made before. What works stays.
+    """
+    name = job["metadata"]["name"]
+    seen = find_job(snapshot, name).get("metadata", {}).get("annotations", {}).get(APPLIED)
+    return seen not in (None, job["metadata"]["annotations"][APPLIED]) and bool(explain_delay(snapshot, name))
+
+
+def _is_asked(snapshot: Snapshot, pending: Pending, *, is_lost: bool) -> bool:
+    """Whether there is to be a Job that asks the source.
+
+    What it told counts until the record is written, or until another Job has it. It isn't made anew then.
+    """
+    if pending.stage is Stage.RESOLVE:
+        return not is_lost
+    owned, service = snapshot.owned(), snapshot.service
+    has_asker = ObjectId(JOB.kind, revision_name(service, pending.revision)) in owned
+    return has_asker or ObjectId(JOB.kind, fill_name(service, pending.revision)) not in owned
 
 
 def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
@@ -43,8 +65,8 @@ def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now:
     if pending is None:
         return
     left = _seconds_to_loss(snapshot, pending, now)
-    if left is not None:
-        yield max(left, 0.0) + 1
+    if left is not None and left > 0:  # else it is deleted now, and its end is an event
+        yield left + 1
     late = seconds_to_lateness(spec, pending, now)
     if late is not None:
         yield late + 1

@@ -5,7 +5,8 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, Obj
 from millrace_operator.reconcile.causes import Cause, diagnose
-from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.pod_status import find_fetcher, find_state
+from millrace_operator.reconcile.snapshot import Fetched, ObjectId, Snapshot
 from millrace_operator.resources.conditions import parse_time
 
 LOST_SECONDS = 60.0
@@ -24,16 +25,29 @@ def list_pods(snapshot: Snapshot, name: str) -> list[Obj]:
     return [pod for pod in snapshot.job_pods if uid and uid in _list_controllers(pod)]
 
 
+def list_working(snapshot: Snapshot, name: str) -> list[Obj]:
+    """Return the pods of that Job that work, the newest first; those that failed or end, where none does."""
+    pods = sorted(list_pods(snapshot, name), key=_created, reverse=True)
+    return [pod for pod in pods if not _is_over(pod)] or pods
+
+
 def explain_delay(snapshot: Snapshot, name: str) -> Cause | None:
     """Return what keeps the Job from doing its work; None where it is on its way."""
-    pods = list_pods(snapshot, name)
+    pods = [pod for pod in list_working(snapshot, name) if not _gets_on(snapshot, pod)]
     causes = (diagnose(pod["metadata"]["name"], pod.get("status", {})) for pod in pods)
     return next((cause for cause in causes if cause is not None), None)
 
 
 def is_complete(snapshot: Snapshot, name: str) -> bool:
-    """Whether the Job has done its work."""
-    return any(one.get("type") == "Complete" for one in _list_ends(find_job(snapshot, name)))
+    """Whether the Job has done its work. A container that others added to its pod may run on for ever."""
+    ends = _list_ends(find_job(snapshot, name))
+    return any(one.get("type") == "Complete" for one in ends) or any(map(_is_done, list_pods(snapshot, name)))
+
+
+def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
+    """Return since when the Job has got no farther: it was made then, or told something. None of no Job."""
+    made = parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))
+    return made if made is None or fetched is None else max(made, fetched.at)
 
 
 def seconds_to_loss(snapshot: Snapshot, name: str, now: float) -> float | None:
@@ -45,6 +59,27 @@ def seconds_to_loss(snapshot: Snapshot, name: str, now: float) -> float | None:
 def _list_ends(job: Obj) -> Iterable[dict[str, Any]]:
     conditions = job.get("status", {}).get("conditions", [])
     return (one for one in conditions if (one.get("type"), one.get("status")) in _ENDS)
+
+
+def _created(pod: Obj) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))
+
+
+def _gets_on(snapshot: Snapshot, pod: Obj) -> bool:
+    """Whether its container runs and has told how far it is, whatever ended before. A mere try is none."""
+    fetched = snapshot.fetched.get(pod["metadata"]["name"])
+    running = find_state(find_fetcher(pod.get("status", {})), "running")
+    began = None if running is None else parse_time(running.get("startedAt"))
+    return fetched is not None and began is not None and fetched.at >= began
+
+
+def _is_over(pod: Obj) -> bool:
+    return "deletionTimestamp" in pod["metadata"] or pod.get("status", {}).get("phase") == "Failed"
+
+
+def _is_done(pod: Obj) -> bool:
+    ended = find_state(find_fetcher(pod.get("status", {})), "terminated")
+    return ended is not None and ended.get("exitCode") == 0
 
 
 def _list_controllers(pod: Obj) -> set[str]:

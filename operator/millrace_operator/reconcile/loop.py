@@ -196,11 +196,16 @@ class Reconciler:
         return self._claims.recall(key)
 
     async def _look_at_claim(self, key: ServiceKey, name: str) -> Claim | None:
+        """Return the claim, as it was where a look fails. Raises ClusterError where the next one may not."""
         try:
             return read_claim(name, await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name))
         except ClusterError as error:
+            known = self._claims.recall(key)
+            is_known = known is not None and known.name == name
+            if not is_known and not isinstance(error, RefusedError):
+                raise
             LOG.warning("%s: no look at PersistentVolumeClaim %s: %s", key, name, error)
-            return None
+            return known if is_known else None
 
     async def _confirm(self, key: ServiceKey, service: Obj) -> frozenset[ObjectId]:
         """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""

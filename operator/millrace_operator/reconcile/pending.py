@@ -39,8 +39,10 @@ class Pending:
     """Where its model is to be kept."""
     fetched: Fetched | None = None
     """How far the Job is that fetches it."""
+    since: float | None = None
+    """When its Job was made, or told last how far it is, in seconds since 1970; None where there is none."""
     late: Cause | None = None
-    """That this Job has got nothing more for too long."""
+    """That this Job has got no farther for too long."""
 
     @property
     def reason(self) -> Reason:

@@ -9,7 +9,7 @@ from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
-from millrace_operator.reconcile.filling import find_filling
+from millrace_operator.reconcile.filling import find_filling, find_lateness
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import explain_delay
@@ -102,26 +102,31 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     place = find_place(spec.model, model)
     made = Revision(digest, next_number(revisions.values()), inputs, template, model, place)
     known = Known({**revisions, digest: made}, digest)
-    pending = _find_pending(snapshot, spec, digest, model, now)
+    is_kept = place is not None and served in revisions and revisions[served].cached == place
+    is_read = is_kept and snapshot.service["status"].get("readyReplicas", 0) > 0
+    pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
         return known
     return known._replace(asked=served if served in revisions else digest, pending=pending)
 
 
 def _find_pending(
-    snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None, now: float
+    snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None, now: float, *, is_read: bool
 ) -> Pending | None:
-    """Return why a revision can't be made yet, or never; None where it can."""
+    """Return why a revision can't be made yet, or never; None where it can.
+
+    `is_read` says that replicas that serve now read the same model from the same folder: it is there.
+    """
     if not is_fetched(spec.model.uri):
         return None
     if model is None:
-        delay = explain_delay(snapshot, revision_name(snapshot.service, digest))
-        cause = delay or judge_claim(spec, snapshot.claim)
-        return Pending(digest, spec.model.uri, cause=cause)
+        job = revision_name(snapshot.service, digest)
+        cause = explain_delay(snapshot, job) or judge_claim(spec, snapshot.claim)
+        return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
     refusal = judge_fit(spec, model.facts, snapshot.gpu_nodes.values()).refusal if model.facts else None
     if refusal is not None:
         return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)
-    return find_filling(snapshot, spec, digest, model, now)
+    return None if is_read else find_filling(snapshot, spec, digest, model, now)
 
 
 def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:

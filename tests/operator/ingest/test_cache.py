@@ -56,6 +56,7 @@ def test_the_services_that_fetch_are_known_without_a_look_at_all_of_them() -> No
             ("Fetching", {KEY}),
             ("Fetching", {KEY}),
             ("Loaded", set()),
+            ("FetchFailed", {KEY}),
             ("Fetching", {KEY}),
         ]
     ):

@@ -1,14 +1,15 @@
 """A model that a Job fetches into a claim once, for all replicas."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from millrace_operator.cluster.errors import RefusedError
+from millrace_operator.cluster.errors import RefusedError, TransientError
 from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Obj
 from millrace_operator.reconcile.cached_model import name_folder
-from millrace_operator.reconcile.claims import BLIND_LOOK_SECONDS, LOOK_SECONDS
+from millrace_operator.reconcile.claims import BLIND_LOOK_SECONDS, GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_operator.reconcile.jobs import LOST_SECONDS
 from millrace_operator.reconcile.render.metadata import fill_name
 from millrace_operator.reconcile.snapshot import Fetched
@@ -16,7 +17,7 @@ from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rules import NAME_MAX_LENGTH
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, GATED, MAIN, SECOND, TELLING
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import KEY, World, make_service, resolver_status
+from tests.operator.world import KEY, World, crash_status, make_service, resolver_status
 
 CACHED: dict[str, Any] = {**MAIN, "cache": {"type": "PersistentVolumeClaim", "claimName": "models"}}
 FOLDER = name_folder(MAIN["uri"], FIRST)
@@ -139,16 +140,124 @@ async def test_how_far_it_is_stands_in_status_and_one_that_stands_still_is_late(
     world.fetched = {name: Fetched(16 * GIB, 4 * GIB, 100 * 2**20, world.now)}
     await world.settle()
     assert "models: 25 % of 17.2 GB, 104.9 MB/s" in world.condition("ModelReady")["message"]
-    assert (await world.reconcile()).look_again == 1801.0
+    assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
     world.now += 1801
     await world.settle()
     assert told(world, "Degraded") == ("True", "DeadlineExceeded")
-    assert f"pod {name} has got nothing more" in world.condition("Degraded")["message"]
+    assert (
+        "has got no farther for longer than rollout.progressDeadline"
+        in world.condition("Degraded")["message"]
+    )
     assert told(world) == ("False", "Fetching"), "it is asked on, and may still come"
 
     world.fetched = {name: Fetched(16 * GIB, 5 * GIB, 100 * 2**20, world.now)}
     await world.settle()
     assert told(world, "Degraded")[0] == "False"
+
+
+async def test_a_fetch_that_never_begins_is_told_after_its_deadline() -> None:
+    world = make_world("ReadWriteMany")
+    world.is_filled = False
+    world.quota = 0
+    await world.settle()
+    assert told(world, "Degraded")[0] == "False"
+    assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
+    world.now += 1801
+    await world.settle()
+    assert told(world, "Degraded") == ("True", "DeadlineExceeded"), "the Job that asks"
+    world.quota = 1
+    await world.settle()
+    assert told(world, "Degraded")[0] == "False"
+    assert find_filler(world), "its pod is refused: the first one's is there"
+    world.now += 1801
+    await world.settle()
+    assert told(world, "Degraded") == ("True", "DeadlineExceeded")
+    assert (
+        f"kubectl describe job {get_filler(world)['metadata']['name']}"
+        in world.condition("Degraded")["message"]
+    )
+
+
+async def test_a_pod_that_failed_before_does_not_hide_the_one_that_fetches() -> None:
+    world = await make_filling()
+    pod = get_pod(world)
+    failed = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
+    world.cluster.put({**pod, "status": failed})
+    running = {
+        "name": "fetch",
+        "restartCount": 1,
+        "state": {"running": {"startedAt": render_time(world.now)}},
+    }
+    running["lastState"] = resolver_status(GATED, code=1)["containerStatuses"][0]["lastState"]
+    metadata = {**pod["metadata"], "name": "chat-newer", "uid": "newer"}
+    metadata["creationTimestamp"] = render_time(world.now + 60)
+    world.cluster.put(
+        {**pod, "metadata": metadata, "status": {"phase": "Running", "containerStatuses": [running]}}
+    )
+    world.fetched = {"chat-newer": Fetched(16 * GIB, 4 * GIB, 0, world.now)}
+    world.fetched[pod["metadata"]["name"]] = Fetched(16 * GIB, 1 * GIB, 0, world.now - 3600)
+    await world.settle()
+    assert told(world, "Degraded")[0] == "False"
+    assert told(world) == ("False", "Fetching")
+    assert "25 %" in world.condition("ModelReady")["message"]
+
+
+async def test_a_container_that_others_added_does_not_keep_the_fetch_from_its_end() -> None:
+    world = await make_filling(pod={"annotations": {"mesh": "off"}})
+    assert get_filler(world)["spec"]["template"]["metadata"]["annotations"] == {"mesh": "off"}
+    status = resolver_status("")
+    sidecar = {"name": "istio-proxy", "state": {"running": {"startedAt": render_time(world.now)}}}
+    statuses = [*status["containerStatuses"], sidecar]
+    world.cluster.put({**get_pod(world), "status": {"phase": "Running", "containerStatuses": statuses}})
+    await world.settle()
+    assert len(world.pods()) == 2
+
+
+async def test_one_failed_look_changes_nothing_that_is_known_of_a_claim() -> None:
+    world = make_world("ReadWriteOnce")
+    await world.settle()
+    assert told(world) == ("False", "CacheUnusable")
+    for fault in (RefusedError("forbidden"), TransientError("etcd timeout")):
+        world.now += LOOK_SECONDS
+        world.cluster.read_faults.append(fault)
+        await world.settle()
+        assert told(world) == ("False", "CacheUnusable")
+        assert find_filler(world) is None
+
+
+async def test_an_edit_of_the_engine_fetches_nothing_that_is_there() -> None:
+    world = await make_filling()
+    world.is_filled = True
+    await world.settle()
+    before = world.status["currentRevision"]
+    world.is_filled = False
+    world.edit(engine={"maxSequences": 7})
+    await world.settle()
+    assert world.status["currentRevision"] != before
+    assert told(world, "UpToDate")[0] == "True"
+
+
+async def test_an_edit_sees_to_a_folder_again_that_no_replica_can_read() -> None:
+    world = await make_filling()
+    world.is_filled = True
+    await world.settle()
+    world.edit(replicas=0)
+    await world.settle()
+    world.is_filled = False
+    world.broken[world.status["currentRevision"]] = crash_status("no such folder", code=65)
+    world.edit(replicas=2, pod={"annotations": {"anew": "1"}})
+    await world.settle()
+    assert find_filler(world)
+
+
+async def test_a_claim_that_is_deleted_is_told_in_some_minutes() -> None:
+    world = await make_filling()
+    world.is_filled = True
+    await world.settle()
+    world.cluster.remove(PERSISTENT_VOLUME_CLAIM, KEY.namespace, "models")
+    world.now += GOOD_LOOK_SECONDS
+    await world.settle()
+    assert told(world, "Degraded") == ("True", "CacheUnusable")
 
 
 async def test_a_fetch_that_fails_is_told_in_its_words_until_it_is_mended() -> None:
@@ -182,7 +291,7 @@ async def test_a_claim_that_is_absent_is_named_until_it_appears() -> None:
     await world.settle()
     assert told(world, "Degraded")[0] == "False"
     assert len(world.pods()) == 2
-    assert (await world.reconcile()).look_again is None
+    assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
 
 
 @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod"])
@@ -281,6 +390,22 @@ async def test_a_branch_that_moves_on_meanwhile_changes_nothing() -> None:
     await world.settle()
     assert world.status["model"]["resolvedRevision"] == FIRST
     assert world.status["model"]["cache"]["path"] == FOLDER
+
+
+async def test_a_job_that_gets_nowhere_is_made_anew_by_an_operator_that_was_mended() -> None:
+    world = await make_filling()
+    job, pod = get_filler(world), get_pod(world)
+    world.settings = replace(world.settings, fetch_image="good.example/fetch:1")
+    world.restart_operator()
+    await world.settle()
+    assert get_filler(world)["metadata"]["uid"] == job["metadata"]["uid"], "it works: it goes on"
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    status = {"phase": "Pending", "containerStatuses": [{"name": "fetch", "restartCount": 0, **waiting}]}
+    world.cluster.put({**pod, "status": status})
+    await world.settle()
+    (container,) = get_filler(world)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "good.example/fetch:1"
+    assert FIRST in container["args"]
 
 
 async def test_a_job_that_is_deleted_is_made_anew_at_once() -> None:

@@ -30,7 +30,7 @@ def render_job_template(
     own = {contract.LABEL_SERVICE: service["metadata"]["name"], contract.LABEL_COMPONENT: component}
     dumped = spec.pod.model_dump(by_alias=True, exclude_none=True, include=placement)
     return {
-        "metadata": {"labels": {**spec.pod.labels, **own}},
+        "metadata": {"labels": {**spec.pod.labels, **own}, "annotations": spec.pod.annotations},
         "spec": {
             "restartPolicy": "OnFailure",
             "serviceAccountName": account_name(service),
