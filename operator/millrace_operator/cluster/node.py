@@ -21,6 +21,8 @@ can be done before, and what tolerates it stays.
 """
 GPUS = "nvidia.com/"
 """How the names of the resources begin whose nodes have labels that tell of their memory."""
+LABEL = f"{GPUS}gpu.product"
+"""A node that has it has GPUs, also while it offers none: as their device plugin starts anew, say."""
 UNKEPT_LABELS = ("feature.node.kubernetes.io/", "nvidia.com/gfd.")
 """How those begin of which there are a hundred, or that change with each start of their writer."""
 
@@ -30,7 +32,7 @@ class GpuNode(NamedTuple):
 
     labels: Mapping[str, str]
     offers: Mapping[str, str]
-    """By resource, what pods may have of it."""
+    """By resource, what pods may have of it; empty while nobody offers it there."""
 
 
 def trim_node(node: dict[str, Any]) -> dict[str, Any]:
@@ -51,11 +53,12 @@ def trim_node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_gpus(node: dict[str, Any]) -> GpuNode | None:
-    """Return the GPUs that a node offers; None where it offers none."""
+    """Return the GPUs of a node; None where it has none."""
     amounts = (node.get("status") or {}).get("allocatable") or {}
     offers = {name: str(amount) for name, amount in amounts.items() if name.startswith(GPUS)}
     offers = {name: amount for name, amount in offers.items() if amount != "0"}
-    return GpuNode(node["metadata"].get("labels") or {}, offers) if offers else None
+    labels = node["metadata"].get("labels") or {}
+    return GpuNode(labels, offers) if offers or LABEL in labels else None
 
 
 def find_departure(node: dict[str, Any]) -> str | None:

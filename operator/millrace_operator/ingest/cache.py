@@ -132,7 +132,7 @@ class Cache:
         return self._departures
 
     def gpu_nodes(self) -> Mapping[str, GpuNode]:
-        """Return the nodes that offer GPUs, by name."""
+        """Return the nodes that have GPUs, by name."""
         return self._gpu_nodes
 
     def services_on(self, nodes: Collection[str]) -> list[ServiceKey]:

@@ -36,7 +36,9 @@ def read_candidate(spec: Spec, node: GpuNode | None) -> Candidate | None:
     if node is None or not spec.pod.node_selector.items() <= node.labels.items():
         return None
     asked = list_gpus(spec.resources.limits)
-    if not asked or any(_read_amount(node, name) < amount for name, amount in asked.items()):
+    is_short = any(_read_amount(node, name) < amount for name, amount in asked.items())
+    # One that offers nothing now is counted: a device plugin that starts anew must not lift a refusal.
+    if not asked or (node.offers and is_short):
         return None
     return Candidate(node.labels.get(LABEL_PRODUCT, ""), node.labels.get(LABEL_MEMORY, ""))
 

@@ -93,8 +93,10 @@ def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> F
     if verdict.answer is not Answer.UNKNOWN or not _has_whole_gpus(spec):
         return Fit(verdict, facts, settings)
     found = judge_on_nodes(facts, settings, find_candidates(spec, nodes))
-    is_unsupported = judge(facts, settings, LARGEST).answer is Answer.UNSUPPORTED
-    return Fit(found or verdict, facts, settings, is_by_nodes=found is not None and not is_unsupported)
+    if found is None:
+        return Fit(verdict, facts, settings)
+    is_of_settings = judge(facts, settings, LARGEST).answer is Answer.UNSUPPORTED
+    return Fit(found, facts, settings, is_by_nodes=not is_of_settings)
 
 
 def _has_whole_gpus(spec: Spec) -> bool:

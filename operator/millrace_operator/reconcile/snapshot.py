@@ -131,7 +131,7 @@ class Snapshot:
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
-    """The nodes that offer GPUs; empty where nodes may not be read."""
+    """The nodes that have GPUs; empty where nodes may not be read."""
     worded_at: float | None = None
     """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
     is_tried: bool = True

@@ -43,8 +43,7 @@ def count_news(service: Obj, before: Obj | None, after: Obj | None, event: str =
 CHANGES: list[dict[str, Any]] = [
     {"labels": {PRODUCT: "NVIDIA-H100-80GB-HBM3"}},
     {"labels": {"nvidia.com/gpu.memory": "81559"}},
-    {"gpus": {}},
-    {"gpus": {"nvidia.com/gpu": "0"}},
+    {"gpus": {"nvidia.com/mig-1g.10gb": "8"}},
 ]
 SILENCE: list[dict[str, Any]] = [
     {"conditions": [{"type": "Ready", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]},
@@ -52,6 +51,8 @@ SILENCE: list[dict[str, Any]] = [
     {"labels": {"nvidia.com/gfd.timestamp": "7"}},
     {"labels": {"pool": "b"}},
     {"gpus": {"nvidia.com/gpu": "7"}},
+    {"gpus": {}},
+    {"gpus": {"nvidia.com/gpu": "0"}},
 ]
 
 
@@ -113,6 +114,6 @@ def test_little_of_a_node_is_kept() -> None:
         "spec": {},
         "status": {"allocatable": GPUS},
     }
-    without = NODE.trim({**node, "status": {"allocatable": {"cpu": "8"}}})
-    assert without == {"metadata": {"name": "a"}, "spec": {}}
-    assert find_gpus(without) is None
+    without = {"metadata": {"name": "a", "labels": {"pool": "a"}}, "status": {"allocatable": {"cpu": "8"}}}
+    assert NODE.trim(without) == {"metadata": {"name": "a"}, "spec": {}}
+    assert find_gpus(NODE.trim(without)) is None

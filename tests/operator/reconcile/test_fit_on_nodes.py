@@ -77,6 +77,17 @@ async def test_a_larger_node_that_comes_lifts_a_refusal_and_its_going_takes_noth
     assert world.status["model"] == told
 
 
+async def test_a_device_plugin_that_starts_anew_lifts_no_refusal() -> None:
+    world = make_large()
+    world.put_gpu_node("a", L4)
+    await world.settle()
+    world.put_gpu_node("a", L4, num_gpus=0)
+    world.restart_operator()
+    await world.settle()
+    assert world.condition("ModelReady")["reason"] == "DoesNotFit"
+    assert not world.objects("Deployment")
+
+
 async def test_a_node_selector_that_no_node_has_yet_starts_the_pods() -> None:
     """An autoscaler adds the node for them."""
     world = make_large()
