@@ -25,6 +25,7 @@ PROGRESSING = {
     "pulls_an_image",
     "asks_for_its_model",
     "fetches",
+    "fills_a_claim",
     "loads",
     "wakes",
     "wakes_without_room",

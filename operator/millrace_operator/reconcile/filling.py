@@ -2,14 +2,21 @@
 
 from dataclasses import replace
 
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION
 from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.jobs import explain_delay, find_standstill, is_complete, list_working
+from millrace_operator.reconcile.jobs import (
+    explain_delay,
+    find_job,
+    find_standstill,
+    is_complete,
+    list_working,
+)
 from millrace_operator.reconcile.pending import Pending, Stage
-from millrace_operator.reconcile.render.metadata import fill_name
-from millrace_operator.reconcile.snapshot import Fetched, Snapshot
+from millrace_operator.reconcile.render.metadata import fill_name, revision_name
+from millrace_operator.reconcile.snapshot import Fetched, ObjectId, Snapshot
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import Spec
 
@@ -40,6 +47,12 @@ def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, no
     pending = replace(pending, since=since)
     is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
     return replace(pending, late=_explain_lateness(pending, spec, job)) if is_late else pending
+
+
+def is_begun(snapshot: Snapshot, revision: str) -> bool:
+    """Whether a revision was made, or its model is on its way into a claim: no node takes that back."""
+    record = ObjectId(CONTROLLER_REVISION.kind, revision_name(snapshot.service, revision))
+    return record in snapshot.owned() or bool(find_job(snapshot, fill_name(snapshot.service, revision)))
 
 
 def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | None:

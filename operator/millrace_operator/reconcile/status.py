@@ -109,7 +109,7 @@ def _describe_fit(inputs: StatusInputs, facts: ModelFacts) -> dict[str, Any]:
     fit, before = judge_fit(inputs.spec, facts), inputs.old.get("model", {})
     if fit.verdict.answer is not Answer.UNKNOWN:
         return fit.render()
-    if inputs.is_recorded and before.get("fit", Answer.UNKNOWN) != Answer.UNKNOWN:
+    if inputs.is_judged and before.get("fit", Answer.UNKNOWN) != Answer.UNKNOWN:
         return fit.render() | {field: before[field] for field in ("fit", "fitMessage") if field in before}
     return judge_fit(inputs.spec, facts, inputs.snapshot.gpu_nodes.values()).render()
 

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from millrace_operator.cluster.kinds import CONTROLLER_REVISION
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
+from millrace_operator.reconcile.filling import is_begun
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
-from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
@@ -80,11 +79,10 @@ class StatusInputs:
         return self.revision if self.step.is_done else self.old.get("currentRevision")
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether the revision that the spec asks for was made before this plan."""
-        name = revision_name(self.snapshot.service, self.choice.asked)
+    def is_judged(self) -> bool:
+        """Whether status says already of the revision that the spec asks for whether its model fits."""
         is_same = self.choice.asked == self.old.get("updateRevision")
-        return is_same and ObjectId(CONTROLLER_REVISION.kind, name) in self.snapshot.owned()
+        return is_same and is_begun(self.snapshot, self.choice.asked)
 
     @property
     def is_late(self) -> bool:

@@ -9,7 +9,7 @@ from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
-from millrace_operator.reconcile.filling import find_filling, find_lateness
+from millrace_operator.reconcile.filling import find_filling, find_lateness, is_begun
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import explain_delay
@@ -123,7 +123,8 @@ def _find_pending(
         job = revision_name(snapshot.service, digest)
         cause = explain_delay(snapshot, job) or judge_claim(spec, snapshot.claim)
         return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
-    refusal = judge_fit(spec, model.facts, snapshot.gpu_nodes.values()).refusal if model.facts else None
+    nodes = () if is_begun(snapshot, digest) else snapshot.gpu_nodes.values()
+    refusal = judge_fit(spec, model.facts, nodes).refusal if model.facts else None
     if refusal is not None:
         return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)
     return None if is_read else find_filling(snapshot, spec, digest, model, now)

@@ -13,6 +13,8 @@ from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import Spec
 from tests.fit.models import LLAMA_8B, stored_of
+from tests.operator.reconcile.test_filling import get_filler
+from tests.operator.reconcile.test_filling import make_world as make_filling_world
 from tests.operator.reconcile.test_fitting import FACTS, GPU, make_world, on_node
 from tests.operator.reconcile.test_resolution import MAIN
 from tests.operator.world import World
@@ -190,3 +192,20 @@ def test_many_kinds_of_gpus_are_not_all_named() -> None:
     nodes = [gpu_node(f"GPU-{number}", str(8000 + number)) for number in range(9)]
     fit = judge_spec(*nodes, facts=LARGE_FACTS)
     assert "GPU-3 and others" in str(fit.verdict)
+
+
+async def test_a_model_on_its_way_into_a_claim_is_judged_no_more() -> None:
+    """Each node that goes and comes would throw its download away."""
+    world = make_filling_world("ReadWriteMany", resources=GPU)
+    world.model_facts = json.loads(LARGE_FACTS.to_json())
+    world.put_gpu_node("a", "NVIDIA-H200")
+    await world.settle()
+    job, told = get_filler(world), world.status["model"]
+    world.delete_node("a")
+    world.put_gpu_node("b", L4)
+    await world.settle()
+    assert (get_filler(world), world.status["model"]) == (job, told)
+    world.is_filled = True
+    await world.settle()
+    assert len(world.pods()) == 2
+    assert world.status["model"]["fitMessage"] == told["fitMessage"]
