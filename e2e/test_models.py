@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import botocore.session
@@ -16,6 +17,7 @@ from e2e.cluster.product import find_gateway
 from e2e.cluster.settings import REPOSITORY
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
+from tests.fetch.authority import Authority
 from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
 from tests.fetch.servers import FakeHub, WebFolderServer
@@ -202,6 +204,23 @@ def test_a_folder_of_a_web_server_is_fetched_and_served(service: Service, web: W
     service.wait_ready()
     assert complete(service)
     assert len(service.status()["model"]["resolvedRevision"]) == 40
+
+
+def test_a_server_with_an_authority_of_its_owners_is_trusted_once_the_secret_has_it(
+    service: Service, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    server = WebFolderServer(read_stories(), authority.context())
+    with serving(server):
+        service.kubectl("create", "secret", "generic", "authority", "--from-literal=ca.crt=none")
+        service.spec["model"] = {"uri": server.uri, "credentials": {"secretName": "authority"}}
+        service.apply()
+        words = "ca.crt has no certificates to trust"
+        service.wait_for("told", lambda: words in service.condition("ModelReady").get("message", ""), 90)
+        patch = json.dumps({"stringData": {"ca.crt": authority.pem.decode()}})
+        service.kubectl("patch", "secret", "authority", "-p", patch)
+        service.wait_ready(180)
+    assert complete(service)
 
 
 def test_a_folder_of_a_bucket_is_fetched_and_served(service: Service, bucket: S3Server) -> None:

@@ -163,6 +163,10 @@ REFUSALS = {
         manifest(model={"uri": "file:///m", "credentials": {"secretName": "hub"}}),
         "leave them out",
     ),
+    "credentials for what anybody on the way can read": (
+        manifest(model={"uri": "http://models.example/m", "credentials": {"secretName": "hub"}}),
+        "leave them out",
+    ),
     "a URI that climbs": (manifest(model={"uri": "file:///models/../etc"}), "without '..'"),
     "a dotted name": (manifest("chat.v1"), "without dots"),
     "a long name": (manifest("x" * 51), "at most 50"),

@@ -8,6 +8,7 @@ import json
 import tarfile
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from ssl import SSLContext
 from typing import Any, Self
 
 from aiohttp import web
@@ -24,7 +25,7 @@ TITLE = "org.opencontainers.image.title"
 class Registry:
     """Gives each token for a number of requests, where it wants one at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: SSLContext | None = None) -> None:
         self.blobs = Files({})
         self.manifests: dict[str, bytes] = {}
         self.faults: list[Fault] = []
@@ -36,7 +37,7 @@ class Registry:
         self.realm = ""
         self.tokens: dict[str, int] = {}
         self.realm_authorizations: list[str | None] = []
-        self._registry, self._cdn = Server(self._handle), Server(self._send)
+        self._registry, self._cdn = Server(self._handle, context), Server(self._send, context)
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -50,7 +51,7 @@ class Registry:
 
     @property
     def host(self) -> str:
-        return self._registry.url.removeprefix("http://")
+        return self._registry.url.partition("://")[2]
 
     @property
     def uri(self) -> str:

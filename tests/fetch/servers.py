@@ -119,9 +119,9 @@ class Server:
 class WebFolderServer:
     """A folder `/models/m/` of a plain web server."""
 
-    def __init__(self, contents: dict[str, bytes]) -> None:
+    def __init__(self, contents: dict[str, bytes], context: SSLContext | None = None) -> None:
         self.files = Files(contents)
-        self._server = Server(self._handle)
+        self._server = Server(self._handle, context)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         return await self.files.answer(request, request.path.removeprefix("/models/m/"))
