@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.resources.types import Model
+from millrace_operator.resources.model_types import Model
 
 FOLDER = "millrace"
 """In a claim, what is ours."""

@@ -1,4 +1,4 @@
-"""Snapshot, plan, act: with `teller.py` the only file of this package with I/O, all through a Cluster."""
+"""Snapshot, plan, act. With `looks.py` and `teller.py` alone of this package it does I/O, by a Cluster."""
 
 import logging
 import time
@@ -8,36 +8,27 @@ from typing import Any
 
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import (
-    BY_NAME,
-    DEPLOYMENT,
-    HORIZONTAL_POD_AUTOSCALER,
     INFERENCE_SERVICE,
-    PERSISTENT_VOLUME_CLAIM,
     POD,
     Obj,
-    Scope,
     ServiceKey,
     kind_of,
 )
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.reconcile.claims import Claims, read_claim
 from millrace_operator.reconcile.drain import Mark
-from millrace_operator.reconcile.observed import find_unseen_deployments
+from millrace_operator.reconcile.looks import Looks
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
 from millrace_operator.reconcile.refusals import Refusals
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.rivals import find_rivals
 from millrace_operator.reconcile.snapshot import (
     UNKNOWN_DEMAND,
     Advice,
-    Claim,
     Demand,
     Fetched,
     ObjectId,
     PodLoad,
-    Rival,
     Snapshot,
     is_owned,
     object_id,
@@ -94,16 +85,11 @@ class Reconciler:
         self._demand = demand
         self._fetched = fetched
         self._clock = clock
-        self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._refusals = Refusals()
-        self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
-        """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
-        self._claims = Claims()
+        self._looks = Looks(cluster, cache, clock)
         self._teller = Teller(cluster, clock)
         self._worded: dict[ServiceKey, float] = {}
         """When a status was written last of which words alone were new."""
-        self._missed: dict[ServiceKey, frozenset[str]] = {}
-        """Deployments that pods speak of, and that were looked for."""
         self._tried: set[ServiceKey] = set()
         """Services of which a whole plan was acted on."""
 
@@ -116,8 +102,8 @@ class Reconciler:
         if service is None:
             self._forget(key)
             return Outcome()
-        await self._reveal(key, service)
-        conflicts = await self._confirm(key, service)
+        await self._looks.reveal(key, service)
+        conflicts = await self._looks.find_conflicts(key, service)
         refusals = self._refusals.recall(key, self._clock())
         pods = self._cache.pods(key)
         snapshot = Snapshot(
@@ -128,12 +114,12 @@ class Reconciler:
             conflicts,
             refusals,
             self._replicas(key),
-            await self._find_rivals(key),
+            await self._looks.find_rivals(key),
             self._loads(pod["metadata"]["uid"] for pod in pods),
             self._demand(key),
             self._cache.job_pods(key),
             self._fetched(key),
-            await self._find_claim(key, service),
+            await self._looks.find_claim(key, service),
             self._cache.departures(),
             self._cache.gpu_nodes(),
             self._worded.get(key),
@@ -141,83 +127,15 @@ class Reconciler:
         )
         chosen = plan(self._settings, snapshot, self._clock())
         if chosen.is_moved:
-            self._rivals.setdefault(key, ())
+            self._looks.suspect_rivals(key)
         return await self._act(key, service, chosen, refusals)
 
     def _forget(self, key: ServiceKey) -> None:
         """Forget a service that is gone."""
         self._refusals.forget(key)
-        self._claims.forget(key)
+        self._looks.forget(key)
         self._tried.discard(key)
-        for known in (self._conflicts, self._missed, self._rivals, self._worded):
-            known.pop(key, None)
-
-    async def _reveal(self, key: ServiceKey, service: Obj) -> None:
-        """Take up Deployments of ours that no watch sees, as their label was removed. Their pods run on."""
-        names = find_unseen_deployments(service, self._cache.children(key), self._cache.pods(key))
-        for name in names - self._missed.get(key, frozenset()):
-            found = await self._cluster.fetch(DEPLOYMENT, key.namespace, name)
-            if found is not None and is_owned(found, service["metadata"]["uid"]):
-                LOG.info("%s: Deployment %s has lost its label", key, name)
-                self._cache.put(found)
-        if names:
-            self._missed[key] = names
-        else:
-            self._missed.pop(key, None)
-
-    async def _find_rivals(self, key: ServiceKey) -> tuple[Rival, ...]:
-        """Return the autoscalers of our Deployments, looked up where somebody else has scaled one."""
-        if key not in self._rivals:
-            return ()
-        scope = Scope(HORIZONTAL_POD_AUTOSCALER, key.namespace)
-        try:
-            found = find_rivals((await self._cluster.fetch_all(scope)).objects, self._cache.children(key))
-        except ClusterError as error:
-            LOG.warning("%s: no look at HorizontalPodAutoscalers: %s", key, error)
-            return self._rivals[key]
-        if found:
-            self._rivals[key] = found
-        else:
-            del self._rivals[key]
-        return found
-
-    async def _find_claim(self, key: ServiceKey, service: Obj) -> Claim | None:
-        """Return the claim of `spec.model.cache`, looked at anew where that is due."""
-        try:
-            spec = self._cache.spec(key)
-        except ValueError:  # the plan tells it
-            return None
-        name, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
-        if name is None:
-            self._claims.forget(key)
-        elif self._claims.is_due(key, spec, generation, self._clock()):
-            claim = await self._look_at_claim(key, name)
-            self._claims.keep(key, claim, generation, self._clock())
-        return self._claims.recall(key)
-
-    async def _look_at_claim(self, key: ServiceKey, name: str) -> Claim | None:
-        """Return the claim, as it was where a look fails. Raises ClusterError where the next one may not."""
-        try:
-            return read_claim(name, await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name))
-        except ClusterError as error:
-            known = self._claims.recall(key)
-            is_known = known is not None and known.name == name
-            if not is_known and not isinstance(error, RefusedError):
-                raise
-            LOG.warning("%s: no look at PersistentVolumeClaim %s: %s", key, name, error)
-            return known if is_known else None
-
-    async def _confirm(self, key: ServiceKey, service: Obj) -> frozenset[ObjectId]:
-        """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""
-        standing = set()
-        for conflict in self._conflicts.get(key, frozenset()):
-            found = await self._cluster.fetch(BY_NAME[conflict.kind], key.namespace, conflict.name)
-            if found is not None and not is_owned(found, service["metadata"]["uid"]):
-                standing.add(conflict)
-        self._conflicts[key] = frozenset(standing)
-        if not standing:
-            del self._conflicts[key]
-        return frozenset(standing)
+        self._worded.pop(key, None)
 
     async def _act(
         self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
@@ -340,7 +258,7 @@ class Reconciler:
         try:
             has_changed = await write
         except ConflictError:
-            await self._settle_conflict(key, service, identity)
+            await self._looks.settle_conflict(key, service, identity)
             return Done.AGAIN
         except RefusedError as error:
             self._note_refusal(key, identity, error)
@@ -356,18 +274,6 @@ class Reconciler:
     def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: RefusedError) -> None:
         self._refusals.note(key, identity, str(error), self._clock())
         LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
-
-    async def _settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
-        """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""
-        kind = BY_NAME[identity.kind]
-        found = await self._cluster.fetch(kind, key.namespace, identity.name)
-        if found is None:
-            self._cache.drop(kind, key.namespace, identity.name)
-        elif is_owned(found, service["metadata"]["uid"]):
-            self._cache.put(found)
-        else:
-            self._cache.drop(kind, key.namespace, identity.name)
-            self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
 
 
 def _is_another(written: Obj, before: Obj) -> bool:

@@ -11,7 +11,8 @@ from millrace_operator.reconcile.render.pod_template import (
 )
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import render_disruption_budget
-from millrace_operator.resources.types import Model, Spec
+from millrace_operator.resources.model_types import Model
+from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 from tests.operator.world import make_service
 

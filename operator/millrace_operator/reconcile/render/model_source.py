@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.resources.types import Model, Spec
+from millrace_operator.resources.model_types import Model
+from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
 MOUNT = "/mnt/model"

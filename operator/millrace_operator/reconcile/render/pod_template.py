@@ -16,8 +16,9 @@ from millrace_operator.reconcile.render.model_source import (
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.accelerators import count_gpus, has_gpu
 from millrace_operator.resources.part import Part
+from millrace_operator.resources.model_types import Weights
 from millrace_operator.resources.pod_types import GRACE_SECONDS, PodOptions
-from millrace_operator.resources.types import Spec, Weights
+from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
 SCRATCH: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  the pod's own
