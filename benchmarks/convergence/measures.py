@@ -106,10 +106,11 @@ async def measure_rest(api: Api, operator: Operator) -> Rest:
 
 
 async def measure_edits(api: Api, operator: Operator) -> int:
-    """Return the reconciles for many edits of one object, as fast as they are answered."""
+    """Return the reconciles for many edits of one service's spec, as fast as they are answered."""
     before, path = operator.num_reconciles, f"{SERVICES}/{name_service(0)}"
     for number in range(NUM_EDITS):
-        await api.send("PATCH", path, {"metadata": {"annotations": {"bench": str(number)}}})
+        deadline = {"progressDeadline": f"{31 - number % 2}m"}  # the last one is the default again
+        await api.send("PATCH", path, {"spec": {"rollout": deadline}})
     await asyncio.sleep(QUIET_SECONDS)
     return operator.num_reconciles - before
 
