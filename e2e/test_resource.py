@@ -153,6 +153,23 @@ REFUSALS = {
         manifest(model={"uri": "hf://acme/m", "cache": {"claimName": "models"}}),
         "write that type, or leave claimName out",
     ),
+    "a claim that is another folder on each node": (
+        manifest(
+            model={
+                "uri": "hf://acme/m",
+                "cache": {"type": "PersistentVolumeClaim", "claimName": "millrace-models"},
+            }
+        ),
+        "write model.cache.type NodeLocal without claimName",
+    ),
+    "a claim beside the nodes' own": (
+        manifest(model={"uri": "hf://acme/m", "cache": {"type": "NodeLocal", "claimName": "models"}}),
+        "leave claimName out",
+    ),
+    "nodes that keep what is at hand": (
+        manifest(model={"uri": "file:///m", "cache": {"type": "NodeLocal"}}),
+        "leave model.cache out",
+    ),
     "a cache for what is at hand": (
         manifest(
             model={"uri": "pvc://m/m", "cache": {"type": "PersistentVolumeClaim", "claimName": "models"}}
@@ -379,6 +396,7 @@ PLACEMENT: dict[str, Any] = {
     "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
     "runtimeClassName": "nvidia",
     "imagePullSecrets": [{"name": "registry"}],
+    "serviceAccountName": "reads-buckets",
     "topologySpreadConstraints": [
         {
             "maxSkew": 1,
@@ -414,7 +432,13 @@ def test_every_field_of_placement_reaches_the_pods_as_the_api_server_has_it(
     ]  # fmt: skip
     for asked, got in zip(PLACEMENT["topologySpreadConstraints"], spreads, strict=True):
         assert asked.items() <= got.items()
-    for field in ("nodeSelector", "tolerations", "runtimeClassName", "imagePullSecrets"):
+    for field in (
+        "nodeSelector",
+        "tolerations",
+        "runtimeClassName",
+        "imagePullSecrets",
+        "serviceAccountName",
+    ):
         assert found[field] == PLACEMENT[field]
     assert found["terminationGracePeriodSeconds"] == 120
     assert container["args"][-2:] == ["--drain-seconds", "90"]

@@ -42,6 +42,13 @@ class Services:
         """Return what the operator has recorded of their revisions. Raises PluginError."""
         return self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}", everywhere=everywhere)
 
+    def list_nodes(self) -> list[Obj] | None:
+        """Return the cluster's nodes; None for whoever may not list them. Raises PluginError too."""
+        try:
+            return self._list("nodes", everywhere=False)
+        except ServerError:
+            return None
+
     def _list(self, resource: str, *flags: str, everywhere: bool) -> list[Obj]:
         flags = (*flags, "--all-namespaces") if everywhere else flags
         items: list[Obj] = self._run("", "get", resource, *flags).get("items", [])

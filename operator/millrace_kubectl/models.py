@@ -12,7 +12,9 @@ from millrace_runtime import contract
 TITLES = ("NAMESPACE", "MODEL", "REVISION", "SIZE", "KEPT", "USED BY")
 NOTHING = "no service has a model yet"
 EACH_POD = "by each pod"
+ON_NODES = "on nodes"
 IMAGE = "in the image"
+_MOST_NODES = 3
 _SHORT = 12
 """Letters of a revision, as git shows it."""
 
@@ -40,9 +42,16 @@ class Users:
         return ", ".join(sorted(self.now)) or f"(earlier: {', '.join(sorted(self.earlier))})"
 
 
-def render_models(services: Sequence[Obj], revisions: Iterable[Obj], *, has_namespaces: bool) -> str:
-    """Return a table, a line for each model and place."""
-    found = _gather({_name(one): one for one in services}, revisions)
+def is_any_on_nodes(revisions: Iterable[Obj]) -> bool:
+    """Whether nodes keep the model of a revision on their own disks."""
+    return any(_read(one.get("data"), "cache", "claimName") == contract.CLAIM_KEPT for one in revisions)
+
+
+def render_models(
+    services: Sequence[Obj], revisions: Iterable[Obj], nodes: Sequence[Obj] | None, *, has_namespaces: bool
+) -> str:
+    """Return a table, a line for each model and place. `nodes` is None where they may not be listed."""
+    found = _gather({_name(one): one for one in services}, revisions, nodes)
     rows = [(*place, users.describe()) for place, users in sorted(found.items())]
     if not rows:
         return NOTHING
@@ -50,13 +59,15 @@ def render_models(services: Sequence[Obj], revisions: Iterable[Obj], *, has_name
     return "\n".join(_align([TITLES[first:], *(row[first:] for row in rows)]))
 
 
-def _gather(services: dict[tuple[str, str], Obj], revisions: Iterable[Obj]) -> dict[Place, Users]:
+def _gather(
+    services: dict[tuple[str, str], Obj], revisions: Iterable[Obj], nodes: Sequence[Obj] | None
+) -> dict[Place, Users]:
     found: dict[Place, Users] = {}
     for revision in revisions:
         metadata = revision["metadata"]
         labels = metadata.get("labels") or {}
         owner = (metadata.get("namespace", ""), labels.get(contract.LABEL_SERVICE, ""))
-        service, place = services.get(owner), _read_place(revision)
+        service, place = services.get(owner), _read_place(revision, nodes)
         if service is None or place is None:
             continue
         is_used = labels.get(contract.LABEL_REVISION) in _list_used(service)
@@ -76,29 +87,43 @@ def _is_kept(revision: Obj) -> bool:
     return "cache" in (revision.get("data") or {})
 
 
-def _read_place(revision: Obj) -> Place | None:
+def _read_place(revision: Obj, nodes: Sequence[Obj] | None) -> Place | None:
     """Return where a revision's model is; None where its record has none."""
     data = revision.get("data") or {}
     uri = _read(data, "inputs", "model", "uri")
     if not isinstance(uri, str):
         return None
     told, size = _read(data, "model", "revision"), _read(data, "model", "numBytes")
+    namespace = revision["metadata"].get("namespace", "")
     return Place(
-        revision["metadata"].get("namespace", ""),
+        namespace,
         uri,
         _shorten(told) if isinstance(told, str) else "-",
         show_bytes(size) if isinstance(size, int) else "-",
-        _describe_place(data, uri),
+        _describe_place(namespace, data, uri, nodes),
     )
 
 
-def _describe_place(data: Obj, uri: str) -> str:
-    claim, parts = _read(data, "cache", "claimName"), urlsplit(uri)
+def _describe_place(namespace: str, data: Obj, uri: str, nodes: Sequence[Obj] | None) -> str:
+    claim, path, parts = _read(data, "cache", "claimName"), _read(data, "cache", "path"), urlsplit(uri)
+    if claim == contract.CLAIM_KEPT:
+        return _describe_nodes(contract.name_kept(namespace, str(path)), nodes)
     if claim is not None:
-        return f"claim {claim}, {_read(data, 'cache', 'path')}"
+        return f"claim {claim}, {path}"
     if parts.scheme == "pvc":
         return f"claim {parts.netloc}, {parts.path.lstrip('/')}"
     return IMAGE if parts.scheme == "file" else EACH_POD
+
+
+def _describe_nodes(kept: str, nodes: Sequence[Obj] | None) -> str:
+    """Return which nodes have all of a model, as their labels tell."""
+    if nodes is None:
+        return ON_NODES
+    label = f"{contract.LABEL_KEPT_ON_NODE}{kept}"
+    names = sorted(one["metadata"]["name"] for one in nodes if label in (one["metadata"].get("labels") or {}))
+    shown, others = names[:_MOST_NODES], len(names) - _MOST_NODES
+    more = f" and {others} more" if others > 0 else ""
+    return f"{ON_NODES}: {', '.join(shown) or 'none now'}{more}"
 
 
 def _shorten(revision: str) -> str:

@@ -4,6 +4,7 @@ Standard library only: the operator imports this module and must never load torc
 interface between processes of different versions; change one only together with its readers.
 """
 
+import hashlib
 from typing import Final
 
 GROUP: Final = "millrace.dev"
@@ -21,6 +22,24 @@ COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model i
 
 # On that Job: what the source told of the model that it fetches, as the revision's record will keep it.
 ANNOTATION_FOUND: Final = "millrace.dev/found-model"
+
+# What nodes keep of models, for spec.model.cache.type NodeLocal. In each namespace that may have some there
+# is a claim, which is a folder of the node's own disk. In it FOLDER_KEPT has a folder for each model.
+CLAIM_KEPT: Final = "millrace-models"
+FOLDER_KEPT: Final = "millrace"
+LABEL_KEPT: Final = "millrace.dev/kept-model"  # on a pod that reads one: its name_kept
+ANNOTATION_KEPT_BYTES: Final = "millrace.dev/kept-model-bytes"  # on that pod, where it is known: of all files
+# Before a model's name_kept in a label of a node that has all of it. The label's value is its size in bytes.
+LABEL_KEPT_ON_NODE: Final = "models.millrace.dev/"
+
+
+def name_kept(namespace: str, path: str) -> str:
+    """Return the name of a model that nodes keep, by the path of its folder in the namespace's claim.
+
+    Others who read nodes learn nothing from it of what a namespace has.
+    """
+    return hashlib.sha256(f"{namespace}/{path}".encode()).hexdigest()[:16]
+
 
 # On a replica's pod that is to go: since when (RFC 3339), and that gateways send it nothing new.
 ANNOTATION_LEAVING: Final = "millrace.dev/leaving-since"

@@ -1,11 +1,15 @@
 """`kubectl millrace models`, on what the operator itself has recorded."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.models import NOTHING, render_models
+from millrace_runtime import contract
 from tests.kubectl.conftest import Terminal
 from tests.operator.reconcile.test_filling import CACHED, FOLDER, make_filling
+from tests.operator.reconcile.test_kept_model import make_kept_world
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN, SECOND
 from tests.operator.world import World
 
@@ -17,10 +21,10 @@ async def make_served(**spec: Any) -> World:
     return world
 
 
-def show(*worlds: World, has_namespaces: bool = False) -> list[str]:
+def show(*worlds: World, nodes: Sequence[Obj] | None = None, has_namespaces: bool = False) -> list[str]:
     services = [world.service for world in worlds]
     revisions = [one for world in worlds for one in world.objects("ControllerRevision")]
-    return render_models(services, revisions, has_namespaces=has_namespaces).splitlines()
+    return render_models(services, revisions, nodes, has_namespaces=has_namespaces).splitlines()
 
 
 async def test_a_model_in_a_claim_is_shown_with_its_folder_and_its_users() -> None:
@@ -37,6 +41,20 @@ async def test_a_model_in_a_claim_is_shown_with_its_folder_and_its_users() -> No
         f"claim models, {FOLDER}",
         "chat",
     ]
+
+
+async def test_a_model_on_nodes_is_shown_with_the_nodes_that_have_all_of_it() -> None:
+    world = make_kept_world()
+    await world.settle()
+    kept = contract.name_kept("shop", FOLDER)
+    nodes: list[Obj] = [
+        {"metadata": {"name": f"gpu-{index}", "labels": {f"{contract.LABEL_KEPT_ON_NODE}{kept}": "17"}}}
+        for index in range(5)
+    ]
+    assert "  on nodes  chat" in show(world)[1], "whoever may not list nodes sees no names"
+    assert "  on nodes: none now  " in show(world, nodes=[{"metadata": {"name": "cpu-0"}}])[1]
+    assert "  on nodes: gpu-0, gpu-1  " in show(world, nodes=nodes[:2])[1]
+    assert "  on nodes: gpu-0, gpu-1, gpu-2 and 2 more  " in show(world, nodes=nodes)[1]
 
 
 async def test_an_earlier_model_stays_in_the_claim_and_is_nobodys_now() -> None:
@@ -72,7 +90,8 @@ async def test_what_somebody_else_wrote_is_no_model() -> None:
     world = await make_served(model=MAIN)
     stray = {"metadata": {"namespace": "shop", "name": "x", "labels": {"millrace.dev/service": "gone"}}}
     services = [{**world.service, "status": None}]
-    assert render_models(services, [stray, {**stray, "data": {"inputs": 3}}], has_namespaces=False) == NOTHING
+    strays = [stray, {**stray, "data": {"inputs": 3}}]
+    assert render_models(services, strays, None, has_namespaces=False) == NOTHING
 
 
 def test_it_asks_for_both_kinds_in_the_namespaces_that_are_meant(terminal: Terminal) -> None:

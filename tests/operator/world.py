@@ -128,6 +128,7 @@ class World:
         self.fetched: dict[str, Fetched] = {}
         """How far pods are with their model, by name."""
         self.model_revision: str | None = None
+        self.model_num_bytes: int | None = 16 * 2**30
         """What the models' source has; None: it does not answer."""
         self.is_filled = True
         """Whether a Job that fetches a model into a claim ends."""
@@ -324,7 +325,9 @@ class World:
         """Return what a source that answers says of its model."""
         if self.model_revision is None:
             return None
-        told = {"revision": self.model_revision, "numFiles": 3, "numBytes": 16 * 2**30}
+        told: Obj = {"revision": self.model_revision, "numFiles": 3}
+        if self.model_num_bytes is not None:
+            told["numBytes"] = self.model_num_bytes
         return json.dumps(told if self.model_facts is None else {**told, "facts": self.model_facts})
 
     def _make_job_pod(self, job: Obj) -> Obj:

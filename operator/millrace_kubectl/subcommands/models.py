@@ -3,11 +3,12 @@
 import argparse
 
 from millrace_kubectl.kubectl import Services
-from millrace_kubectl.models import render_models
+from millrace_kubectl.models import is_any_on_nodes, render_models
 
 SUMMARY = "which models there are, where they are kept, how large, used by whom"
 DESCRIPTION = """List the models of the namespace's services, and of earlier revisions those that a claim
-still has. It takes the right to list inferenceservices and controllerrevisions, and looks into no volume."""
+or nodes may still have. It takes the right to list inferenceservices and controllerrevisions. Whoever may
+list nodes sees which of them keep a model. It looks into no volume."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,4 +20,6 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  
     """Return the table. Raises PluginError."""
     everywhere = arguments.all_namespaces
     found = services.list_all(everywhere=everywhere)
-    return render_models(found, services.list_revisions(everywhere=everywhere), has_namespaces=everywhere)
+    revisions = services.list_revisions(everywhere=everywhere)
+    nodes = services.list_nodes() if is_any_on_nodes(revisions) else None
+    return render_models(found, revisions, nodes, has_namespaces=everywhere)

@@ -1,4 +1,4 @@
-"""The folder of a claim that a model is fetched into once, for all replicas. Pure.
+"""The folder of a claim that a model is fetched into once, for all replicas or for those of a node. Pure.
 
 Its name is made from where the model is and from the revision that its source told. So services that serve
 the same share it, and another revision never changes what pods read.
@@ -12,9 +12,8 @@ from typing import Any, Self
 
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.model_types import Model
+from millrace_runtime import contract
 
-FOLDER = "millrace"
-"""In a claim, what is ours."""
 _READABLE_LENGTH, _DIGEST_LENGTH = 60, 16
 _REVISIONS = {"hf": re.compile("@.*$"), "oci": re.compile("(@|:[^:/]*$).*$")}
 """What follows a model's place in its address, by the scheme. Buckets and web servers have no revisions."""
@@ -55,4 +54,4 @@ def name_folder(uri: str, revision: str) -> str:
     place = f"{scheme}://{_REVISIONS[scheme].sub('', rest) if scheme in _REVISIONS else rest.rstrip('/')}"
     readable = re.sub("[^a-z0-9]+", "-", place.lower())[:_READABLE_LENGTH].strip("-")
     digest = hashlib.sha256(f"{place}@{revision}".encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{FOLDER}/{readable}-{digest}"
+    return f"{contract.FOLDER_KEPT}/{readable}-{digest}"

@@ -32,15 +32,21 @@ def judge_claim(spec: Spec, claim: Claim | None) -> Cause | None:
     if claim is None or claim.name != spec.model.cache.claim:
         return None
     if claim.access_modes is None:
-        return Cause(
-            Reason.CACHE_UNUSABLE,
-            f"there is no PersistentVolumeClaim {claim.name} in this namespace: create it, or name another "
-            "one in spec.model.cache.claimName",
-        )
-    if _SHARED in claim.access_modes:
+        return _explain_absence(spec, claim.name)
+    if _SHARED in claim.access_modes or spec.model.cache.is_on_nodes:
         return None
     mode = next((mode for mode in _OF_ONE_NODE if mode in claim.access_modes), None)
     return _refuse_read_only(claim.name) if mode is None else _judge_count(spec, claim.name, mode)
+
+
+def _explain_absence(spec: Spec, name: str) -> Cause:
+    way = "create it, or name another one in spec.model.cache.claimName"
+    if spec.model.cache.is_on_nodes:
+        way = (
+            "with cache type NodeLocal whoever installs Millrace adds the namespace to the chart's "
+            "nodeCache.namespaces, which makes it"
+        )
+    return Cause(Reason.CACHE_UNUSABLE, f"there is no PersistentVolumeClaim {name} in this namespace: {way}")
 
 
 def _refuse_read_only(name: str) -> Cause:

@@ -32,7 +32,7 @@ def find_filling(
     if fault is not None:
         return Pending(revision, spec.model.uri, Stage.CLAIM, fault, found, place)
     name = fill_name(snapshot.service, revision)
-    if is_complete(snapshot, name):
+    if spec.model.cache.is_on_nodes or is_complete(snapshot, name):
         return None
     fetched = _find_progress(snapshot, name)
     pending = Pending(

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from millrace_operator.resources.part import Part
 from millrace_operator.resources.pod_types import ObjectName
+from millrace_runtime import contract
 
 
 class CacheType(StrEnum):
@@ -13,6 +14,7 @@ class CacheType(StrEnum):
 
     NONE = "None"
     PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    NODE_LOCAL = "NodeLocal"
 
 
 class ModelCache(Part):
@@ -21,7 +23,8 @@ class ModelCache(Part):
     type: CacheType = Field(
         default=CacheType.NONE,
         description="None: each pod fetches the model for itself. PersistentVolumeClaim: a Job fetches it "
-        "once into a claim, and all pods read it there.",
+        "once into a claim, and all pods read it there. NodeLocal: the first pod on a node fetches it onto "
+        "that node's own disk, for all pods of this namespace there; the chart's nodeCache prepares nodes.",
     )
     claim_name: ObjectName | None = Field(
         default=None,
@@ -32,7 +35,14 @@ class ModelCache(Part):
     @property
     def claim(self) -> str | None:
         """The claim's name; None where each pod fetches for itself."""
+        if self.type is CacheType.NODE_LOCAL:
+            return contract.CLAIM_KEPT
         return self.claim_name if self.type is CacheType.PERSISTENT_VOLUME_CLAIM else None
+
+    @property
+    def is_on_nodes(self) -> bool:
+        """Whether that claim is another folder on each node, and the pods there fill it."""
+        return self.type is CacheType.NODE_LOCAL
 
 
 class CacheStatus(Part):

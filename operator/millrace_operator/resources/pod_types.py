@@ -170,6 +170,12 @@ class PodOptions(Part):
     priority_class_name: str | None = Field(
         default=None, min_length=1, max_length=253, description="The PriorityClass of the replicas' pods."
     )
+    service_account_name: ObjectName | None = Field(
+        default=None,
+        description="A ServiceAccount of this namespace for the replicas' pods and for the Jobs that fetch a "
+        "model: one to which a cloud gives a role, say. Its token is mounted nowhere. Default: one of the "
+        "operator's own, without any right.",
+    )
     image_pull_secrets: list[SecretReference] = Field(
         default_factory=list,
         max_length=16,

@@ -9,6 +9,7 @@ from typing import Any
 from millrace_kubernetes.durations import DURATION_PATTERN
 from millrace_operator.resources.accelerators import WHOLE_GPUS
 from millrace_operator.resources.prices import CURRENCY_PATTERN, PRICE_PATTERN
+from millrace_runtime import contract
 
 CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
 _HUB_NAME = "[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*"
@@ -22,7 +23,8 @@ REGISTRY_PATTERN = (
 NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at most 63
 
 
-_HAS_CACHE = "(has(self.model.cache) && self.model.cache.type == 'PersistentVolumeClaim')"
+_HAS_CLAIM = "(has(self.model.cache) && self.model.cache.type == 'PersistentVolumeClaim')"
+_HAS_CACHE = "(has(self.model.cache) && self.model.cache.type != 'None')"
 _MAX_WAIT = "self.scaling.activation.maxWait"
 
 
@@ -81,16 +83,23 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".model.credentials",
     },
     {
-        "rule": f"!{_HAS_CACHE} || has(self.model.cache.claimName)",
+        "rule": f"!{_HAS_CLAIM} || has(self.model.cache.claimName)",
         "message": "with model.cache.type PersistentVolumeClaim write model.cache.claimName: the name of a "
         "claim of this namespace",
         "fieldPath": ".model.cache.claimName",
     },
     {
-        "rule": f"!has(self.model.cache) || !has(self.model.cache.claimName) || {_HAS_CACHE}",
+        "rule": f"!has(self.model.cache) || !has(self.model.cache.claimName) || {_HAS_CLAIM}",
         "message": "model.cache.claimName is read with model.cache.type PersistentVolumeClaim alone: write "
         "that type, or leave claimName out",
         "fieldPath": ".model.cache.type",
+    },
+    {
+        "rule": f"!has(self.model.cache) || !has(self.model.cache.claimName) || "
+        f"self.model.cache.claimName != '{contract.CLAIM_KEPT}'",
+        "message": f"the claim {contract.CLAIM_KEPT} is another folder on each node: write model.cache.type "
+        "NodeLocal without claimName, or name another claim",
+        "fieldPath": ".model.cache.claimName",
     },
     {
         "rule": f"!{_HAS_CACHE} || self.model.uri.matches('^(hf|s3|oci|https?)://')",

@@ -24,11 +24,11 @@ FOLDER = name_folder(MAIN["uri"], FIRST)
 GIB = 2**30
 
 
-def make_claim(*modes: str) -> Obj:
+def make_claim(*modes: str, name: str = "models") -> Obj:
     return {
         "apiVersion": "v1",
         "kind": PERSISTENT_VOLUME_CLAIM.kind,
-        "metadata": {"namespace": KEY.namespace, "name": "models"},
+        "metadata": {"namespace": KEY.namespace, "name": name},
         "spec": {"accessModes": list(modes)},
     }
 

@@ -9,6 +9,7 @@ from millrace_operator.reconcile.render.pod_template import (
     render_arguments,
     render_pod_template,
 )
+from millrace_operator.reconcile.render.resolve_job import render_resolve_job
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.render.workload import render_disruption_budget
 from millrace_operator.resources.model_types import Model
@@ -234,6 +235,17 @@ def test_replicas_of_a_revision_are_spread() -> None:
 def test_secrets_and_the_runtime_class_reach_the_pod() -> None:
     spec = template(pod={"imagePullSecrets": [{"name": "registry"}], "runtimeClassName": "nvidia"})["spec"]
     assert (spec["imagePullSecrets"], spec["runtimeClassName"]) == ([{"name": "registry"}], "nvidia")
+
+
+def test_an_account_of_ones_own_is_the_replicas_and_the_jobs() -> None:
+    assert template()["spec"]["serviceAccountName"] == "chat-replica"
+    service = make_service(pod={"serviceAccountName": "reads-buckets"}, model={"uri": "s3://models/chat"})
+    service["metadata"]["uid"] = "u"
+    spec = Spec.model_validate(service["spec"])
+    job = render_resolve_job(SETTINGS, service, spec, "x")["spec"]["template"]["spec"]
+    for pod in (template(pod={"serviceAccountName": "reads-buckets"})["spec"], job):
+        assert pod["serviceAccountName"] == "reads-buckets"
+        assert pod["automountServiceAccountToken"] is False, "a cloud's role needs none"
 
 
 def test_the_container_uses_the_devices_that_the_pod_claims() -> None:

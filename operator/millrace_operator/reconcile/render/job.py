@@ -33,7 +33,7 @@ def render_job_template(
         "metadata": {"labels": {**spec.pod.labels, **own}, "annotations": spec.pod.annotations},
         "spec": {
             "restartPolicy": "OnFailure",
-            "serviceAccountName": account_name(service),
+            "serviceAccountName": spec.pod.service_account_name or account_name(service),
             "automountServiceAccountToken": False,
             "securityContext": POD_SECURITY,
             **{field: value for field, value in dumped.items() if value},

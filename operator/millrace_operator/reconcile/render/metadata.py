@@ -10,7 +10,7 @@ def headless_name(service: Obj) -> str:
 
 
 def account_name(service: Obj) -> str:
-    """Name of the replicas' ServiceAccount."""
+    """Name of the ServiceAccount that the operator makes for the replicas."""
     return f"{service['metadata']['name']}-replica"
 
 

@@ -56,6 +56,8 @@ def render_model_volumes(model: Model) -> list[dict[str, Any]]:
     """Return the volume that the model is in; none where it is in the image."""
     parts = urlsplit(model.uri)
     claim = parts.netloc if parts.scheme == "pvc" else model.cache.claim
+    if model.cache.is_on_nodes:
+        return [render_writable_volume(model)]  # the container that fetches writes there
     if claim is not None:
         return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}]
     return [{"name": VOLUME, "emptyDir": {}}] if is_fetched(model.uri) else []
@@ -98,11 +100,14 @@ def render_fetchers(
     """Return the init container that fetches the model into the volume; none where the model is there.
 
     `scratch` is the mount of the pod's /tmp. A pod whose node restarts it goes on with what is there already.
+    On a node that keeps models it ends at once where another pod's has fetched this one.
     """
-    if not is_fetched(spec.model.uri) or spec.model.cache.claim is not None:
+    cache = spec.model.cache
+    if not is_fetched(spec.model.uri) or (cache.claim is not None and not cache.is_on_nodes):
         return []
-    container = _render_writer(settings, spec, MOUNT, model, scratch)
-    resources = _ask_for_room(_render_resources(spec), model)
+    container = _render_writer(settings, spec, model_path(spec.model, model), model, scratch)
+    resources = _render_resources(spec)
+    resources = resources if cache.is_on_nodes else _ask_for_room(resources, model)
     return [{**container, "resources": resources, "securityContext": security}]
 
 

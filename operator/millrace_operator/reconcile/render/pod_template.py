@@ -5,6 +5,7 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.render.kept_model import find_kept
 from millrace_operator.reconcile.render.metadata import account_name, replica_labels
 from millrace_operator.reconcile.render.model_source import (
     model_path,
@@ -15,8 +16,8 @@ from millrace_operator.reconcile.render.model_source import (
 )
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.accelerators import count_gpus, has_gpu
-from millrace_operator.resources.part import Part
 from millrace_operator.resources.model_types import Weights
+from millrace_operator.resources.part import Part
 from millrace_operator.resources.pod_types import GRACE_SECONDS, PodOptions
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
@@ -50,11 +51,13 @@ def render_pod_template(
     settings: RenderSettings, service: Obj, spec: Spec, revision: str, model: FoundModel | None = None
 ) -> Obj:
     """Return the template of a revision's pods, which fetch that model, or have it in a claim."""
+    kept = find_kept(service["metadata"]["namespace"], spec.model, model)
     labels = {**spec.pod.labels, **replica_labels(service), contract.LABEL_REVISION: revision}
-    metadata: dict[str, Any] = {"labels": labels}
-    if spec.pod.annotations:
-        metadata["annotations"] = dict(spec.pod.annotations)
-    return {"metadata": metadata, "spec": _render_pod_spec(settings, service, spec, revision, model)}
+    metadata: dict[str, Any] = {"labels": labels | (kept.labels if kept else {})}
+    if annotations := spec.pod.annotations | (kept.annotations if kept else {}):
+        metadata["annotations"] = annotations
+    pod = _render_pod_spec(settings, service, spec, revision, model)
+    return {"metadata": metadata, "spec": pod | ({"affinity": kept.affinity} if kept else {})}
 
 
 def _render_pod_spec(
@@ -67,7 +70,7 @@ def _render_pod_spec(
     fetchers = render_fetchers(settings, spec, model, SECURITY, SCRATCH)
     volumes += render_secret_volumes(spec) if fetchers else []
     return {
-        "serviceAccountName": account_name(service),
+        "serviceAccountName": spec.pod.service_account_name or account_name(service),
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": spec.pod.grace_seconds,
         "securityContext": POD_SECURITY,

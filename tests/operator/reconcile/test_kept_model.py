@@ -1,0 +1,112 @@
+"""A model that nodes keep on their own disks, for all pods of a namespace there."""
+
+from typing import Any
+
+from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.claims import GOOD_LOOK_SECONDS, LOOK_SECONDS
+from millrace_runtime import contract
+from tests.operator.reconcile.test_filling import FOLDER, make_claim, read_templates, told
+from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN, SECOND, TELLING
+from tests.operator.world import KEY, World
+
+ON_NODES: dict[str, Any] = {**MAIN, "cache": {"type": "NodeLocal"}}
+KEPT = contract.name_kept(KEY.namespace, FOLDER)
+CLAIM = {"claimName": "millrace-models"}
+
+
+def make_kept_world(*, has_claim: bool = True, **spec: Any) -> World:
+    """A service whose source answers, in a namespace that the chart has prepared."""
+    world = World(**{"model": ON_NODES, "scaling": EXTERNAL, "replicas": 2, **spec})
+    world.model_revision = FIRST
+    if has_claim:
+        world.cluster.put(make_claim("ReadWriteMany", name="millrace-models"))
+    return world
+
+
+def read_pods(world: World) -> list[Obj]:
+    """The templates of the Deployments' pods."""
+    return [one["spec"]["template"] for one in world.objects("Deployment")]
+
+
+async def test_the_pods_of_a_node_fetch_its_model_and_only_the_container_that_fetches_may_write() -> None:
+    world = make_kept_world()
+    await world.settle()
+    (pod,) = read_templates(world)
+    assert {"name": "model", "persistentVolumeClaim": CLAIM} in pod["volumes"]
+    (fetcher,) = pod["initContainers"]
+    to = f"/mnt/model/{FOLDER}"
+    assert " ".join(fetcher["args"]) == f"fetch {MAIN['uri']} --to {to} --revision {FIRST} {TELLING}"
+    assert {"name": "model", "mountPath": "/mnt/model"} in fetcher["volumeMounts"]
+    assert "ephemeral-storage" not in str(fetcher["resources"]), "it is not the pod's own storage"
+    (replica,) = pod["containers"]
+    assert {"name": "model", "mountPath": "/mnt/model", "readOnly": True} in replica["volumeMounts"]
+    assert replica["args"][:3] == ["serve", "--model", to]
+    assert world.status["model"]["cache"] == {**CLAIM, "path": FOLDER}
+    assert not world.objects("Job"), "no Job could fill the disks of nodes"
+    assert told(world, "UpToDate")[0] == "True"
+
+
+async def test_the_pod_tells_what_it_reads_and_prefers_a_node_that_has_it() -> None:
+    world = make_kept_world(pod={"labels": {"team": "a"}, "annotations": {"note": "b"}})
+    await world.settle()
+    (pod,) = read_pods(world)
+    assert pod["metadata"]["labels"][contract.LABEL_KEPT] == KEPT
+    assert pod["metadata"]["labels"]["team"] == "a"
+    assert pod["metadata"]["annotations"] == {"note": "b", contract.ANNOTATION_KEPT_BYTES: str(16 * 2**30)}
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"], "no node is left out"
+    ((preference,),) = affinity.values()
+    (term,) = preference["preference"]["matchExpressions"]
+    assert term == {"key": f"models.millrace.dev/{KEPT}", "operator": "Exists"}
+
+
+async def test_a_model_whose_size_is_unknown_is_kept_too() -> None:
+    world = make_kept_world()
+    world.model_num_bytes = None
+    await world.settle()
+    (pod,) = read_pods(world)
+    assert contract.ANNOTATION_KEPT_BYTES not in pod["metadata"].get("annotations", {})
+    assert pod["metadata"]["labels"][contract.LABEL_KEPT] == KEPT
+
+
+async def test_a_namespace_that_was_not_prepared_says_who_does_it() -> None:
+    world = make_kept_world(has_claim=False)
+    await world.settle()
+    assert told(world) == ("False", "CacheUnusable")
+    message = world.condition("ModelReady")["message"]
+    assert "no PersistentVolumeClaim millrace-models in this namespace" in message
+    assert "nodeCache.namespaces" in message
+    assert not world.objects("Deployment")
+    assert (await world.reconcile()).look_again == LOOK_SECONDS
+
+    world.cluster.put(make_claim("ReadWriteMany", name="millrace-models"))
+    world.now += LOOK_SECONDS
+    await world.settle()
+    assert told(world, "UpToDate")[0] == "True"
+    assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
+
+
+async def test_namespaces_share_nothing() -> None:
+    assert contract.name_kept("shop", FOLDER) != contract.name_kept("bank", FOLDER)
+
+
+async def test_another_revision_has_a_folder_of_its_own_and_a_rollback_finds_the_old_one() -> None:
+    world = make_kept_world()
+    await world.settle()
+    first = read_pods(world)
+    world.model_revision = SECOND
+    world.edit(model={**ON_NODES, "uri": "hf://acme/chat@v2"})
+    await world.settle()
+    (second,) = read_pods(world)
+    assert second["metadata"]["labels"][contract.LABEL_KEPT] not in (KEPT, None)
+    world.edit(model=ON_NODES)
+    await world.settle()
+    assert read_pods(world) == first
+
+
+async def test_who_fetches_shows_the_secret_and_the_replica_has_none() -> None:
+    world = make_kept_world(model={**ON_NODES, "credentials": {"secretName": "hub"}})
+    await world.settle()
+    (pod,) = read_templates(world)
+    assert pod["initContainers"][0]["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert "hub" not in str(pod["containers"])
