@@ -2,23 +2,17 @@
 
 import argparse
 import asyncio
-import os
-import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
 
 from millrace_fetch.authorities import trusting
-from millrace_fetch.errors import FetchError, FolderError, UsageError
-from millrace_fetch.fetching import Order, Outcome, fetch, open_source, pin
-from millrace_fetch.progress import Bar, Lines, show_bytes
-from millrace_fetch.resolving import resolve
-from millrace_fetch.sources.source import Source
-from millrace_fetch.telling import Tally, telling
+from millrace_fetch.errors import FetchError, UsageError
+from millrace_fetch.folder import Marker
+from millrace_fetch.order import Order, pin
 from millrace_fetch.uri import WRITABLE, parse_uri
-from millrace_runtime.listener import parse_port, read_bind_address
+from millrace_fetch.whole import find_whole
+from millrace_fetch.words import show_bytes
+from millrace_runtime.listener import parse_port
 
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
@@ -27,7 +21,6 @@ EXIT_FINAL = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 MAX_CONNECTIONS = 64
-Result = TypeVar("Result")
 
 
 def main(argv: list[str]) -> int:
@@ -66,57 +59,24 @@ def read_order(flags: argparse.Namespace) -> Order:
 
 def act(order: Order, flags: argparse.Namespace) -> str:
     """Do what the flags ask for, and return the line that says it. Raises FetchError."""
-    if flags.resolve is not None:
+    is_look = flags.resolve is not None
+    marker = None if is_look or order.verify else find_whole(order)
+    if marker is not None:
+        return describe(order, marker, has_fetched=False)
+    try:  # only now: a pod that finds its model on the node has no use for these libraries
+        from millrace_fetch.running import ask, run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
+    if is_look:
         return ask(order, flags.resolve)
-    return describe(order, run(order, flags.progress_port))
+    outcome = run(order, flags.progress_port)
+    return describe(order, outcome.marker, has_fetched=outcome.has_fetched)
 
 
-def ask(order: Order, path: Path) -> str:
-    """Write what the source has into a file, as JSON, and return a line that says it."""
-    with Lines(sys.stderr) as watch:
-        found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
-    try:
-        path.write_text(found.render())
-    except OSError as error:
-        raise FolderError(f"{path} can't be written: {error.strerror}") from error
-    size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
-    return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"
-
-
-def run(order: Order, progress_port: int | None = None) -> Outcome:
-    """Fetch, and show how far it is on stderr; at a port too, where one is given."""
-    source = open_source(order)
-    with Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr) as watch:
-        fetching = (
-            fetch(order, source, watch)
-            if progress_port is None
-            else _fetch_and_tell(order, source, Tally(watch), progress_port)
-        )
-        return asyncio.run(_run_until_told(fetching))
-
-
-async def _fetch_and_tell(order: Order, source: Source, tally: Tally, port: int) -> Outcome:
-    """Fetch. That nobody can be told how far it is does not keep the model away."""
-    async with AsyncExitStack() as exits:
-        try:
-            await exits.enter_async_context(telling(tally, read_bind_address(os.environ), port))
-        except OSError as error:
-            tally.say(f"port {port} tells no progress: {error.strerror}")
-        return await fetch(order, source, tally)
-
-
-async def _run_until_told(fetching: Coroutine[None, None, Result]) -> Result:
-    """End at SIGTERM too: a container's first process that does not ask for it never gets it."""
-    task = asyncio.ensure_future(fetching)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
-
-
-def describe(order: Order, outcome: Outcome) -> str:
+def describe(order: Order, marker: Marker, *, has_fetched: bool) -> str:
     """Return the line that a fetch ends with."""
-    marker = outcome.marker
     what = f"{len(marker.files)} files, {show_bytes(marker.num_bytes)}, revision {marker.revision}"
-    if outcome.has_fetched:
+    if has_fetched:
         return f"{order.folder} has {order.uri} now: {what}"
     verified = ", hashed again" if order.verify else ""
     return f"{order.folder} has {order.uri} already: {what}{verified}"

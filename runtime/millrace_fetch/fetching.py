@@ -1,8 +1,7 @@
 """One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from millrace_fetch.client import Client
 from millrace_fetch.content import Content, Layers, Remote, prepare_parts
@@ -10,28 +9,16 @@ from millrace_fetch.errors import ChangedError, RefusedError, SourceError, Usage
 from millrace_fetch.folder import Folder, Marker
 from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
 from millrace_fetch.names import check_names
+from millrace_fetch.order import Order
 from millrace_fetch.selection import read_shards, select
 from millrace_fetch.sources.source import Source
 from millrace_fetch.trying import Say
-from millrace_fetch.uri import HubModel, ModelUri, OciImage, S3Folder, WebFolder
+from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder
 from millrace_fetch.watch import Watch
+from millrace_fetch.whole import is_wanted, list_missing
 
 _MAX_ROUNDS = 3
 """Of a source that changes under way."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is wanted."""
-
-    uri: ModelUri
-    folder: Path
-    include: tuple[str, ...] = ()
-    connections: int = 8
-    verify: bool = False
-    """Whether to hash what is there already."""
-    revision: str | None = None
-    """The only one that is wanted, as an earlier look at the source named it; None: what is there now."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +61,13 @@ def _load_source(order: Order) -> Source:
             return WebSource(folder, order.include)
 
 
-def pin(order: Order) -> Order:
-    """Return the order of its revision alone, where its source keeps old ones: a Hub, and a registry."""
-    match order.uri:
-        case HubModel() as model if order.revision:
-            return replace(order, uri=replace(model, revision=order.revision))
-        case OciImage() as image if order.revision:
-            return replace(order, uri=replace(image, reference=order.revision))
-    return order
-
-
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
     folder = Folder(order.folder)
     async with folder.locked(watch.say):
-        marker = folder.read_marker()
-        pinned = order.uri.pinned
-        # A commit or a digest never changes, so a pod that restarts needs no source.
-        if marker and pinned and _is_whole(order, folder, marker, pinned, watch.say):
+        marker, fixed = folder.read_marker(), order.fixed
+        # What was asked for never changes, so a pod that starts beside it needs no source.
+        if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):
             return Outcome(marker, has_fetched=False)
         async with Client(source.authorize, order.connections, source.certificates) as client:
             try:
@@ -179,10 +155,9 @@ def _check_revision(order: Order, manifest: Manifest) -> None:
 
 def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:
     """Whether the folder has what is wanted: by sizes, and by hashes where the user asks for it."""
-    wanted = (order.uri.place, revision, list(order.include))
-    if wanted != (marker.source, marker.revision, marker.include):
+    if not is_wanted(order, marker, revision):
         return False
-    bad = [name for name, record in marker.files.items() if not folder.has(name, record)]
+    bad = list_missing(folder, marker)
     if order.verify and not bad:
         bad = [name for name, record in marker.files.items() if folder.hash_file(name) != record.sha256]
     for name in bad:

@@ -17,6 +17,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from millrace_fetch.words import show_bytes, show_seconds
+
 _LINE_PERCENT = 10
 _LINE_SECONDS = 30.0
 _LEAST_SECONDS = 1.0
@@ -52,24 +54,6 @@ class Meter:
         )
         left = self._total - self._done
         return line if left <= 0 or rate <= 0 else f"{line}, {show_seconds(left / rate)} left"
-
-
-def show_bytes(num_bytes: float) -> str:
-    """Return a size for people, such as `3.1 GB`."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes:.0f} B"
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a time for people, such as `2m05s`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
 class Lines:

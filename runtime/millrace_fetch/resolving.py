@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 from millrace_fetch.client import Client
 from millrace_fetch.errors import RefusedError
-from millrace_fetch.fetching import Order, choose_files
+from millrace_fetch.fetching import choose_files
 from millrace_fetch.head import describe_head
 from millrace_fetch.headers import read_head
 from millrace_fetch.manifest import Manifest
+from millrace_fetch.order import Order
 from millrace_fetch.selection import INDEX
 from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.trying import Say

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.head import ModelHead, describe_head
 from millrace_fetch.local_head import read_local_head
+from millrace_fetch.order import Order
 from millrace_fetch.question import DESCRIPTION, Question, add_arguments, read_question
 from millrace_fetch.uri import WRITABLE, parse_uri
 from millrace_fit.accelerators import COMMON, GPUS
@@ -81,7 +82,7 @@ def read_head(uri: str) -> ModelHead:
 def _fetch(uri: str) -> ModelHead:
     parsed = parse_uri(uri)
     try:  # a folder can be asked about without these libraries
-        from millrace_fetch.fetching import Order, open_source  # noqa: PLC0415
+        from millrace_fetch.fetching import open_source  # noqa: PLC0415
         from millrace_fetch.headers import fetch_head  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from millrace_fetch import fetching
-from millrace_fetch.fetching import Order, Outcome
+from millrace_fetch.fetching import Outcome
+from millrace_fetch.order import Order
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.sources.source import Source
 from millrace_fetch.uri import HubModel, parse_uri

@@ -1,6 +1,7 @@
 """The real command in a process of its own: killed, twice at once, and on a terminal."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from asyncio.subprocess import Process
@@ -11,7 +12,8 @@ from aiohttp import web
 
 from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import UsageError
-from millrace_fetch.fetching import Order, open_source
+from millrace_fetch.fetching import open_source
+from millrace_fetch.order import Order
 from millrace_fetch.uri import parse_uri
 from tests.fetch.certificates import certify
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
@@ -240,6 +242,30 @@ print({absent} & {{*sys.modules}})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+async def test_a_fixed_revision_that_is_there_is_found_without_its_source_and_without_libraries(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    status, _, err = await finish(await start(hub, fetcher.folder, "--revision", hub.commit))
+    assert status == 0, err
+    flags = ["hf://org/m", "--to", str(fetcher.folder), "--revision"]
+    code = f"""
+import sys
+from millrace_fetch.command import main
+assert main({[*flags, hub.commit]}) == 0
+print({{"aiohttp", "rich", "huggingface_hub"}} & {{*sys.modules}})
+"""
+    environment = {**os.environ, "HF_ENDPOINT": "http://hub.invalid"}
+    done = subprocess.run(  # noqa: ASYNC221  the Hub has nothing to do meanwhile
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert " already: " in done.stdout
+    assert done.stdout.endswith("set()\n")
+    (fetcher.folder / "config.json").unlink()
+    status, _, err = await finish(await start(hub, fetcher.folder, "--revision", hub.commit))
+    assert status == 0, err
+    fetcher.check(hub.files.contents)
 
 
 def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from millrace_fetch.client import read_retry_after
 from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
 from millrace_fetch.names import MAX_FILES, check_names
-from millrace_fetch.progress import Meter, show_bytes, show_seconds
+from millrace_fetch.progress import Meter
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge, split
 from millrace_fetch.retry import plan_wait
 from millrace_fetch.selection import read_shards, select
 from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
+from millrace_fetch.words import show_bytes, show_seconds
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -10,7 +10,7 @@ import pytest
 
 from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
-from millrace_fetch.fetching import pin
+from millrace_fetch.order import pin
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_command
 from tests.fetch.servers import FakeHub, WebFolderServer

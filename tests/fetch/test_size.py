@@ -15,10 +15,11 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.errors import CorruptError, FetchError, SourceError
-from millrace_fetch.fetching import Order, open_source
+from millrace_fetch.fetching import open_source
 from millrace_fetch.head import ModelHead
 from millrace_fetch.headers import FIRST_BYTES, fetch_head
 from millrace_fetch.local_head import read_local_head
+from millrace_fetch.order import Order
 from millrace_fetch.size import main
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.uri import HubModel, parse_uri

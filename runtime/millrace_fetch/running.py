@@ -1,0 +1,63 @@
+"""Runs a fetch, or a look at a source, until it is done or told to stop."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from millrace_fetch.errors import FolderError
+from millrace_fetch.fetching import Outcome, fetch, open_source
+from millrace_fetch.order import Order
+from millrace_fetch.progress import Bar, Lines
+from millrace_fetch.resolving import resolve
+from millrace_fetch.sources.source import Source
+from millrace_fetch.telling import Tally, telling
+from millrace_fetch.words import show_bytes
+from millrace_runtime.listener import read_bind_address
+
+Result = TypeVar("Result")
+
+
+def ask(order: Order, path: Path) -> str:
+    """Write what the source has into a file, as JSON, and return a line that says it."""
+    with Lines(sys.stderr) as watch:
+        found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
+    try:
+        path.write_text(found.render())
+    except OSError as error:
+        raise FolderError(f"{path} can't be written: {error.strerror}") from error
+    size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
+    return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"
+
+
+def run(order: Order, progress_port: int | None = None) -> Outcome:
+    """Fetch, and show how far it is on stderr; at a port too, where one is given."""
+    source = open_source(order)
+    with Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr) as watch:
+        fetching = (
+            fetch(order, source, watch)
+            if progress_port is None
+            else _fetch_and_tell(order, source, Tally(watch), progress_port)
+        )
+        return asyncio.run(_run_until_told(fetching))
+
+
+async def _fetch_and_tell(order: Order, source: Source, tally: Tally, port: int) -> Outcome:
+    """Fetch. That nobody can be told how far it is does not keep the model away."""
+    async with AsyncExitStack() as exits:
+        try:
+            await exits.enter_async_context(telling(tally, read_bind_address(os.environ), port))
+        except OSError as error:
+            tally.say(f"port {port} tells no progress: {error.strerror}")
+        return await fetch(order, source, tally)
+
+
+async def _run_until_told(fetching: Coroutine[None, None, Result]) -> Result:
+    """End at SIGTERM too: a container's first process that does not ask for it never gets it."""
+    task = asyncio.ensure_future(fetching)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task

@@ -1,0 +1,30 @@
+"""Whether a folder has a model already: what is wanted, in files of the right sizes."""
+
+from millrace_fetch.folder import MANIFEST, Folder, Marker
+from millrace_fetch.links import refuse_links
+from millrace_fetch.names import OWN_FOLDER
+from millrace_fetch.order import Order
+
+
+def find_whole(order: Order) -> Marker | None:
+    """Return what the folder has of a fixed revision, if that is all of it. It takes no lock.
+
+    Nobody removes a file of a whole model before its marker is gone. Raises FolderError of a link.
+    """
+    folder = Folder(order.folder)
+    refuse_links(order.folder, order.folder / OWN_FOLDER / MANIFEST)
+    marker = folder.read_marker()
+    if marker is None or order.fixed is None or not is_wanted(order, marker, order.fixed):
+        return None
+    return None if list_missing(folder, marker) else marker
+
+
+def is_wanted(order: Order, marker: Marker, revision: str) -> bool:
+    """Whether the marker is of the model in that revision, with the files that are asked for."""
+    wanted = (order.uri.place, revision, list(order.include))
+    return wanted == (marker.source, marker.revision, marker.include)
+
+
+def list_missing(folder: Folder, marker: Marker) -> list[str]:
+    """Return the names of files that are not there in their size."""
+    return [name for name, record in marker.files.items() if not folder.has(name, record)]

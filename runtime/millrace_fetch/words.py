@@ -1,0 +1,19 @@
+"""Sizes and times, as people read them. Pure."""
+
+
+def show_bytes(num_bytes: float) -> str:
+    """Return a size for people, such as `3.1 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a time for people, such as `2m05s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
