@@ -20,10 +20,13 @@ from millrace_fetch.manifest import FileRecord
 from millrace_fetch.names import LAYERS, OWN_FOLDER, check_names
 from millrace_fetch.part import PartFile, writing
 
+LOCK = "lock"
 MANIFEST = "manifest.json"
 _NEW = "manifest.json.new"
 _PREVIOUS = "previous.json"
 _LOCK_POLL_SECONDS = 0.2
+_MAX_MOVES = 10
+"""Of a folder that others move away before it is ours."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,46 @@ class Folder:
     @asynccontextmanager
     async def locked(self, say: Callable[[str], None]) -> AsyncIterator[None]:
         """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        for name in ("lock", MANIFEST, _NEW, _PREVIOUS, "parts", "layers"):
-            refuse_links(self.path, self._own / name)
-        with writing(self.path):
-            self._own.mkdir(exist_ok=True)
-            lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o644)
+        lock = await self._take_lock(say)
         try:
-            await self._wait_for(
-                lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it")
-            )
             yield
         finally:
             os.close(lock)
+
+    async def _take_lock(self, say: Callable[[str], None]) -> int:
+        """Return the lock's descriptor. Who evicts a folder holds its lock, and moves it away."""
+        for _ in range(_MAX_MOVES):
+            lock = self._open_lock()
+            if lock is None:
+                continue
+            try:
+                await self._wait_for(
+                    lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it")
+                )
+                if self._is_in_place(lock):
+                    return lock
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
+        raise FolderError(f"{self.path} is moved away each time that it is made: let nobody else move it")
+
+    def _open_lock(self) -> int | None:
+        """Make the folder and its lock; None where it was moved away meanwhile."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        for name in (LOCK, MANIFEST, _NEW, _PREVIOUS, "parts", "layers"):
+            refuse_links(self.path, self._own / name)
+        with writing(self.path), suppress(FileNotFoundError):
+            self._own.mkdir(exist_ok=True)
+            return os.open(self._own / LOCK, os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o644)
+        return None
+
+    def _is_in_place(self, lock: int) -> bool:
+        """Whether whoever comes now would wait for this lock."""
+        with writing(self.path), suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(lock), (self._own / LOCK).lstat())
+        return False
 
     async def _wait_for(self, lock: int, tell: Callable[[], None]) -> None:
         has_told = False
@@ -77,7 +106,7 @@ class Folder:
             await asyncio.sleep(_LOCK_POLL_SECONDS)
 
     def _try_lock(self, lock: int) -> bool:
-        with writing(self._own / "lock"):
+        with writing(self._own / LOCK):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

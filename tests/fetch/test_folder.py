@@ -1,5 +1,6 @@
 """What is already in the folder, and what has room."""
 
+import asyncio
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from millrace_fetch.manifest import FileRecord
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span
 from tests.fetch.conftest import SHARDS, Fetcher
+from tests.fetch.processes import until
 from tests.fetch.servers import FakeHub
 
 URI = "hf://org/m"
@@ -182,6 +184,48 @@ async def test_the_folder_itself_may_be_a_link(fetcher: Fetcher, hub: FakeHub, t
     fetcher.folder.symlink_to(tmp_path / "disk")
     await fetcher.fetch(URI)
     fetcher.check(hub.files.contents)
+
+
+async def test_who_waited_for_a_folder_that_was_moved_away_makes_it_anew(
+    fetcher: Fetcher, hub: FakeHub, tmp_path: Path
+) -> None:
+    await fetcher.fetch(URI)
+    evicted = tmp_path / "evicted"
+    async with Folder(fetcher.folder).locked(fetcher.witness.say):
+        waiting = asyncio.ensure_future(fetcher.fetch(URI))
+        await until(lambda: any("waiting for it" in text for text in fetcher.witness.said))
+        fetcher.folder.rename(evicted)
+    assert (await waiting).has_fetched
+    fetcher.check(hub.files.contents)
+
+
+async def test_who_takes_a_lock_of_a_folder_that_another_made_anew_waits_for_that_one(tmp_path: Path) -> None:
+    """Two wait, the folder is moved away, and they never hold it both."""
+    path, holders, most = tmp_path / "model", 0, 0
+
+    async def hold() -> None:
+        nonlocal holders, most
+        async with Folder(path).locked(lambda _: None):
+            holders += 1
+            most = max(most, holders)
+            await asyncio.sleep(0.3)
+            holders -= 1
+
+    async with Folder(path).locked(lambda _: None):
+        waiting = [asyncio.ensure_future(hold()) for _ in range(3)]
+        await asyncio.sleep(0.3)
+        path.rename(tmp_path / "evicted")
+    await asyncio.gather(*waiting)
+    assert most == 1
+
+
+async def test_a_folder_that_is_always_moved_away_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "_is_in_place", lambda _folder, _lock: False)
+    with pytest.raises(FolderError, match="is moved away each time that it is made"):
+        async with Folder(tmp_path / "model").locked(lambda _: None):
+            raise AssertionError("it was entered")
 
 
 async def test_a_pipe_is_not_waited_for(fetcher: Fetcher, hub: FakeHub) -> None:
