@@ -90,7 +90,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             client=api,  # type: ignore[arg-type]
             session=session,
             events=events,
-            api_objects=ApiObjects(api),  # type: ignore[arg-type]
+            api_objects=ApiObjects(api, settings.disk_of("n")),  # type: ignore[arg-type]
             addresses=AddressBlock(95),
             services=SimpleNamespace(objects={}),
             api_address=Endpoint("127.0.0.1", 6443),

@@ -95,3 +95,27 @@ async def test_a_claim_that_is_read_only_is_so_in_every_container(bench: Any, tm
     )
     await bench.wait(worker, lambda status: status["phase"] == "Succeeded")
     assert bench.log(worker) == "readonly\n"
+
+
+async def test_a_local_volumes_folder_is_of_the_nodes_own_disk_and_nobody_makes_it(bench: Any) -> None:
+    claim = {"spec": {"volumeName": "v"}, "status": {"phase": "Bound"}}
+    bench.api.objects["/api/v1/namespaces/prod/persistentvolumeclaims/data"] = claim
+    bench.api.objects["/api/v1/persistentvolumes/v"] = {"spec": {"local": {"path": "/var/models/prod"}}}
+    worker = bench.start(
+        "cat /data/file",
+        spec={
+            "restartPolicy": "Never",
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        },
+        volumeMounts=[{"name": "data", "mountPath": "/data"}],
+    )
+    await bench.until(lambda: "FailedMount" in bench.reasons())
+    assert bench.api.events[-1]["message"] == (
+        'MountVolume.NewMounter initialization failed for volume "v" : path "/var/models/prod" does not exist'
+    )
+    folder = bench.node.settings.disk_of("n") / "var" / "models" / "prod"
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("of this node")
+    await bench.wait(worker, lambda status: status["phase"] == "Succeeded")
+    assert bench.log(worker) == "of this node\n"

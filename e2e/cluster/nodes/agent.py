@@ -103,7 +103,7 @@ class Agent:
             client=self._client,
             session=self._probes,
             events=self._events,
-            api_objects=ApiObjects(self._client),
+            api_objects=ApiObjects(self._client, self._settings.disk_of(name)),
             addresses=block,
             services=self._services,
             api_address=self._api_address,

@@ -22,8 +22,10 @@ class _Token:
 class ApiObjects:
     """Implements volumes.VolumeSource on the API server."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, disk: Path) -> None:
+        """`disk` has the folders of local volumes, which are another on each Node."""
         self._client = client
+        self._disk = disk
         self._tokens: dict[tuple[str, str, str], _Token] = {}
 
     async def config_map(self, namespace: str, name: str) -> Object | None:
@@ -54,13 +56,26 @@ class ApiObjects:
             raise PodRefusedError("FailedMount", f"persistentvolumeclaim {claim!r} is not there or not bound")
         volume = await self._find(f"/api/v1/persistentvolumes/{volume_name}")
         spec = (volume or {}).get("spec", {})
-        path = (spec.get("hostPath") or spec.get("local") or {}).get("path")
-        if path is None:
+        if "local" in spec:
+            return self._find_local(volume_name, spec["local"]["path"])
+        if "hostPath" not in spec:
             raise PodRefusedError(
                 "FailedMount", f"persistent volume {volume_name!r} is neither hostPath nor local"
             )
-        Path(path).mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  one local call
-        return Path(path)
+        path = Path(spec["hostPath"]["path"])
+        path.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  one local call
+        return path
+
+    def _find_local(self, volume_name: str, path: str) -> Path:
+        """Return a local volume's folder, which nobody makes for it. Raises PodRefusedError (FailedMount)."""
+        folder = self._disk / path.lstrip("/")
+        if not folder.exists():
+            raise PodRefusedError(
+                "FailedMount",
+                f'MountVolume.NewMounter initialization failed for volume "{volume_name}" : '
+                f'path "{path}" does not exist',
+            )
+        return folder
 
     async def _find(self, path: str) -> Object | None:
         try:

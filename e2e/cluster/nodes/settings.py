@@ -65,6 +65,15 @@ class Settings:
     """Where the API server asks for logs; the port is any free one, and the Nodes' status says which."""
     timing: Timing = field(default_factory=Timing)
 
+    def disk_of(self, node: str) -> Path:
+        """Return the folder that is a Node's disk: paths of local volumes are below it."""
+        return disk_of(self.state_dir, node)
+
+
+def disk_of(state_dir: Path, node: str) -> Path:
+    """Return the folder that is a Node's disk, by the folder of its process."""
+    return state_dir / "disks" / node
+
 
 def parse_node(text: str) -> NodeSpec:
     """Read `name=gpu-0,gpus=8,cpu=8,memory=16Gi`. Raises SettingsError, which says what to write."""
