@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,6 +62,23 @@ class Folder:
         finally:
             os.close(lock)
 
+    @contextmanager
+    def shared(self) -> Iterator[bool]:
+        """Hold the folder's lock beside others that only look. Yield whether that is so.
+
+        It is not where somebody writes or has moved the folder away, and where nobody ever fetched into it.
+        """
+        refuse_links(self.path, self._own / LOCK)
+        try:
+            lock = os.open(self._own / LOCK, os.O_RDONLY | NOFOLLOW)
+        except OSError:
+            yield False
+            return
+        try:
+            yield self._try_lock(lock, fcntl.LOCK_SH) and self._is_in_place(lock)
+        finally:
+            os.close(lock)
+
     async def _take_lock(self, say: Callable[[str], None]) -> int:
         """Return the lock's descriptor. Who evicts a folder holds its lock, and moves it away."""
         for _ in range(_MAX_MOVES):
@@ -105,10 +122,10 @@ class Folder:
                 has_told = True
             await asyncio.sleep(_LOCK_POLL_SECONDS)
 
-    def _try_lock(self, lock: int) -> bool:
+    def _try_lock(self, lock: int, kind: int = fcntl.LOCK_EX) -> bool:
         with writing(self._own / LOCK):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
         return True

@@ -7,16 +7,18 @@ from millrace_fetch.order import Order
 
 
 def find_whole(order: Order) -> Marker | None:
-    """Return what the folder has of a fixed revision, if that is all of it. It takes no lock.
+    """Return what the folder has of a fixed revision, if that is all of it, and nobody writes there.
 
-    Nobody removes a file of a whole model before its marker is gone. Raises FolderError of a link.
+    Whoever evicts a model looks for its readers while it holds the lock. So this takes part in the lock, or a
+    reader that comes meanwhile would be told of a model that goes. Raises FolderError of a link.
     """
     folder = Folder(order.folder)
     refuse_links(order.folder, order.folder / OWN_FOLDER / MANIFEST)
-    marker = folder.read_marker()
-    if marker is None or order.fixed is None or not is_wanted(order, marker, order.fixed):
-        return None
-    return None if list_missing(folder, marker) else marker
+    with folder.shared() as is_held:
+        marker = folder.read_marker() if is_held else None
+        if marker is None or order.fixed is None or not is_wanted(order, marker, order.fixed):
+            return None
+        return None if list_missing(folder, marker) else marker
 
 
 def is_wanted(order: Order, marker: Marker, revision: str) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span
+from millrace_fetch.whole import find_whole
 from tests.fetch.conftest import SHARDS, Fetcher
 from tests.fetch.processes import until
 from tests.fetch.servers import FakeHub
@@ -217,6 +219,23 @@ async def test_who_takes_a_lock_of_a_folder_that_another_made_anew_waits_for_tha
         path.rename(tmp_path / "evicted")
     await asyncio.gather(*waiting)
     assert most == 1
+
+
+async def test_a_whole_model_is_found_beside_others_who_look_and_not_while_somebody_may_evict_it(
+    fetcher: Fetcher, hub: FakeHub, tmp_path: Path
+) -> None:
+    await fetcher.fetch(URI)
+    order = replace(fetcher.order(URI), revision=hub.commit)
+    folder = Folder(fetcher.folder)
+    with folder.shared() as is_held:
+        assert is_held
+        assert find_whole(order) is not None
+    async with folder.locked(fetcher.witness.say):
+        assert find_whole(order) is None, "whoever holds the lock may be about to move it away"
+        fetcher.folder.rename(tmp_path / "evicted")
+        fetcher.folder.mkdir()
+        assert find_whole(order) is None
+    assert find_whole(replace(order, folder=tmp_path / "absent")) is None
 
 
 async def test_a_folder_that_is_always_moved_away_is_given_up(
