@@ -11,8 +11,10 @@ from development.proxies import going_outside
 from e2e.cluster.build import get_programs
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import install_chart, wait_for_product
+from e2e.model_servers import read_stories, serving
 from e2e.namespaces import create_namespace
 from e2e.service import Service
+from tests.fetch.servers import FakeHub
 
 _numbers = itertools.count()
 
@@ -76,3 +78,19 @@ def service(product: LocalCluster, namespace: str) -> Iterator[Service]:
     found = Service(product, namespace)
     yield found
     found.delete()
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    """A Hub with the model `org/m`."""
+    hub = FakeHub(read_stories())
+    with serving(hub):
+        yield hub
+
+
+@pytest.fixture
+def fetched(service: Service, hub: FakeHub) -> Service:
+    """The example's service with its model on the Hub, not yet applied."""
+    service.spec["model"] = {"uri": f"hf://org/m@{hub.commit}"}
+    service.spec["pod"] = {"env": [{"name": "HF_ENDPOINT", "value": hub.endpoint}]}
+    return service

@@ -1,20 +1,16 @@
 """Models that pods fetch: from a Hub on this machine, whole, as a person sees it."""
 
-import asyncio
 import json
-import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import botocore.session
-import openai
 import pytest
 from moto.server import ThreadedMotoServer
 
-from e2e.cluster.product import find_gateway
-from e2e.cluster.settings import REPOSITORY
+from e2e.completion import complete
+from e2e.model_servers import count_downloads, read_stories, serving
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
 from tests.fetch.authority import Authority
@@ -22,47 +18,7 @@ from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
 from tests.fetch.servers import FakeHub, WebFolderServer
 
-STORIES = REPOSITORY / "runtime" / "millrace_runtime" / "demo" / "stories"
 TOKEN = "a-secret-of-the-team"
-
-
-class Served(Protocol):
-    """A server of the tests of fetching, which runs while it is entered."""
-
-    async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *_: object) -> None: ...
-
-
-@contextmanager
-def serving(server: Served) -> Iterator[None]:
-    """Run a server in a thread of its own: the tests of this folder have no event loop."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def run(work: Coroutine[Any, Any, Any]) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result(30)
-
-    try:
-        run(server.__aenter__())
-        yield
-        run(server.__aexit__(None, None, None))
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def read_stories() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in STORIES.iterdir() if path.is_file()}
-
-
-@pytest.fixture
-def hub() -> Iterator[FakeHub]:
-    """A Hub with the model `org/m`."""
-    hub = FakeHub(read_stories())
-    with serving(hub):
-        yield hub
 
 
 @pytest.fixture
@@ -101,22 +57,6 @@ def registry() -> Iterator[Registry]:
         yield registry
 
 
-@pytest.fixture
-def fetched(service: Service, hub: FakeHub) -> Service:
-    """The example's service with its model on the Hub, not yet applied."""
-    service.spec["model"] = {"uri": f"hf://org/m@{hub.commit}"}
-    service.spec["pod"] = {"env": [{"name": "HF_ENDPOINT", "value": hub.endpoint}]}
-    return service
-
-
-def complete(service: Service) -> str:
-    host = {"Host": f"{service.name}.{service.namespace}.svc"}
-    url = f"{find_gateway(service.cluster).url}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", default_headers=host) as client:
-        answer = client.completions.create(model=service.name, prompt="Once", max_tokens=8, temperature=0)
-    return answer.choices[0].text
-
-
 def read_logs(service: Service) -> list[str]:
     """What the containers that fetched have said, of each pod."""
     names = [pod["metadata"]["name"] for pod in service.pods()]
@@ -146,11 +86,6 @@ CLAIM: dict[str, Any] = {
         "storageClassName": "",
     },
 }
-
-
-def count_downloads(hub: FakeHub) -> float:
-    """How often the weights were sent. Their headers alone are asked for before, some kilobytes."""
-    return hub.large.sent["model.safetensors"] / len(hub.large.contents["model.safetensors"])
 
 
 def test_two_replicas_read_a_model_that_a_job_has_fetched_once_into_a_claim(

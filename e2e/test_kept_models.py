@@ -1,0 +1,105 @@
+"""Models that nodes keep on their own disks: one download a node, however many pods start together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.nodes.settings import disk_of
+from e2e.completion import complete
+from e2e.model_servers import count_downloads
+from e2e.node_disks import make_on_disk
+from e2e.service import Service
+from e2e.spare_node import NAME as SPARE
+from e2e.spare_node import run_spare_node
+from tests.fetch.servers import FakeHub
+
+DISK = "/mnt/models"
+HOST = "kubernetes.io/hostname"
+
+
+@pytest.fixture
+def kept(fetched: Service) -> Service:
+    """A service whose model the nodes keep, of many small replicas, not yet applied."""
+    fetched.spec["model"]["cache"] = {"type": "NodeLocal"}
+    fetched.spec["resources"] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+    fetched.spec["scaling"] = {"mode": "External"}
+    for node in ("gpu-0", "cpu-0"):
+        make_on_disk(fetched.cluster, node, f"{DISK}/{fetched.namespace}")
+    apply_volume(fetched.cluster, fetched.namespace)
+    return fetched
+
+
+def apply_volume(cluster: LocalCluster, namespace: str) -> None:
+    name, size = f"millrace-models-{namespace}", {"storage": "1Gi"}
+    term = {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": size,
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": namespace, "name": "millrace-models"},
+            "local": {"path": f"{DISK}/{namespace}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "millrace-models", "namespace": namespace},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": name,
+            "resources": {"requests": size},
+        },
+    }
+    for obj in (volume, claim):
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+
+
+def has_model(pod: dict[str, Any]) -> bool:
+    """Whether the container that fetches has ended well."""
+    containers = pod.get("status", {}).get("initContainerStatuses", [])
+    return bool(containers) and all(
+        one.get("state", {}).get("terminated", {}).get("exitCode") == 0 for one in containers
+    )
+
+
+def start(service: Service, count: int, **placement: Any) -> set[str]:
+    """Apply it, wait until so many pods have their model, and return their nodes."""
+    service.spec["pod"] |= placement
+    service.spec["replicas"] = count
+    service.apply()
+    service.wait_for("the model at each pod", lambda: sum(map(has_model, service.pods())) == count, 120)
+    return {pod["spec"]["nodeName"] for pod in service.pods()}
+
+
+def test_ten_pods_that_start_together_on_a_node_download_a_model_once(kept: Service, hub: FakeHub) -> None:
+    hub.large.bytes_per_second = 2_000_000  # so that all of them wait for the first
+    assert start(kept, 10, nodeSelector={HOST: "gpu-0"}) == {"gpu-0"}
+    assert 1 <= count_downloads(hub) < 1.5
+    kept.wait_ready(180)
+    assert complete(kept)
+    assert kept.status()["model"]["cache"]["claimName"] == "millrace-models"
+
+
+def test_each_of_three_nodes_downloads_it_once_and_later_pods_find_it_there(
+    kept: Service, hub: FakeHub, tmp_path: Path
+) -> None:
+    spread = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule"}
+    (disk_of(tmp_path, SPARE) / DISK.lstrip("/") / kept.namespace).mkdir(parents=True)
+    with run_spare_node(kept.cluster, tmp_path):
+        nodes = start(kept, 3, topologySpreadConstraints=[spread])
+        assert nodes == {"gpu-0", "cpu-0", SPARE}
+        assert 3 <= count_downloads(hub) < 3.5
+        hub.large.bytes_per_second = 1  # whoever asks for it again would wait for an hour
+        start(kept, 6)
+        assert 3 <= count_downloads(hub) < 3.5
+        kept.delete()
