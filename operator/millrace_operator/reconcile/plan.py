@@ -197,8 +197,12 @@ def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec)
 def _render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
 ) -> list[Child]:
-    """Return the children that are to exist. Each comes after those that it needs."""
+    """Return the children that are to exist. Each comes after those that it needs.
+
+    The revision to run comes first: where only a part is written, nothing was taken from the others before.
+    """
     revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
+    revisions.sort(key=lambda one: one.hash != targets.target.hash)
     account = seal(render_service_account(service))
     records = {one.hash: seal(render_controller_revision(service, one)) for one in revisions}
     budget = render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace_operator.cluster.kinds import CHILDREN, Obj
@@ -150,6 +150,7 @@ UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 @settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
 @given(STARTING, SCHEDULES)
+@example("Automatic", [("edit", 4), ("edit", 4), ("evict", 0), ("quota", 0), ("controllers", 1)])
 def test_a_plan_settles_at_once_and_ends_the_same_after_any_part_of_it(
     start: str, steps: list[tuple[str, Any]]
 ) -> None:
