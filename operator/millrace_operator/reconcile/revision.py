@@ -19,6 +19,8 @@ HASH_LENGTH = 10
 HISTORY_LIMIT = 10
 INPUTS = {"model", "engine", "parallelism", "resources", "pod"}
 """The fields of the spec that decide what a replica is."""
+OF_FOLLOWING = {"follow", "follow_every"}
+"""The fields of the model that don't: they say when there is to be another one."""
 Inputs = dict[str, Any]
 
 
@@ -38,7 +40,9 @@ class Revision:
 
 def revision_inputs(spec: Spec) -> Inputs:
     """Return what of the spec decides what a replica is."""
-    dumped = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=INPUTS)
+    dumped = spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, include=INPUTS, exclude={"model": OF_FOLLOWING}
+    )
     for amounts in dumped.get("resources", {}).values():
         amounts.update({name: str(amount) for name, amount in amounts.items()})
     return dumped

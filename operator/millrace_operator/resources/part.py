@@ -2,15 +2,24 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
+from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources.numbers import NUMBER_PATTERN
 
 NumberText = Annotated[str, Field(max_length=32, pattern=NUMBER_PATTERN)]
 ATOMIC: JsonDict = {"x-kubernetes-list-type": "atomic"}
 DATE_TIME: JsonDict = {"format": "date-time"}
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+DurationText = Annotated[str, Field(min_length=2, max_length=32), AfterValidator(_check_duration)]
 
 
 class Part(BaseModel):

@@ -13,6 +13,7 @@ from millrace_operator.resources.rollout_order import LONGEST
 from millrace_operator.resources.types import ScalingMode
 
 PRINTABLE = "^[ -~]+$"
+MOST_LETTERS = 1024
 MOST_WORKERS, MOST_TOKENS = 4096, 2**40
 """No replica comes near them: what does is none of ours."""
 
@@ -77,6 +78,20 @@ class ReplicaStatus(Part):
     )
 
 
+class FollowedStatus(Part):
+    """What the source of a model said last whose branch is followed."""
+
+    revision: str | None = Field(
+        default=None, max_length=128, description="The revision that it had; absent until it has said one."
+    )
+    asked_at: str | None = Field(default=None, json_schema_extra=DATE_TIME, description="When it said so.")
+    message: str | None = Field(
+        default=None,
+        max_length=MOST_LETTERS,
+        description="Why it does not answer now; absent while nothing keeps it from that.",
+    )
+
+
 class ModelStatus(Part):
     """The model as clients see it."""
 
@@ -89,6 +104,10 @@ class ModelStatus(Part):
         "names it: a Hub's commit. Absent where no pod fetches the model, and until it is known.",
     )
     size_bytes: int | None = Field(default=None, ge=0, description="Of the files that are fetched.")
+    followed: FollowedStatus | None = Field(
+        default=None,
+        description="With spec.model.follow Branch: what the source said last. Without it, it is asked anew.",
+    )
     cache: CacheStatus | None = Field(
         default=None,
         description="Where the model is that the pods of the revision to run read; absent where each pod "

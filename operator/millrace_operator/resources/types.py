@@ -8,25 +8,17 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_operator.resources import rules
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.model_types import Model
-from millrace_operator.resources.part import Part
+from millrace_operator.resources.part import DurationText, Part
 from millrace_operator.resources.pod_types import PodOptions
 from millrace_operator.resources.versions import VERSION_MAX_LENGTH, VERSION_PATTERN
 
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
-
-
-def _check_duration(text: str) -> str:
-    parse_duration(text)
-    return text
-
-
-DurationText = Annotated[str, Field(min_length=2, max_length=32), AfterValidator(_check_duration)]
 
 
 class ScalingMode(StrEnum):
