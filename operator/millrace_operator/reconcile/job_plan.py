@@ -1,38 +1,50 @@
-"""Which Jobs a revision needs that cannot be made yet, and when to look at them again. Pure."""
+"""Which Jobs a service needs: of a revision that cannot be made yet, and of a branch. When to look. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, Obj
 from millrace_operator.reconcile.claims import find_look
 from millrace_operator.reconcile.drift import APPLIED, seal
 from millrace_operator.reconcile.filling import seconds_to_lateness
+from millrace_operator.reconcile.following import Following
 from millrace_operator.reconcile.jobs import explain_delay, find_job, seconds_to_loss
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.fill_job import render_fill_job
-from millrace_operator.reconcile.render.metadata import fill_name, revision_name
+from millrace_operator.reconcile.render.metadata import fill_name, follow_name, revision_name
 from millrace_operator.reconcile.render.network import render_service_account
-from millrace_operator.reconcile.render.resolve_job import render_resolve_job
+from millrace_operator.reconcile.render.resolve_job import render_follow_job, render_resolve_job
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.reconcile.steps import Child, need
 from millrace_operator.resources.types import Spec
 
+_NAMES = {Stage.RESOLVE: revision_name, Stage.FILL: fill_name, Stage.FOLLOW: follow_name}
+"""Of the Job that works, by what is waited for."""
+
 
 def render_jobs(
-    settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, waits: Iterable[Pending], now: float
 ) -> list[Child]:
-    """Return the Jobs of a pending revision, without one that has ended and not done its work."""
-    if pending is None:
-        return []
-    left = _seconds_to_loss(snapshot, pending, now)
-    is_lost = left is not None and left <= 0
-    jobs: list[Obj] = []
-    if _is_asked(snapshot, pending, is_lost=is_lost):
-        jobs.append(render_resolve_job(settings, snapshot.service, spec, pending.revision))
-    if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
-        jobs.append(render_fill_job(settings, snapshot.service, spec, pending.revision, pending.found))
+    """Return the Jobs that are waited for, without one that has ended and not done its work."""
+    jobs = [job for pending in waits for job in _render_jobs_of(settings, snapshot, spec, pending, now)]
     account = need(render_service_account(snapshot.service))
     return [Child(job, account) for job in map(seal, jobs) if not _is_outdated(snapshot, job)]
+
+
+def _render_jobs_of(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending, now: float
+) -> Iterator[Obj]:
+    service, revision = snapshot.service, pending.revision
+    left = _seconds_to_loss(snapshot, pending, now)
+    is_lost = left is not None and left <= 0
+    if pending.stage is Stage.FOLLOW:
+        if not is_lost:
+            yield render_follow_job(settings, service, spec, revision)
+        return
+    if _is_asked(snapshot, pending, is_lost=is_lost):
+        yield render_resolve_job(settings, service, spec, revision, pending.resolved)
+    if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
+        yield render_fill_job(settings, service, spec, revision, pending.found)
 
 
 def _is_outdated(snapshot: Snapshot, job: Obj) -> bool:
@@ -57,28 +69,28 @@ def _is_asked(snapshot: Snapshot, pending: Pending, *, is_lost: bool) -> bool:
     return has_asker or ObjectId(JOB.kind, fill_name(service, pending.revision)) not in owned
 
 
-def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
-    """Yield after how many seconds to look again: at a Job that ended or stands still, and at the claim."""
+def list_job_looks(
+    snapshot: Snapshot, spec: Spec, waits: Iterable[Pending], following: Following | None, now: float
+) -> Iterator[float]:
+    """Yield after how many seconds to look again: at Jobs that ended, stand still or are due, at a claim."""
     look = find_look(spec, snapshot.claim)
     if look is not None:
         yield look
-    if pending is None:
-        return
-    left = _seconds_to_loss(snapshot, pending, now)
-    if left is not None and left > 0:  # else it is deleted now, and its end is an event
-        yield left + 1
-    late = seconds_to_lateness(spec, pending, now)
-    if late is not None:
-        yield late + 1
+    if following is not None and following.due_at is not None:
+        yield following.due_at - now + 1
+    for pending in waits:
+        left = _seconds_to_loss(snapshot, pending, now)
+        if left is not None and left > 0:  # else it is deleted now, and its end is an event
+            yield left + 1
+        late = seconds_to_lateness(spec, pending, now)
+        if late is not None:
+            yield late + 1
 
 
 def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float | None:
     """Return for how long to wait for the Job that works now, where it has ended; None of any other."""
-    if pending.stage is Stage.RESOLVE:
-        return seconds_to_loss(snapshot, revision_name(snapshot.service, pending.revision), now)
-    if pending.stage is Stage.FILL:
-        return seconds_to_loss(snapshot, fill_name(snapshot.service, pending.revision), now)
-    return None
+    name = _NAMES.get(pending.stage)
+    return None if name is None else seconds_to_loss(snapshot, name(snapshot.service, pending.revision), now)
 
 
 def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:

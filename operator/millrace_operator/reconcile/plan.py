@@ -124,7 +124,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     targets = choose_targets(snapshot, spec, observed, count, known)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     children = _render_children(settings, snapshot.service, targets, counts.by_revision, count)
-    children += render_jobs(settings, snapshot, spec, targets.pending, now)
+    children += render_jobs(settings, snapshot, spec, targets.waits, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
     inputs = StatusInputs(
@@ -145,13 +145,14 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         known.pending,
         known.model,
         targets.spent_order,
+        targets.following,
     )
     told = tell_status(inputs, targets)
     status = told.status if snapshot.is_tried else keep_hearsay(told.status, old)
     looks = [
         *told.looks,
         *observed.changes_after(),
-        *list_job_looks(snapshot, spec, targets.pending, now),
+        *list_job_looks(snapshot, spec, targets.waits, targets.following, now),
         *([CONFLICT_RETRY_SECONDS] if foreign else []),
         *([LOOK_SECONDS] if snapshot.rivals else []),
         *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),

@@ -24,7 +24,12 @@ def find_model(snapshot: Snapshot, revision: str) -> FoundModel | None:
     filling = _read_kept(find_job(snapshot, fill_name(snapshot.service, revision)))
     if filling is not None:
         return filling
-    told = (_read_told(pod) for pod in list_pods(snapshot, revision_name(snapshot.service, revision)))
+    return find_told(snapshot, revision_name(snapshot.service, revision))
+
+
+def find_told(snapshot: Snapshot, job: str) -> FoundModel | None:
+    """Return what a Job that asks has found; None while it has not."""
+    told = (_read_told(pod) for pod in list_pods(snapshot, job))
     return next((found for found in told if found is not None), None)
 
 

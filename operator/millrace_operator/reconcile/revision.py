@@ -24,6 +24,10 @@ OF_FOLLOWING = {"follow", "follow_every"}
 Inputs = dict[str, Any]
 
 
+RESOLVED = "resolved"
+"""Beside the model's own fields: the revision of it that was found on a branch that is followed."""
+
+
 @dataclass(frozen=True)
 class Revision:
     """One revision, with the pod template that was rendered when it was made."""
@@ -46,6 +50,22 @@ def revision_inputs(spec: Spec) -> Inputs:
     for amounts in dumped.get("resources", {}).values():
         amounts.update({name: str(amount) for name, amount in amounts.items()})
     return dumped
+
+
+def resolve_inputs(inputs: Inputs, revision: str) -> Inputs:
+    """Return the inputs of a revision of the service that is made since its model has another one."""
+    return {**inputs, "model": {**inputs["model"], RESOLVED: revision}}
+
+
+def leave_out_resolved(inputs: Inputs) -> Inputs:
+    """Return the inputs without what was found: what the spec said of them."""
+    return {**inputs, "model": {name: value for name, value in inputs["model"].items() if name != RESOLVED}}
+
+
+def find_resolved(inputs: Inputs) -> str | None:
+    """Return which revision of the model was found later; None of the first one, which names none."""
+    found: str | None = inputs.get("model", {}).get(RESOLVED)
+    return found
 
 
 def hash_inputs(inputs: Inputs) -> str:

@@ -83,8 +83,14 @@ def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     before = old.get("model", {}).get("replica") if is_same else None
     names = [pod.name for pod in inputs.observed.pods_of(revision)]
     replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
-    model = {**_describe_source(inputs), "replica": replica}
+    model = {**_describe_source(inputs), "followed": _describe_following(inputs), "replica": replica}
     return {field: value for field, value in model.items() if value is not None}
+
+
+def _describe_following(inputs: StatusInputs) -> dict[str, Any] | None:
+    if inputs.following is None:
+        return None
+    return inputs.following.render(inputs.old.get("model", {}).get("followed", {})) or None
 
 
 def _describe_source(inputs: StatusInputs) -> dict[str, Any]:

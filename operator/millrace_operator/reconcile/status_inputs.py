@@ -8,6 +8,7 @@ from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.reconcile.filling import is_begun
+from millrace_operator.reconcile.following import Following
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
@@ -50,6 +51,8 @@ class StatusInputs:
     """What is known of the model that the spec asks for."""
     spent_order: str | None = None
     """The annotation's order, where it counts no more."""
+    following: Following | None = None
+    """The branch of the model; None where it is not followed."""
 
     @property
     def old(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Which revisions of a service are to have how many replicas. Pure."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from millrace_operator.reconcile.cached_model import find_place
@@ -11,6 +11,13 @@ from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
 from millrace_operator.reconcile.filling import find_filling, find_lateness, is_begun
 from millrace_operator.reconcile.fitting import judge_fit
+from millrace_operator.reconcile.following import (
+    Followed,
+    Following,
+    find_asked,
+    find_first_answer,
+    plan_following,
+)
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import explain_delay
 from millrace_operator.reconcile.observed import Observed
@@ -23,10 +30,8 @@ from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.resolution import find_model
 from millrace_operator.reconcile.revision import (
     Revision,
-    hash_inputs,
     next_number,
     read_revisions,
-    revision_inputs,
 )
 from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read_method
 from millrace_operator.reconcile.scale import Count
@@ -54,6 +59,14 @@ class Targets:
     """`status.spentOrder`."""
     pending: Pending | None = None
     """The revision that the spec asks for, where it cannot be made yet."""
+    following: Following | None = None
+    """The branch of its model; None where it is not followed."""
+
+    @property
+    def waits(self) -> list[Pending]:
+        """What Jobs are needed for."""
+        ask = self.following.ask if self.following else None
+        return [one for one in (self.pending, ask) if one is not None]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -72,6 +85,8 @@ class Known(NamedTuple):
     """Why the one that the spec asks for cannot be made. Then the one that served last is asked for."""
     pending: Pending | None = None
     """That it can't be made yet. Then the one that served last is asked for, if any did."""
+    followed: Followed | None = None
+    """What the source of a branch that is followed said last."""
 
     @property
     def model(self) -> FoundModel | None:
@@ -87,10 +102,10 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     Raises VersionError where that one has no image, and none has served before.
     """
     revisions = read_revisions(list(snapshot.owned().values()))
-    inputs = revision_inputs(spec)
-    digest = hash_inputs(inputs)
+    wanted = find_asked(snapshot, spec, revisions, now)
+    digest = wanted.hash
     if digest in revisions:
-        return Known(revisions, digest)
+        return Known(revisions, digest, followed=wanted.followed)
     served = snapshot.service.get("status", {}).get("currentRevision")
     model = find_model(snapshot, digest)
     try:
@@ -98,15 +113,17 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     except VersionError as error:
         if served not in revisions:
             raise
-        return Known(revisions, served, error)
+        return Known(revisions, served, error, followed=wanted.followed)
     place = find_place(spec.model, model)
-    made = Revision(digest, next_number(revisions.values()), inputs, template, model, place)
-    known = Known({**revisions, digest: made}, digest)
+    made = Revision(digest, next_number(revisions.values()), wanted.inputs, template, model, place)
+    followed = find_first_answer(spec, wanted, model, now)
+    known = Known({**revisions, digest: made}, digest, followed=followed)
     is_kept = place is not None and served in revisions and revisions[served].cached == place
     is_read = is_kept and snapshot.service["status"].get("readyReplicas", 0) > 0
     pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
         return known
+    pending = replace(pending, resolved=wanted.model_revision)
     return known._replace(asked=served if served in revisions else digest, pending=pending)
 
 
@@ -154,7 +171,8 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         most=most,
         served=old.get("currentRevision"),
     )
-    stable = chosen if step.is_done else stable
+    current = chosen if step.is_done else old.get("currentRevision")
+    stable = current or digest
     evacuation = plan_evacuation(
         step,
         chosen,
@@ -169,8 +187,43 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
     waits_for = known.pending.revision if known.pending else digest
     is_given_up = choice.rejected is not None
     spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
+    following = _find_following(snapshot, spec, observed, count, known, current=current, chosen=chosen)
     return Targets(
-        revisions[chosen], revisions, step, stable, choice, progress, evacuation, spent, known.pending
+        revisions[chosen],
+        revisions,
+        step,
+        stable,
+        choice,
+        progress,
+        evacuation,
+        spent,
+        known.pending,
+        following,
+    )
+
+
+def _find_following(
+    snapshot: Snapshot,
+    spec: Spec,
+    observed: Observed,
+    count: Count,
+    known: Known,
+    *,
+    current: str | None,
+    chosen: str,
+) -> Following | None:
+    """Return what becomes of the branch. Its source is asked between rollouts, while the service serves."""
+    pending = known.pending
+    is_open = pending is None or (pending.resolved is not None and pending.is_hopeless)
+    may_go_on = is_open and known.error is None and count.desired > 0 and current == chosen
+    return plan_following(
+        snapshot,
+        spec,
+        pending.revision if pending else known.asked,
+        known.followed,
+        now=observed.moment.now,
+        may_begin=observed.state(chosen).num_ready >= count.desired,
+        may_go_on=may_go_on,
     )
 
 

@@ -28,10 +28,20 @@ def judge_words(old: Json, new: Json, worded_at: float | None, now: float) -> Pa
 
 
 def _list_words(status: Json) -> list[Any]:
-    return [one.get("message") for one in status.get("conditions", [])]
+    words = [one.get("message") for one in status.get("conditions", [])]
+    return [*words, _find_followed(status).get("message")]
+
+
+def _find_followed(status: Json) -> Json:
+    followed: Json = status.get("model", {}).get("followed", {})
+    return followed
 
 
 def _leave_out_words(status: Json) -> Json:
     """Return the status without words, and without figures, which are written along with them."""
     conditions = [{**one, "message": None} for one in status.get("conditions", [])]
-    return {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}
+    left = {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}
+    followed = _find_followed(status)
+    if "message" in followed:  # that there is none any more is no word
+        left["model"] = {**status["model"], "followed": {**followed, "message": None}}
+    return left

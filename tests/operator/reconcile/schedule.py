@@ -22,8 +22,14 @@ EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 STARTS: dict[str, dict[str, Any]] = {
     "External": {"scaling": EXTERNAL, "replicas": 2},
     "Automatic": {"scaling": AUTOMATIC},
+    "Following": {
+        "scaling": EXTERNAL,
+        "replicas": 2,
+        "model": {"uri": "hf://acme/chat@main", "follow": "Branch"},
+    },
 }
-"""What a service begins as. One in mode Automatic rests while nobody asks."""
+"""What a service begins as. One in mode Automatic rests while nobody asks, and one follows a branch."""
+COMMITS = ("1" * 40, "2" * 40, "3" * 40)
 ASKED = Demand(1, None)
 WAYS: tuple[dict[str, Any], ...] = (
     {},
@@ -69,6 +75,8 @@ STEP = st.one_of(
     st.tuples(st.just("busy"), st.tuples(INDEX, st.integers(0, 2), st.booleans())),
     st.tuples(st.just("silence"), st.booleans()),
     st.tuples(st.just("demand"), st.sampled_from(list(DEMANDS))),
+    st.tuples(st.just("branch"), st.one_of(st.none(), st.sampled_from(COMMITS))),
+    st.tuples(st.just("follow"), st.booleans()),
     st.tuples(st.just("advice"), st.one_of(st.none(), st.integers(1, 4))),
     st.tuples(st.just("wait"), st.sampled_from([1.0, 61.0, 400.0, 2000.0, 9000.0])),
     st.tuples(st.just("plan"), st.integers(1, 3)),
@@ -82,7 +90,9 @@ class Schedule:
 
     def __init__(self, start: str) -> None:
         self.is_automatic = start == "Automatic"
+        self.is_following = start == "Following"
         self.world = World(**STARTS[start])
+        self.world.model_revision = COMMITS[0]
 
     async def take(self, step: tuple[str, Any]) -> None:
         name, value = step
@@ -204,6 +214,15 @@ class Schedule:
         told = None if count is None else Advice(count, "Steady", "load", "forecast", is_held=False)
         self.world.advice = told
 
+    def _branch(self, commit: str | None) -> None:
+        """Let the branch move on, or its source be away."""
+        self.world.model_revision = commit
+
+    def _follow(self, is_followed: bool) -> None:  # noqa: FBT001  a step's value
+        if self.is_following:
+            how = {"follow": "Branch" if is_followed else "Revision"}
+            self.world.edit(model={**STARTS["Following"]["model"], **how})
+
     def _wait(self, seconds: float) -> None:
         self.world.now += seconds
 
@@ -226,6 +245,7 @@ class Schedule:
         world.are_nodes_lost = False
         world.broken.clear()
         world.loads = {}
+        world.model_revision = COMMITS[-1]
         for pod in world.pods():
             if pod["status"] != ready_status():
                 world.cluster.put({**pod, "status": {}})
@@ -242,6 +262,7 @@ class Schedule:
             else {"replicas": 3}
         )
         self.world.advice, self.world.demand = None, ASKED
+        self._follow(True)
         self.world.edit(engine={"maxSequences": 32}, rollout={}, **count)
         await self.mend()
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT
+from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT, JOB
 from millrace_operator.reconcile.snapshot import Demand
 from millrace_runtime import contract
-from tests.operator.reconcile.schedule import ASKED, SCHEDULES, STARTS, Schedule
+from tests.operator.reconcile.schedule import ASKED, COMMITS, SCHEDULES, STARTS, Schedule
 from tests.operator.world import KEY, World, ready_status
 
 FEW, MANY = 300, 10_000
@@ -30,7 +30,8 @@ def check_rest(world: World) -> None:
         for child in world.objects(kind.kind):
             assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [uid]
             # Nobody looks for what an old revision left that runs nothing. Kubernetes takes it in the end.
-            is_idle = kind is CONTROLLER_REVISION or (kind is DEPLOYMENT and not child["spec"]["replicas"])
+            is_past = kind in (CONTROLLER_REVISION, JOB)
+            is_idle = is_past or (kind is DEPLOYMENT and not child["spec"]["replicas"])
             assert is_idle or child["metadata"]["labels"][contract.LABEL_SERVICE] == KEY.name
     assert len(world.objects("ControllerRevision")) <= 12
     may_be_none = world.service["spec"]["scaling"]["mode"] == "Automatic"
@@ -80,6 +81,9 @@ async def run_schedule(start: str, steps: list[tuple[str, Any]]) -> None:
     assert world.status["currentRevision"] == world.status["updateRevision"]
     assert world.condition("Degraded")["status"] == "False"
     assert world.condition("Progressing")["status"] == "False"
+    if schedule.is_following:
+        assert world.status["model"]["resolvedRevision"] == COMMITS[-1]
+        assert world.status["model"]["followed"]["revision"] == COMMITS[-1]
     await world.settle()
     world.restart_operator()
     assert await world.reconcile_until_quiet() == 0

@@ -24,6 +24,11 @@ def fill_name(service: Obj, revision: str) -> str:
     return f"{revision_name(service, revision)}-f"
 
 
+def follow_name(service: Obj, revision: str) -> str:
+    """Name of the Job that asks whether a branch has moved on since a revision: as long as `fill_name`."""
+    return f"{revision_name(service, revision)}-w"
+
+
 def replica_labels(service: Obj) -> dict[str, str]:
     """Labels that select all replicas of a service."""
     return {

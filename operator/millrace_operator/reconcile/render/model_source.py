@@ -126,7 +126,7 @@ def render_filler(
 def _render_writer(
     settings: RenderSettings, spec: Spec, folder: str, model: FoundModel | None, scratch: dict[str, Any]
 ) -> dict[str, Any]:
-    pinned = [] if model is None else ["--revision", model.revision]
+    pinned = _pin(None if model is None else model.revision)
     return {
         **_render_container(settings, spec, ["--to", folder, *pinned, *_TELLING]),
         "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
@@ -134,12 +134,23 @@ def _render_writer(
     }
 
 
+def _pin(revision: str | None) -> list[str]:
+    return [] if revision is None else ["--revision", revision]
+
+
 def render_resolver(
-    settings: RenderSettings, spec: Spec, security: dict[str, Any], scratch: dict[str, Any]
+    settings: RenderSettings,
+    spec: Spec,
+    resolved: str | None,
+    security: dict[str, Any],
+    scratch: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the container that writes what the model's source has now into its termination message."""
+    """Return the container that writes what the model's source has into its termination message.
+
+    `resolved` is the revision to look at; None: what is there now.
+    """
     return {
-        **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE]),
+        **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE, *_pin(resolved)]),
         "resources": _OF_RESOLVER,
         "volumeMounts": [scratch, *_render_secret_mounts(spec)],
         "securityContext": security,

@@ -2,7 +2,7 @@
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.job import render_job, render_job_template
-from millrace_operator.reconcile.render.metadata import revision_name
+from millrace_operator.reconcile.render.metadata import follow_name, revision_name
 from millrace_operator.reconcile.render.model_source import render_resolver, render_secret_volumes
 from millrace_operator.reconcile.render.pod_template import SCRATCH, SECURITY
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -13,11 +13,29 @@ _PLACEMENT = {"image_pull_secrets", "tolerations"}
 """How its image is pulled, and which taints it tolerates: all nodes may have those of GPUs."""
 
 
-def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
-    """Return the Job. What it has found stands in the status of its pod."""
+def render_resolve_job(
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, resolved: str | None = None
+) -> Obj:
+    """Return the Job. What it has found stands in the status of its pod.
+
+    `resolved` is the only revision of the model that it is to look at; None: what the source has now.
+    """
+    return _render(
+        settings, service, spec, revision, name=revision_name(service, revision), resolved=resolved
+    )
+
+
+def render_follow_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
+    """Return the Job that asks whether the source has another revision than the service's newest one."""
+    return _render(settings, service, spec, revision, name=follow_name(service, revision), resolved=None)
+
+
+def _render(
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, *, name: str, resolved: str | None
+) -> Obj:
     parts = {
-        "containers": [render_resolver(settings, spec, SECURITY, SCRATCH)],
+        "containers": [render_resolver(settings, spec, resolved, SECURITY, SCRATCH)],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *render_secret_volumes(spec)],
     }
     template = render_job_template(service, spec, contract.COMPONENT_RESOLVER, _PLACEMENT, parts)
-    return render_job(service, revision_name(service, revision), revision, template)
+    return render_job(service, name, revision, template)
