@@ -133,6 +133,43 @@ def test_all_replicas_serve_what_a_branch_had_when_it_was_applied(fetched: Servi
     assert fetched.status()["model"]["resolvedRevision"] == first
 
 
+FORGET = json.dumps({"status": {"model": {"followed": None}}})
+
+
+def ask_anew(service: Service) -> None:
+    """Have the source asked at once, as the resource's page says."""
+    service.kubectl(
+        "patch", "infsvc", service.name, "--subresource", "status", "--type", "merge", "-p", FORGET
+    )
+    service.wait_for("an answer", lambda: "askedAt" in service.status()["model"].get("followed", {}), 60)
+
+
+def test_a_branch_that_is_followed_is_rolled_out_and_the_spec_stays(fetched: Service, hub: FakeHub) -> None:
+    fetched.spec["model"] |= {"uri": "hf://org/m@main", "follow": "Branch"}
+    fetched.apply()
+    fetched.wait_ready()
+    first, serving = hub.commit, fetched.status()["currentRevision"]
+    assert fetched.status()["model"]["followed"]["revision"] == first
+    ask_anew(fetched)
+    assert fetched.status()["currentRevision"] == fetched.status()["updateRevision"] == serving
+
+    hub.move_on("2" * 40)
+    ask_anew(fetched)
+    fetched.wait_for(
+        "the new commit", lambda: fetched.status()["currentRevision"] not in (serving, None), 120
+    )
+    assert fetched.status()["model"]["resolvedRevision"] == "2" * 40
+    assert complete(fetched)
+    screen = ask_namespace(fetched, "status", fetched.name)
+    assert f"hf://org/m@main: it had revision {'2' * 40}" in screen.replace("\n            ", " ")
+
+    del fetched.spec["model"]["follow"]
+    fetched.apply()
+    fetched.wait_for("no branch", lambda: "followed" not in fetched.status()["model"])
+    assert fetched.status()["model"]["resolvedRevision"] == "2" * 40
+    assert fetched.status()["currentRevision"] == fetched.status()["updateRevision"] != serving
+
+
 def test_a_folder_of_a_web_server_is_fetched_and_served(service: Service, web: WebFolderServer) -> None:
     service.spec["model"] = {"uri": web.uri}
     service.apply()
