@@ -100,7 +100,7 @@ def find_asked(snapshot: Snapshot, spec: Spec, revisions: Mapping[str, Revision]
     if not family.members:
         return Asked(family.first, first, followed if family.is_last(status, followed) else None)
     kept = family.choose_kept(snapshot, spec.model)
-    if spec.model.follow_seconds is None or not is_fetched(spec.model.uri):
+    if not _is_followed(spec.model):
         return family.name(kept)
     followed = followed if family.is_last(status, followed) else None
     asked = family.name(kept) if followed is None else family.choose_moved(kept, followed.revision)
@@ -115,14 +115,18 @@ def find_asked(snapshot: Snapshot, spec: Spec, revisions: Mapping[str, Revision]
 
 def find_first_answer(spec: Spec, asked: Asked, found: FoundModel | None, now: float) -> Followed | None:
     """Return what the source said last: `found`, where it was asked for the first revision of a spec."""
-    if spec.model.follow_seconds is None or found is None or asked.model_revision is not None:
+    if not _is_followed(spec.model) or found is None or asked.model_revision is not None:
         return asked.followed
     is_known = asked.followed is not None and asked.followed.revision == found.revision
     return asked.followed if is_known else Followed(found.revision, render_time(now))
 
 
 def _find_followed(status: Mapping[str, Any], spec: Spec) -> Followed | None:
-    return None if spec.model.follow_seconds is None else Followed.read(status)
+    return Followed.read(status) if _is_followed(spec.model) else None
+
+
+def _is_followed(model: Model) -> bool:
+    return model.follow_seconds is not None and is_fetched(model.uri)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ class _Family:
         """
         status = snapshot.service.get("status", {})
         last, rejected = status.get("updateRevision"), status.get("rejectedRevision", {}).get("revision")
-        if model.follow_seconds is None and last == rejected:
+        if not _is_followed(model) and last == rejected:
             last = status.get("currentRevision")
         if last in self.members:
             return str(last)
@@ -221,7 +225,7 @@ def plan_following(
     `may_go_on` is whether the service is at rest with that revision, and `may_begin` whether it serves
     completely. A Job that asks outlives the end of a single pod.
     """
-    if spec.model.follow_seconds is None:
+    if not _is_followed(spec.model):
         return None
     job = follow_name(snapshot.service, revision)
     is_due = _is_due(snapshot, spec.model, followed, now)

@@ -509,3 +509,41 @@ async def test_a_record_that_was_deleted_by_hand_changes_nothing() -> None:
     await world.settle()
     assert world.deployments() == before
     assert parse_time(followed(world)["askedAt"]) is not None
+
+
+async def test_a_canary_is_tried_and_nobody_asks_until_it_is_promoted() -> None:
+    world = await make_followed(replicas=3, rollout={"canary": {"duration": "3h"}})
+    (old,) = world.deployments()
+    await move_on(world, SECOND)
+    assert condition(world, "Progressing") == ("True", "Canary")
+    assert world.deployments()[old] == 2
+    await move_on(world, THIRD)
+    assert find_asker(world) is None
+    assert followed(world)["revision"] == SECOND
+    world.now += 3 * PERIOD
+    await world.settle()
+    assert followed(world)["revision"] == THIRD, "it was due since"
+    assert condition(world, "Progressing") == ("True", "Canary")
+
+
+async def test_an_edit_back_to_an_older_spec_asks_again_at_once() -> None:
+    world = await make_followed()
+    await move_on(world, SECOND)
+    world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    world.edit(engine={})
+    await world.reconcile()
+    assert followed(world) == {}, "what was said then was said of another spec"
+    world.model_revision = THIRD
+    await world.settle()
+    assert followed(world) == {"revision": THIRD, "askedAt": render_time(world.now)}
+
+
+async def test_what_is_at_hand_is_never_asked() -> None:
+    """An API server with older rules may let it pass."""
+    world = World(model={"uri": "pvc://models/chat", "follow": "Branch"}, scaling=EXTERNAL, replicas=1)
+    await world.settle()
+    await pass_period(world)
+    assert not world.objects("Job")
+    assert "followed" not in world.status["model"]
+    assert condition(world, "UpToDate")[0] == "True"
