@@ -70,7 +70,7 @@ lint: venv  ## style, formatting and the layers
 	$(BIN)/lint-imports
 
 types: venv  ## strict types
-	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes operator/millrace_kubectl runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_fetch runtime/millrace_fit runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
+	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes operator/millrace_node_cache operator/millrace_kubectl runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_fetch runtime/millrace_fit runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
 	$(BIN)/mypy -p development -p e2e -p benchmarks
 
 format: venv  ## format and mend what can be mended

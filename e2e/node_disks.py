@@ -7,7 +7,7 @@ from e2e.cluster.nodes.settings import disk_of
 
 
 def find_on_disk(cluster: LocalCluster, node: str, path: str) -> Path:
-    """Return where a path of a node's disk is on this machine, also where nodes share a process."""
+    """Return where a path of a node's disk is on this machine."""
     return disk_of(cluster.layout.nodes, node) / path.lstrip("/")
 
 

@@ -21,6 +21,7 @@ SUB_COMMANDS = {
     "operator": SubCommand("millrace_operator.command", "operator", "run the Kubernetes operator"),
     "gateway": SubCommand("millrace_gateway.command", "operator", "run the front door of the services"),
     "fetch": SubCommand("millrace_fetch.command", "fetch", "fetch a model into a folder"),
+    "node-cache": SubCommand("millrace_node_cache.command", "operator", "keep models on this node's disk"),
     "size": SubCommand("millrace_fetch.size", "fetch", "tell what a model takes of a device's memory"),
 }
 

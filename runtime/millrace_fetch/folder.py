@@ -226,12 +226,20 @@ class Folder:
 
 def _read_marker(path: Path) -> Marker | None:
     try:
-        fields = json.loads(path.read_text())
+        return parse_marker(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def parse_marker(text: str) -> Marker | None:
+    """Return what a folder holds that has this text for its marker; None where it can't be read."""
+    try:
+        fields = json.loads(text)
         files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
         check_names(files)  # who else writes the volume may have written this
         return Marker(files=files, **fields)
-    except (UnsafeNameError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # absent, or of another version: then it is fetched anew
+    except (UnsafeNameError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # of another version: then it is fetched anew
 
 
 def _sync_folder(path: Path) -> None:

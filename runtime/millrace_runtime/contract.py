@@ -150,3 +150,4 @@ METRIC_GATEWAY_FINISHED: Final = "millrace_gateway_requests_finished_total"  # l
 METRIC_GATEWAY_IN_FLIGHT: Final = "millrace_gateway_requests_in_flight"
 PORT_GATEWAY: Final = 8080
 PORT_OPERATOR_METRICS: Final = 8090
+PORT_NODE_CACHE: Final = 8091

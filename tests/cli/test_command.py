@@ -24,7 +24,7 @@ def test_an_unknown_sub_command_names_those_there_are() -> None:
     assert done.returncode == 1
     assert (
         done.stderr
-        == "millrace: no sub-command 'srve'; it is one of: serve, operator, gateway, fetch, size\n"
+        == "millrace: no sub-command 'srve'; it is one of: serve, operator, gateway, fetch, node-cache, size\n"
     )
 
 

@@ -1,0 +1,134 @@
+"""The loop: look, decide, act. What fails changes nothing, and is tried again at the next look."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import aiohttp
+
+from millrace_kubernetes.errors import KubernetesError
+from millrace_node_cache.disk import Disk
+from millrace_node_cache.eviction import EvictionPlan, plan_eviction
+from millrace_node_cache.labels import plan_labels
+from millrace_node_cache.limit import Limit
+from millrace_node_cache.metrics import Metrics
+from millrace_node_cache.models import Look, Model, Uses
+from millrace_node_cache.telling import Troubles
+
+logger = logging.getLogger(__name__)
+_FAILURES = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError)
+"""ValueError and KeyError: what a proxy answers in the place of the API server."""
+
+
+class Api(Protocol):
+    """What is asked of the API server. Each may raise what is in `_FAILURES`."""
+
+    async def list_uses(self, namespace: str) -> Uses:
+        """Return the models that pods of this node read, as they are now."""
+
+    async def read_labels(self) -> dict[str, str]:
+        """Return the Node's labels."""
+
+    async def change_labels(self, labels: dict[str, str | None]) -> None:
+        """Set or remove these labels of the Node."""
+
+
+class Agent:
+    """One node's part."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        api: Api,
+        namespaces: Sequence[str],
+        limit: Limit,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._disk = disk
+        self._api = api
+        self._namespaces = tuple(namespaces)
+        self._limit = limit
+        self._metrics = metrics
+        self._clock = clock
+        self._troubles = Troubles()
+        self._has_failed = False
+
+    async def look(self) -> None:
+        """Look, decide and act once."""
+        self._has_failed = False
+        with self._trying("the disk"):
+            await asyncio.to_thread(self._disk.prepare, self._namespaces)
+            await self._sweep()
+            uses = {namespace: await self._list_uses(namespace) for namespace in self._namespaces}
+            look = await asyncio.to_thread(self._observe, uses)
+            left = await self._evict(look, plan_eviction(look, self._limit))
+            await self._label(left)
+        if self._has_failed:
+            self._metrics.count_failure()
+
+    async def _list_uses(self, namespace: str) -> Uses | None:
+        with self._trying(f"the pods of namespace {namespace}"):
+            return await self._api.list_uses(namespace)
+        return None
+
+    def _observe(self, uses: dict[str, Uses | None]) -> Look:
+        now = self._clock()
+        return Look(self._disk.measure(), self._disk.list_models(uses, now), uses)
+
+    async def _evict(self, look: Look, plan: EvictionPlan) -> tuple[Model, ...]:
+        """Free as much as is planned, if so much may go. Returns the models that are left."""
+        gone: list[Model] = []
+        for model in plan.candidates:
+            if sum(each.num_bytes for each in gone) >= plan.num_bytes:
+                break
+            with self._trying(f"the eviction of {model.key.namespace}/{model.key.folder}"):
+                if await self._evict_one(model):
+                    gone.append(model)
+        left = tuple(model for model in look.models if model not in gone)
+        excess = max(0, plan.num_bytes - sum(model.num_bytes for model in gone))
+        self._metrics.show(self._disk.measure() if gone else look.space, left, excess)
+        return left
+
+    async def _evict_one(self, model: Model) -> bool:
+        """Evict a model, unless a fetch holds it or a pod was bound to this node meanwhile that reads it.
+
+        A pod that is bound later finds no folder, and fetches the model anew.
+        """
+        with self._disk.locked(model.key) as is_ours:
+            if not is_ours or await self._is_read(model):
+                return False
+            self._disk.move_away(model.key)
+        self._metrics.count_eviction()
+        logger.info("evicted %s/%s: %d bytes", model.key.namespace, model.key.folder, model.num_bytes)
+        await self._sweep()
+        return True
+
+    async def _sweep(self) -> None:
+        with self._trying("the removal of what was evicted"):
+            await asyncio.to_thread(self._disk.sweep)
+
+    async def _is_read(self, model: Model) -> bool:
+        if model.key.namespace not in self._namespaces:
+            return False
+        return model.key.name in await self._api.list_uses(model.key.namespace)
+
+    async def _label(self, models: tuple[Model, ...]) -> None:
+        with self._trying("the labels of the node"):
+            if change := plan_labels(await self._api.read_labels(), models):
+                await self._api.change_labels(change)
+
+    @contextmanager
+    def _trying(self, about: str) -> Iterator[None]:
+        """Note a failure, and go on after it."""
+        try:
+            yield
+        except _FAILURES as error:
+            self._has_failed = True
+            self._troubles.note(about, error)
+        else:
+            self._troubles.settle(about)

@@ -1,0 +1,45 @@
+"""What this process asks of the API server: the pods of its node, and the labels of its Node."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from millrace_kubernetes.connection import Connection
+from millrace_node_cache.models import Uses
+from millrace_node_cache.pods import read_uses
+from millrace_runtime.contract import LABEL_KEPT
+
+_SECONDS = 30.0
+_MERGE = "application/merge-patch+json"
+
+
+class Cluster:
+    """The API server, as one node sees it. Each method raises what `Connection.request` does."""
+
+    def __init__(self, connection: Connection, node: str) -> None:
+        self._connection = connection
+        self._node = node
+        self._path = f"/api/v1/nodes/{node}"
+
+    async def list_uses(self, namespace: str) -> Uses:
+        """Return the models that pods of this node read now: a list without a version is of no cache."""
+        parameters = {"fieldSelector": f"spec.nodeName={self._node}", "labelSelector": LABEL_KEPT}
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        return read_uses((await self._get(path, parameters)).get("items") or ())
+
+    async def read_labels(self) -> dict[str, str]:
+        """Return the Node's labels."""
+        return (await self._get(self._path))["metadata"].get("labels") or {}
+
+    async def change_labels(self, labels: Mapping[str, str | None]) -> None:
+        """Set or remove these labels of the Node."""
+        body = json.dumps({"metadata": {"labels": labels}}).encode()
+        async with self._connection.request(
+            "PATCH", self._path, _SECONDS, body=body, content_type=_MERGE
+        ) as answer:
+            await answer.read()
+
+    async def _get(self, path: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
+        async with self._connection.request("GET", path, _SECONDS, parameters=parameters) as answer:
+            found: dict[str, Any] = json.loads(await answer.read())
+            return found

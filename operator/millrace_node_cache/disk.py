@@ -1,0 +1,169 @@
+"""The disk: `<root>/<namespace>/` is a namespace's claim, and `<root>/.millrace/` is ours.
+
+A namespace's name never begins with a dot. A model that is evicted is moved to ours first, which is one step,
+and removed there: whenever this process is killed, a folder is whole where it was, or it is rubbish.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from millrace_fetch.folder import LOCK, MANIFEST, parse_marker
+from millrace_fetch.names import OWN_FOLDER
+from millrace_node_cache.beneath import FILE, NO_PLACE, list_folders, measure, opened, read_file, unlock
+from millrace_node_cache.marks import Marks
+from millrace_node_cache.models import DiskSpace, Model, ModelKey, Uses
+from millrace_runtime.contract import FOLDER_KEPT
+
+OURS = ".millrace"
+MODE = 0o2770
+"""The pods that fetch are of our group, and what they make stays of it."""
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_GOING = "going"
+_MARKER_BYTES = 16 << 20
+_MOST_BYTES = 10**18
+
+
+class Disk:
+    """All that this process reads and writes of the disk. It is called from one thread at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._going = root / OURS / _GOING
+        self._marks = Marks(root / OURS / "used")
+
+    def prepare(self, namespaces: Iterable[str]) -> None:
+        """Make the folder of each namespace, and ours. Who mounts the disk makes the root. Raises OSError."""
+        (self._root / OURS).mkdir(exist_ok=True)
+        self._marks.prepare()
+        self._going.mkdir(exist_ok=True)
+        for namespace in namespaces:
+            self._make_claim(self._root / namespace)
+
+    def _make_claim(self, folder: Path) -> None:
+        with suppress(FileExistsError):
+            folder.mkdir()
+        state = folder.stat()
+        if state.st_uid == os.geteuid() and state.st_mode & 0o7777 != MODE:
+            folder.chmod(MODE)
+
+    def measure(self) -> DiskSpace:
+        """Return what the disk has. As df has it, what only root may use is left out. Raises OSError."""
+        state = os.statvfs(self._root)
+        used = state.f_blocks - state.f_bfree
+        return DiskSpace((used + state.f_bavail) * state.f_frsize, used * state.f_frsize)
+
+    def list_models(self, uses: Mapping[str, Uses | None], now: float) -> tuple[Model, ...]:
+        """Return what there is, of all namespaces, and remember which of it is used now. Raises OSError."""
+        with opened(str(self._root)) as root:
+            keys = [
+                ModelKey(namespace, folder)
+                for namespace in list_folders(root)
+                if _NAMESPACE.fullmatch(namespace)
+                for folder in _list_models(root, namespace)
+            ]
+            models = [
+                Model(key, *sizes, self._mark(key, uses, now))
+                for key in keys
+                if (sizes := _read_sizes(root, key))
+            ]
+        self._marks.forget_all_but({model.key.name for model in models})
+        return tuple(models)
+
+    def _mark(self, key: ModelKey, uses: Mapping[str, Uses | None], now: float) -> float:
+        """Return when a model was used last, which may be now."""
+        if key.name in (uses.get(key.namespace) or {}):
+            self._marks.note_use(key.name, now)
+        return self._marks.read(key.name, now)
+
+    @contextmanager
+    def locked(self, key: ModelKey) -> Iterator[bool]:
+        """Yield whether the folder's lock is ours: not where a fetch holds it. Raises OSError."""
+        with opened(str(self._root), key.namespace, FOLDER_KEPT, key.folder) as folder:
+            lock = _open_lock(folder)
+            try:
+                yield lock is None or _try_lock(lock)
+            finally:
+                if lock is not None:
+                    os.close(lock)
+
+    def move_away(self, key: ModelKey) -> None:
+        """Take a folder out of its namespace, for `sweep` to remove. Raises OSError."""
+        with opened(str(self._root), key.namespace, FOLDER_KEPT) as folder:
+            os.rename(key.folder, self._going / secrets.token_hex(8), src_dir_fd=folder)
+
+    def sweep(self) -> None:
+        """Remove what was moved away. It follows no link. Raises OSError."""
+        for rubbish in self._going.iterdir():
+            try:
+                shutil.rmtree(rubbish)
+            except PermissionError:
+                unlock(str(rubbish))
+                shutil.rmtree(rubbish)
+
+
+def _list_models(root: int, namespace: str) -> list[str]:
+    try:
+        with opened(root, namespace, FOLDER_KEPT) as folder:
+            return list_folders(folder)
+    except PermissionError:
+        return []  # not of our making
+    except OSError as error:
+        if error.errno in NO_PLACE:
+            return []
+        raise
+
+
+def _read_sizes(root: int, key: ModelKey) -> tuple[int, int | None] | None:
+    """Return what a model takes, and its size where it is whole; None where it has just gone."""
+    try:
+        with opened(root, key.namespace, FOLDER_KEPT) as folder:
+            return measure(folder, key.folder), _read_whole(folder, key.folder)
+    except PermissionError:
+        return 0, None  # who made it lets nobody look into it
+    except OSError as error:
+        if error.errno in NO_PLACE:
+            return None
+        raise
+
+
+def _read_whole(folder: int, name: str) -> int | None:
+    """Return the size of a model's files; None where not all of them are there."""
+    try:
+        with opened(folder, name, OWN_FOLDER) as own:
+            text = read_file(own, MANIFEST, _MARKER_BYTES)
+    except OSError as error:
+        if error.errno in NO_PLACE:
+            return None
+        raise
+    marker = None if text is None else parse_marker(text)
+    # A tenant may have written it.
+    sizes = [record.size_bytes for record in marker.files.values()] if marker else []
+    is_sound = marker and all(isinstance(size, int) and 0 <= size <= _MOST_BYTES for size in sizes)
+    return min(sum(sizes), _MOST_BYTES) if is_sound else None
+
+
+def _open_lock(folder: int) -> int | None:
+    """Return the lock of a model's folder; None where something is in its place that no fetch locks."""
+    with suppress(FileExistsError):
+        os.mkdir(OWN_FOLDER, dir_fd=folder)
+    try:
+        with opened(folder, OWN_FOLDER) as own:
+            return os.open(LOCK, os.O_RDWR | os.O_CREAT | FILE, 0o644, dir_fd=own)
+    except OSError as error:
+        if error.errno in NO_PLACE:
+            return None
+        raise
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,25 @@
+"""Which models a full disk gives up: the least recently used, and none that a pod of the node reads. Pure."""
+
+from dataclasses import dataclass
+
+from millrace_node_cache.limit import Limit
+from millrace_node_cache.models import Look, Model
+
+
+@dataclass(frozen=True)
+class EvictionPlan:
+    """What is to be freed, and of what."""
+
+    num_bytes: int
+    """How much is too much."""
+    candidates: tuple[Model, ...]
+    """Those that may go, the least recently used first. A fetch may still hold one's lock."""
+
+
+def plan_eviction(look: Look, limit: Limit) -> EvictionPlan:
+    """Return what to evict, until enough is free."""
+    excess = limit.excess_bytes(look)
+    if not excess:
+        return EvictionPlan(0, ())
+    free = [model for model in look.models if not look.may_be_in_use(model.key)]
+    return EvictionPlan(excess, tuple(sorted(free, key=lambda model: (model.used_at, model.key))))

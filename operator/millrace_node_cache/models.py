@@ -1,0 +1,84 @@
+"""What is known of a node's disk, its models and who uses them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millrace_runtime import contract
+
+
+class ModelKey(NamedTuple):
+    """A model of a namespace: the name of its folder there."""
+
+    namespace: str
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """By which pods and nodes name it."""
+        return contract.name_kept(self.namespace, f"{contract.FOLDER_KEPT}/{self.folder}")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's folder as it is on the disk, whole or not."""
+
+    key: ModelKey
+    num_bytes: int
+    """What it takes of the disk."""
+    whole_bytes: int | None
+    """The size of the model's files; None where not all of them are there."""
+    used_at: float
+    """When a pod of this node named it last."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be read as it is."""
+        return self.whole_bytes is not None
+
+
+class DiskSpace(NamedTuple):
+    """What the disk has, whoever uses it."""
+
+    total_bytes: int
+    used_bytes: int
+
+
+Uses = Mapping[str, int]
+"""The names of the models that pods of this node read, and the size of each; 0 where it is not known."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at one time."""
+
+    space: DiskSpace
+    models: tuple[Model, ...]
+    uses: Mapping[str, Uses | None]
+    """Of each namespace that may keep models; None where its pods could not be listed."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the models take together."""
+        return sum(model.num_bytes for model in self.models)
+
+    def may_be_in_use(self, key: ModelKey) -> bool:
+        """Whether a pod of this node reads a model, or nobody knows."""
+        uses = self.uses.get(key.namespace, {})
+        return uses is None or key.name in uses
+
+    @property
+    def coming_bytes(self) -> int:
+        """What pods of this node are about to fetch: of what they read, that which is not there yet."""
+        there = {(model.key.namespace, model.key.name): model for model in self.models}
+        return sum(
+            _missing(num_bytes, there.get((namespace, name)))
+            for namespace, uses in self.uses.items()
+            for name, num_bytes in (uses or {}).items()
+        )
+
+
+def _missing(num_bytes: int, model: Model | None) -> int:
+    if model is None:
+        return num_bytes
+    return 0 if model.is_whole else max(0, num_bytes - model.num_bytes)
