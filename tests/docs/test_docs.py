@@ -88,6 +88,7 @@ def chart_values(values: dict[str, Any], path: str = "") -> Iterator[str]:
             "labels",
             "resourceHours",
             "runtimeVersions",
+            "nodeSelector",
         ):
             yield from chart_values(value, f"{path}{name}.")
         else:
