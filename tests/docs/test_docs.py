@@ -16,6 +16,7 @@ from e2e.cluster.local_cluster import LocalCluster
 from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.objects import ServiceKey
 from millrace_kubectl import command as plugin
+from millrace_node_cache.metrics import Metrics as NodeCacheMetrics
 from millrace_operator.autoscale.decision import Reason as ScalingReason
 from millrace_operator.autoscale.explain import BINDINGS
 from millrace_operator.ingest.queue import WorkQueue
@@ -44,6 +45,7 @@ MODULES = {
     "serve": "millrace_runtime.replica.command",
     "operator": "millrace_operator.command",
     "gateway": "millrace_gateway.command",
+    "node-cache": "millrace_node_cache.command",
     "fetch": "millrace_fetch.command",
     "size": "millrace_fetch.size",
 }
@@ -125,6 +127,10 @@ def operator_families() -> dict[str, Metric]:
     return exposed(metrics.registry.collect())  # type: ignore[arg-type]
 
 
+def node_cache_families() -> dict[str, Metric]:
+    return exposed(NodeCacheMetrics().registry.collect())  # type: ignore[arg-type]
+
+
 @cache
 def paths_of_the_repository() -> tuple[str, ...]:
     """Every folder, with a slash at its end, and every Python file below the sources."""
@@ -149,8 +155,13 @@ def test_every_reason_and_binding_is_explained() -> None:
 
 @pytest.mark.parametrize(
     ("title", "families"),
-    [("Replica", replica_families()), ("Gateway", gateway_families()), ("Operator", operator_families())],
-    ids=["replica", "gateway", "operator"],
+    [
+        ("Replica", replica_families()),
+        ("Gateway", gateway_families()),
+        ("Operator", operator_families()),
+        ("Node cache", node_cache_families()),
+    ],
+    ids=["replica", "gateway", "operator", "node cache"],
 )
 def test_every_metric_has_a_row_with_its_type_and_labels(title: str, families: dict[str, Metric]) -> None:
     documented = rows(sections("metrics.md")[title])
