@@ -1,67 +1,39 @@
 """Models that nodes keep on their own disks: one download a node, however many pods start together."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.nodes.settings import disk_of
+from e2e.cluster.product import install_chart
 from e2e.completion import complete
 from e2e.model_servers import count_downloads
 from e2e.node_disks import make_on_disk
+from e2e.plugin import ask_namespace
+from e2e.polling import wait_until
 from e2e.service import Service
 from e2e.spare_node import NAME as SPARE
 from e2e.spare_node import run_spare_node
 from tests.fetch.servers import FakeHub
 
-DISK = "/mnt/models"
+ROOT = "/var/lib/millrace-models"
 HOST = "kubernetes.io/hostname"
 
 
 @pytest.fixture
-def kept(fetched: Service) -> Service:
+def kept(fetched: Service) -> Iterator[Service]:
     """A service whose model the nodes keep, of many small replicas, not yet applied."""
     fetched.spec["model"]["cache"] = {"type": "NodeLocal"}
     fetched.spec["resources"] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     fetched.spec["scaling"] = {"mode": "External"}
     for node in ("gpu-0", "cpu-0"):
-        make_on_disk(fetched.cluster, node, f"{DISK}/{fetched.namespace}")
-    apply_volume(fetched.cluster, fetched.namespace)
-    return fetched
-
-
-def apply_volume(cluster: LocalCluster, namespace: str) -> None:
-    name, size = f"millrace-models-{namespace}", {"storage": "1Gi"}
-    term = {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": size,
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "persistentVolumeReclaimPolicy": "Retain",
-            "claimRef": {"namespace": namespace, "name": "millrace-models"},
-            "local": {"path": f"{DISK}/{namespace}"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
-        },
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "millrace-models", "namespace": namespace},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "volumeName": name,
-            "resources": {"requests": size},
-        },
-    }
-    for obj in (volume, claim):
-        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+        make_on_disk(fetched.cluster, node, ROOT)
+    install_chart(fetched.cluster, f"nodeCache.namespaces={{{fetched.namespace}}}")
+    yield fetched
+    fetched.delete()
+    install_chart(fetched.cluster)
 
 
 def has_model(pod: dict[str, Any]) -> bool:
@@ -94,12 +66,15 @@ def test_each_of_three_nodes_downloads_it_once_and_later_pods_find_it_there(
     kept: Service, hub: FakeHub, tmp_path: Path
 ) -> None:
     spread = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule"}
-    (disk_of(tmp_path, SPARE) / DISK.lstrip("/") / kept.namespace).mkdir(parents=True)
+    (disk_of(tmp_path, SPARE) / ROOT.lstrip("/")).mkdir(parents=True)
     with run_spare_node(kept.cluster, tmp_path):
         nodes = start(kept, 3, topologySpreadConstraints=[spread])
         assert nodes == {"gpu-0", "cpu-0", SPARE}
         assert 3 <= count_downloads(hub) < 3.5
         hub.large.bytes_per_second = 1  # whoever asks for it again would wait for an hour
+        wait_until(
+            "nodes that tell of it", lambda: "cpu-0, gpu-0, spare" in ask_namespace(kept, "models"), 60
+        )
         start(kept, 6)
         assert 3 <= count_downloads(hub) < 3.5
         kept.delete()

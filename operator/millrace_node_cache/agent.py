@@ -113,8 +113,6 @@ class Agent:
             await asyncio.to_thread(self._disk.sweep)
 
     async def _is_read(self, model: Model) -> bool:
-        if model.key.namespace not in self._namespaces:
-            return False
         return model.key.name in await self._api.list_uses(model.key.namespace)
 
     async def _label(self, models: tuple[Model, ...]) -> None:

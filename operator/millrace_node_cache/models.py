@@ -55,7 +55,9 @@ class Look:
     space: DiskSpace
     models: tuple[Model, ...]
     uses: Mapping[str, Uses | None]
-    """Of each namespace that may keep models; None where its pods could not be listed."""
+    """Of each namespace that may keep models; None where its pods could not be listed. Of one that may keep
+    none any more, nobody may list them, and there may still be some.
+    """
 
     @property
     def kept_bytes(self) -> int:
@@ -64,7 +66,7 @@ class Look:
 
     def may_be_in_use(self, key: ModelKey) -> bool:
         """Whether a pod of this node reads a model, or nobody knows."""
-        uses = self.uses.get(key.namespace, {})
+        uses = self.uses.get(key.namespace)
         return uses is None or key.name in uses
 
     @property

@@ -27,7 +27,8 @@ class Bench:
         self._namespaces = namespaces
         self.start(parse_limit(limit))
 
-    def start(self, limit: Limit) -> None:
+    def start(self, limit: Limit, namespaces: tuple[str, ...] | None = None) -> None:
+        self._namespaces = namespaces or self._namespaces
         self.agent = Agent(
             Disk(self.root.path), self.api, self._namespaces, limit, self.metrics, clock=lambda: self.now
         )
@@ -153,7 +154,7 @@ async def test_a_namespace_whose_pods_are_not_known_loses_nothing_and_keeps_no_o
     assert not bench.labels()
 
 
-async def test_a_namespace_that_is_no_longer_named_loses_what_it_has_once_there_is_no_room(
+async def test_what_a_namespace_has_that_is_no_longer_named_stays_as_its_pods_may_still_run(
     root: Root,
 ) -> None:
     bench = Bench(root, namespaces=("shop",))
@@ -161,6 +162,9 @@ async def test_a_namespace_that_is_no_longer_named_loses_what_it_has_once_there_
     await bench.look()
     assert bench.labels() == {label(OTHER)}
     bench.start(parse_limit("1k"))
+    await bench.look()
+    assert root.has(OTHER)
+    bench.start(parse_limit("1k"), namespaces=("shop", "search"))
     await bench.look()
     assert not root.has(OTHER)
     assert (root.path / "search").is_dir()

@@ -69,12 +69,12 @@ def test_the_least_recently_used_goes_first() -> None:
 def test_what_a_pod_reads_is_no_candidate_and_neither_is_what_nobody_knows() -> None:
     other = model(ModelKey("search", "a"))
     unknown = model(ModelKey("dark", "a"))
-    gone = model(ModelKey("gone", "a"))
+    unlisted = model(ModelKey("unlisted", "a"))
     seen = look(
-        model(A), model(B), other, unknown, gone, uses={"shop": {A.name: 0}, "search": {}, "dark": None}
+        model(A), model(B), other, unknown, unlisted, uses={"shop": {A.name: 0}, "search": {}, "dark": None}
     )
     candidates = plan_eviction(seen, AmountLimit(1)).candidates
-    assert {each.key for each in candidates} == {B, other.key, gone.key}
+    assert {each.key for each in candidates} == {B, other.key}
 
 
 def test_a_namespace_can_keep_no_model_of_another() -> None:

@@ -123,7 +123,8 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     )
     targets = choose_targets(snapshot, spec, observed, count, known)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
-    children = _render_children(settings, snapshot.service, targets, counts.by_revision, count)
+    ordered = _order_counts(counts.by_revision, observed)
+    children = _render_children(settings, snapshot.service, targets, ordered, count)
     children += render_jobs(settings, snapshot, spec, targets.waits, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
@@ -195,15 +196,19 @@ def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec)
     )
 
 
+def _order_counts(counts: dict[str, int], observed: Observed) -> dict[str, int]:
+    """Return them with what shrinks last.
+
+    Where only a part is written, nothing was taken for what is not asked for yet.
+    """
+    return dict(sorted(counts.items(), key=lambda one: one[1] < observed.state(one[0]).num_wanted))
+
+
 def _render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
 ) -> list[Child]:
-    """Return the children that are to exist. Each comes after those that it needs.
-
-    The revision to run comes first: where only a part is written, nothing was taken from the others before.
-    """
+    """Return the children that are to exist. Each comes after those that it needs."""
     revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
-    revisions.sort(key=lambda one: one.hash != targets.target.hash)
     account = seal(render_service_account(service))
     records = {one.hash: seal(render_controller_revision(service, one)) for one in revisions}
     budget = render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last)
