@@ -46,7 +46,7 @@ def install_chart(cluster: LocalCluster, *settings: str) -> None:
     """
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     manifests = f"{json.dumps(namespace)}\n---\n{render_chart(cluster, *settings)}"
-    apply = ("apply", "--server-side", "--force-conflicts", "-n", NAMESPACE, "-f", "-")
+    apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")  # each says its namespace
     cluster.kubectl(*apply, stdin=manifests)
     wait_while(lambda: describe_crd(cluster), lambda _: None, "kubectl get crd")
 
