@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from e2e.cluster.nodes.settings import disk_of
-from e2e.cluster.product import install_chart
 from e2e.completion import complete
 from e2e.model_servers import count_downloads
+from e2e.node_cache import ROOT, running_node_cache
 from e2e.node_disks import make_on_disk
 from e2e.plugin import ask_namespace
 from e2e.polling import wait_until
@@ -18,7 +18,6 @@ from e2e.spare_node import NAME as SPARE
 from e2e.spare_node import run_spare_node
 from tests.fetch.servers import FakeHub
 
-ROOT = "/var/lib/millrace-models"
 HOST = "kubernetes.io/hostname"
 
 
@@ -30,10 +29,9 @@ def kept(fetched: Service) -> Iterator[Service]:
     fetched.spec["scaling"] = {"mode": "External"}
     for node in ("gpu-0", "cpu-0"):
         make_on_disk(fetched.cluster, node, ROOT)
-    install_chart(fetched.cluster, f"nodeCache.namespaces={{{fetched.namespace}}}")
-    yield fetched
-    fetched.delete()
-    install_chart(fetched.cluster)
+    with running_node_cache(fetched.cluster, fetched.namespace):
+        yield fetched
+        fetched.delete()
 
 
 def has_model(pod: dict[str, Any]) -> bool:

@@ -12,26 +12,19 @@ from typing import Any
 import pytest
 
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.cluster.product import NAMESPACE, install_chart
+from e2e.cluster.product import NAMESPACE
 from e2e.namespaces import create_namespace
+from e2e.node_cache import running_node_cache
 from e2e.node_disks import find_on_disk, make_on_disk
 from e2e.polling import wait_until
 from millrace_runtime import contract
 
 Object = dict[str, Any]
-ROOT = "/var/lib/millrace-models"
+ROOT = "/mnt/node-cache"
+"""Of this test alone: it begins without it."""
 SHOP = "node-cache-shop"
 NODES = ("cpu-0", "gpu-0")
 MIB = 1 << 20
-CLUSTER_WIDE = (
-    "daemonset/millrace-node-cache",
-    "validatingadmissionpolicybinding/millrace-node-cache",
-    "validatingadmissionpolicy/millrace-node-cache",
-    "clusterrolebinding/millrace-node-cache",
-    "clusterrole/millrace-node-cache",
-    "pvc/millrace-node-cache",
-)
-PVS = ("pv/millrace-node-cache", f"pv/millrace-models-{SHOP}")
 
 
 @dataclass(frozen=True)
@@ -108,8 +101,7 @@ def make_marker() -> Object:
 def cache(product: LocalCluster) -> Iterator[NodeCache]:
     create_namespace(product, SHOP)
     found = NodeCache(product)
-    try:
-        install_chart(product, f"nodeCache.namespaces={{{SHOP}}}", "nodeCache.limit=3Mi")
+    with running_node_cache(product, SHOP, f"nodeCache.path={ROOT}", "nodeCache.limit=3Mi"):
         missing = f'path "{ROOT}" does not exist'
         wait_until("the root is missed", lambda: missing in product.kubectl("-n", NAMESPACE, "get", "events"))
         for node in NODES:
@@ -118,10 +110,7 @@ def cache(product: LocalCluster) -> Iterator[NodeCache]:
             *("-n", NAMESPACE, "rollout", "status", "daemonset/millrace-node-cache", "--timeout=90s")
         )
         yield found
-    finally:
-        product.kubectl("-n", NAMESPACE, "delete", "--ignore-not-found", "--wait=false", *CLUSTER_WIDE)
-        product.kubectl("delete", "namespace", SHOP, "--wait=false")
-        product.kubectl("delete", "--ignore-not-found", "--wait=false", *PVS)
+    product.kubectl("delete", "namespace", SHOP, "--wait=false")
 
 
 def test_a_pod_has_its_nodes_folder_and_the_node_tells_what_is_whole(cache: NodeCache) -> None:
