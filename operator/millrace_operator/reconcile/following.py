@@ -1,66 +1,28 @@
 """What is rolled out of a branch that is followed, and when its source is asked again. Pure.
 
-The revisions of a spec that differ in nothing but what its model's source had are a family. Of all but the
-first one the inputs name what was found later. What the source said last is in status alone; without it the
-family stays with what it has, and the source is asked anew.
+What the source said last is in status alone. Without it the service stays with what it has, and the source is
+asked anew.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any
 
-from millrace_operator.cluster.kinds import DEPLOYMENT
+from millrace_operator.reconcile.family import Asked, Family, Followed
 from millrace_operator.reconcile.filling import find_lateness
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import explain_delay, find_job
 from millrace_operator.reconcile.pending import Pending, Stage
-from millrace_operator.reconcile.render.metadata import follow_name, revision_name
+from millrace_operator.reconcile.render.metadata import follow_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.resolution import find_told
-from millrace_operator.reconcile.revision import (
-    Inputs,
-    Revision,
-    find_resolved,
-    hash_inputs,
-    leave_out_resolved,
-    resolve_inputs,
-    revision_inputs,
-)
-from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.revision import Revision, revision_inputs
+from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.ask_times import find_next_ask
 from millrace_operator.resources.conditions import parse_time, render_time
 from millrace_operator.resources.model_types import Model
 from millrace_operator.resources.status_types import MOST_LETTERS
 from millrace_operator.resources.types import Spec
-
-
-@dataclass(frozen=True)
-class Followed:
-    """What the source of a branch said last."""
-
-    revision: str
-    asked_at: str
-    """As the API writes times."""
-
-    @classmethod
-    def read(cls, status: Mapping[str, Any]) -> Self | None:
-        """Return what status keeps of it; None where it was not asked, or this is lost."""
-        raw = status.get("model", {}).get("followed", {})
-        revision, asked_at = raw.get("revision"), raw.get("askedAt")
-        return cls(revision, asked_at) if isinstance(revision, str) and isinstance(asked_at, str) else None
-
-
-class Asked(NamedTuple):
-    """The revision that the spec asks for, of its family."""
-
-    hash: str
-    inputs: Inputs
-    followed: Followed | None = None
-
-    @property
-    def model_revision(self) -> str | None:
-        """The revision of the model that was found later; None of the family's first one."""
-        return find_resolved(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -79,14 +41,10 @@ class Following:
         What kept a Job from an answer is told until it has one, or is wanted no more: between two tries of
         its container nothing is wrong for a moment.
         """
-        told = {} if self.followed is None else _render(self.followed)
+        told = {} if self.followed is None else self.followed.render()
         cause = self.ask and (self.ask.late or self.ask.cause)
         message = cause.message[:MOST_LETTERS] if cause else old.get("message") if self.ask else None
         return told if message is None else {**told, "message": message}
-
-
-def _render(followed: Followed) -> dict[str, Any]:
-    return {"revision": followed.revision, "askedAt": followed.asked_at}
 
 
 def find_asked(snapshot: Snapshot, spec: Spec, revisions: Mapping[str, Revision], now: float) -> Asked:
@@ -96,11 +54,12 @@ def find_asked(snapshot: Snapshot, spec: Spec, revisions: Mapping[str, Revision]
     """
     status: dict[str, Any] = snapshot.service.get("status", {})
     first, followed = revision_inputs(spec), _find_followed(status, spec)
-    family = _Family.find(first, revisions, followed)
+    family = Family.find(first, revisions, followed)
     if not family.members:
         return Asked(family.first, first, followed if family.is_last(status, followed) else None)
-    kept = family.choose_kept(snapshot, spec.model)
-    if not _is_followed(spec.model):
+    is_followed = _is_followed(spec.model)
+    kept = family.choose_kept(snapshot, is_followed=is_followed)
+    if not is_followed:
         return family.name(kept)
     followed = followed if family.is_last(status, followed) else None
     asked = family.name(kept) if followed is None else family.choose_moved(kept, followed.revision)
@@ -127,74 +86,6 @@ def _find_followed(status: Mapping[str, Any], spec: Spec) -> Followed | None:
 
 def _is_followed(model: Model) -> bool:
     return model.follow_seconds is not None and is_fetched(model.uri)
-
-
-@dataclass(frozen=True)
-class _Family:
-    """The revisions that differ in what the model's source had."""
-
-    inputs: Inputs
-    """Of the first one, which names nothing that was found."""
-    first: str
-    members: dict[str, Revision]
-
-    @classmethod
-    def find(cls, inputs: Inputs, revisions: Mapping[str, Revision], followed: Followed | None) -> Self:
-        first = hash_inputs(inputs)
-        # A record that was deleted by hand names no inputs any more. What was found last tells its hash.
-        later = followed and hash_inputs(resolve_inputs(inputs, followed.revision))
-        members = {
-            one.hash: one for one in revisions.values() if one.hash in (first, later) or _is_of(one, first)
-        }
-        return cls(inputs, first, members)
-
-    def name(self, digest: str) -> Asked:
-        """Return one of the family as what is asked for."""
-        member = self.members[digest]
-        return Asked(digest, member.inputs or self.inputs)
-
-    def is_last(self, status: Mapping[str, Any], followed: Followed | None) -> bool:
-        """Whether the spec asked for one of the family before. What was said then is of its branch."""
-        if followed is None:
-            return False
-        moved = hash_inputs(resolve_inputs(self.inputs, followed.revision))
-        return status.get("updateRevision") in {self.first, moved, *self.members}
-
-    def choose_kept(self, snapshot: Snapshot, model: Model) -> str:
-        """Return the one that was asked for last. Without a status that is the newest that has a Deployment.
-
-        Who stops to follow a branch keeps what serves, where the newest was given up.
-        """
-        status = snapshot.service.get("status", {})
-        last, rejected = status.get("updateRevision"), status.get("rejectedRevision", {}).get("revision")
-        if not _is_followed(model) and last == rejected:
-            last = status.get("currentRevision")
-        if last in self.members:
-            return str(last)
-        owned, service = snapshot.owned(), snapshot.service
-        running = [
-            one
-            for one in self.members.values()
-            if ObjectId(DEPLOYMENT.kind, revision_name(service, one.hash)) in owned
-        ]
-        return max(running or self.members.values(), key=lambda one: one.number).hash
-
-    def choose_moved(self, kept: str, revision: str) -> Asked:
-        """Return the newest that has this revision of the model, or one that is to be made."""
-        same = [one for one in self.members.values() if one.model and one.model.revision == revision]
-        if same:
-            return self.name(kept if kept in {one.hash for one in same} else _find_newest(same))
-        inputs = resolve_inputs(self.inputs, revision)
-        return Asked(hash_inputs(inputs), inputs)
-
-
-def _find_newest(revisions: list[Revision]) -> str:
-    return max(revisions, key=lambda one: one.number).hash
-
-
-def _is_of(revision: Revision, first: str) -> bool:
-    has_found = find_resolved(revision.inputs) is not None
-    return has_found and hash_inputs(leave_out_resolved(revision.inputs)) == first
 
 
 def _is_due(snapshot: Snapshot, model: Model, followed: Followed | None, now: float) -> bool:

@@ -9,10 +9,10 @@ from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
+from millrace_operator.reconcile.family import Followed
 from millrace_operator.reconcile.filling import find_filling, find_lateness, is_begun
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.following import (
-    Followed,
     Following,
     find_asked,
     find_first_answer,

@@ -547,3 +547,24 @@ async def test_what_is_at_hand_is_never_asked() -> None:
     assert not world.objects("Job")
     assert "followed" not in world.status["model"]
     assert condition(world, "UpToDate")[0] == "True"
+
+
+async def test_a_bucket_that_is_written_between_two_jobs_is_rolled_out_once() -> None:
+    """It has the revision no more that the first one told. The second one looks at what is there."""
+    bucket = {**CACHED, "uri": "s3://models/chat", "follow": "Branch"}
+    world = World(model=bucket, scaling=EXTERNAL, replicas=2)
+    world.cluster.put(make_claim("ReadWriteMany"))
+    world.model_revision = FIRST
+    await world.settle()
+    world.model_revision = SECOND
+    world.now += WHOLE_PERIOD
+    await world.reconcile_until_quiet()
+    world.run_controllers()
+    world.model_revision = THIRD
+    await world.settle()
+    assert world.status["model"]["resolvedRevision"] == THIRD
+    before = world.deployments()
+    await pass_period(world)
+    assert followed(world) == {"revision": THIRD, "askedAt": render_time(world.now)}
+    assert world.deployments() == before
+    assert len(world.objects("ControllerRevision")) == 2
