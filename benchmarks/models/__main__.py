@@ -2,6 +2,7 @@
 
 `millrace fetch` beside curl, from a Hub on this machine that is limited to what a fast network gives. Fetches
 that are killed at random moments and go on. What is told of a model's memory, beside what the loader takes.
+On a local cluster, how often pods of a node download a model, and how late one starts whose node has it.
 Twice the model's size is needed on the disk.
 """
 
@@ -12,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models.interrupted import measure_kills
-from benchmarks.models.report import render, summarise_kills, summarise_rounds, summarise_sizes
+from benchmarks.models.on_nodes import measure_on_nodes
+from benchmarks.models.report import (
+    render,
+    summarise_kills,
+    summarise_rounds,
+    summarise_sizes,
+    summarise_starts,
+)
 from benchmarks.models.shards import write_model
 from benchmarks.models.sizes import measure_sizes
 from benchmarks.models.transfers import Rounds, measure
@@ -50,6 +58,7 @@ def main(argv: list[str]) -> int:
     try:
         found: dict[str, Any] = summarise_sizes(measure_sizes())
         tell(f"told and taken: {found}")
+        found |= summarise_starts(measure_on_nodes(arguments.rounds))
         found |= summarise_rounds(measure_transfers(arguments))
         found |= summarise_kills(measure_kills(arguments.kills, arguments.seed))
     except BenchmarkError as error:

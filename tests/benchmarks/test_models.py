@@ -8,7 +8,15 @@ from safetensors import safe_open
 from benchmarks.models.hub_server import read_range
 from benchmarks.models.interrupted import make_contents, measure_kills, share_out
 from benchmarks.models.limit import BURST_SECONDS, Limit
-from benchmarks.models.report import AIMS, render, summarise_kills, summarise_rounds, summarise_sizes
+from benchmarks.models.on_nodes import Pair, Starts
+from benchmarks.models.report import (
+    AIMS,
+    render,
+    summarise_kills,
+    summarise_rounds,
+    summarise_sizes,
+    summarise_starts,
+)
 from benchmarks.models.shards import INDEX, NUM_SHARDS, StoredModel, find_wrong, write_model
 from benchmarks.models.sizes import find_error_percent
 from benchmarks.models.transfers import Contestant, Rounds, Turn, measure, serving
@@ -102,6 +110,8 @@ def test_the_table_has_each_figure_beside_its_aim() -> None:
     found |= summarise_kills({"hub": Tale(3, 1, 2), "s3": Tale(3, 0, 2)})
     found |= summarise_sizes({"llama, Int4": 0.5, "tied, Int8": 1.5})
     assert (found["kill_resume_wrong"], found["fit_error_percent"]) == (1, 1.5)
+    found |= summarise_starts(Starts(1, [Pair(3.0, 2.0), Pair(2.2, 2.0), Pair(2.4, 2.0)]))
+    assert (found["downloads_for_ten_pods"], found["warm_apply_to_token_over_local"]) == (1, 1.2)
     table = render(found, "4 GB", {"cores": 2, "cpu": "a CPU"})
     assert [line.split(" | ")[0] for line in table.splitlines()[-len(AIMS) :]] == [
         f"| {name}" for name in AIMS
