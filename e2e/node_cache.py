@@ -30,5 +30,6 @@ def running_node_cache(cluster: LocalCluster, namespace: str, *settings: str) ->
         cluster.kubectl("-n", NAMESPACE, *remove, *OWN)
         cluster.kubectl("-n", namespace, *remove, "pvc/millrace-models")
         cluster.kubectl(*remove, f"pv/millrace-models-{namespace}")
-        # The next one makes them anew, and is not to meet these on their way out.
-        cluster.kubectl("wait", "--for=delete", "--timeout=60s", "pv/millrace-node-cache")
+        # The next one makes them anew, and is not to meet these on their way out. A pod of a node that is
+        # gone holds its claim until Kubernetes forgets it, which takes a minute.
+        cluster.kubectl("wait", "--for=delete", "--timeout=180s", "pv/millrace-node-cache")
