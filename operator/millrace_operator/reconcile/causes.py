@@ -32,6 +32,11 @@ class Cause:
     message: str
 
 
+def explain_refusal(kind: str, name: str, message: str) -> Cause:
+    """Return that the API server refuses a child, in its own words."""
+    return Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
+
+
 def diagnose(name: str, status: dict[str, Any]) -> Cause | None:
     """Return the first cause why a pod that is not Ready is not; None where it is only on its way."""
     return next(_find_causes(name, status), None)

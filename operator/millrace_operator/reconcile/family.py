@@ -86,9 +86,11 @@ class Family:
         return status.get("updateRevision") in {self.first, moved, *self.members}
 
     def choose_kept(self, snapshot: Snapshot, *, is_followed: bool) -> str:
-        """Return the one that was asked for last. Without a status that is the newest that has a Deployment.
+        """Return the one that was asked for last.
 
-        Who stops to follow a branch keeps what serves, where the newest was given up.
+        Where the spec asked for something else meanwhile, or status is lost, it is the newest that has a
+        Deployment, else the newest that served: a later one may have been given up. Who stops to follow a
+        branch keeps what serves, where the newest was given up.
         """
         status = snapshot.service.get("status", {})
         last, rejected = status.get("updateRevision"), status.get("rejectedRevision", {}).get("revision")
@@ -102,7 +104,8 @@ class Family:
             for one in self.members.values()
             if ObjectId(DEPLOYMENT.kind, revision_name(service, one.hash)) in owned
         ]
-        return max(running or self.members.values(), key=lambda one: one.number).hash
+        served = [one for one in self.members.values() if one.has_served]
+        return _find_newest(running or served or [*self.members.values()])
 
     def choose_moved(self, kept: str, revision: str) -> Asked:
         """Return the newest that has this revision of the model, or one that is to be made."""

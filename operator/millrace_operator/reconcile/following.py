@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_operator.cluster.kinds import JOB
+from millrace_operator.reconcile.causes import Cause, explain_refusal
 from millrace_operator.reconcile.family import Asked, Family, Followed
 from millrace_operator.reconcile.filling import find_lateness
 from millrace_operator.reconcile.found_model import FoundModel
@@ -17,7 +19,7 @@ from millrace_operator.reconcile.render.metadata import follow_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.resolution import find_told
 from millrace_operator.reconcile.revision import Revision, revision_inputs
-from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.ask_times import find_next_ask
 from millrace_operator.resources.conditions import parse_time, render_time
 from millrace_operator.resources.model_types import Model
@@ -38,12 +40,14 @@ class Following:
     def render(self, old: Mapping[str, Any]) -> dict[str, Any]:
         """Return `status.model.followed`.
 
-        What kept a Job from an answer is told until it has one, or is wanted no more: between two tries of
-        its container nothing is wrong for a moment.
+        What kept a Job from an answer is told until there is one: between two tries nothing is wrong for a
+        moment, and while the service rests nobody tries.
         """
         told = {} if self.followed is None else self.followed.render()
         cause = self.ask and (self.ask.late or self.ask.cause)
-        message = cause.message[:MOST_LETTERS] if cause else old.get("message") if self.ask else None
+        has_answer = any(old.get(field) != told.get(field) for field in ("revision", "askedAt"))
+        before = None if has_answer else old.get("message")
+        message = cause.message[:MOST_LETTERS] if cause else before
         return told if message is None else {**told, "message": message}
 
 
@@ -63,13 +67,25 @@ def find_asked(snapshot: Snapshot, spec: Spec, revisions: Mapping[str, Revision]
         return family.name(kept)
     followed = followed if family.is_last(status, followed) else None
     asked = family.name(kept) if followed is None else family.choose_moved(kept, followed.revision)
-    found = find_told(snapshot, follow_name(snapshot.service, asked.hash))
+    found = _find_answer(snapshot, follow_name(snapshot.service, asked.hash), followed, now)
     if found is None or not _is_due(snapshot, spec.model, followed, now):
         return asked._replace(followed=followed)
     answer = Followed(found.revision, render_time(now))
     if followed is not None and followed.revision == found.revision:
         return asked._replace(followed=answer)
     return family.choose_moved(kept, found.revision)._replace(followed=answer)
+
+
+def _find_answer(snapshot: Snapshot, job: str, followed: Followed | None, now: float) -> FoundModel | None:
+    """Return what a Job has found that was made after the last answer, and is not on its way out.
+
+    A last answer of a time to come says nothing of the Job: the clock was ahead.
+    """
+    metadata = find_job(snapshot, job).get("metadata", {})
+    made_at = parse_time(metadata.get("creationTimestamp")) or 0.0
+    asked_at = (parse_time(followed.asked_at) if followed else None) or 0.0
+    is_old = "deletionTimestamp" in metadata or made_at <= asked_at <= now
+    return None if is_old else find_told(snapshot, job)
 
 
 def find_first_answer(spec: Spec, asked: Asked, found: FoundModel | None, now: float) -> Followed | None:
@@ -89,14 +105,17 @@ def _is_followed(model: Model) -> bool:
 
 
 def _is_due(snapshot: Snapshot, model: Model, followed: Followed | None, now: float) -> bool:
-    due_at = _find_due_time(snapshot, model, followed)
+    due_at = _find_due_time(snapshot, model, followed, now)
     return due_at is None or now >= due_at
 
 
-def _find_due_time(snapshot: Snapshot, model: Model, followed: Followed | None) -> float | None:
-    """Return when the source is asked again; None where it was never asked, or nobody knows when."""
+def _find_due_time(snapshot: Snapshot, model: Model, followed: Followed | None, now: float) -> float | None:
+    """Return when the source is asked again; None where it was never asked, or nobody knows when.
+
+    A clock that was ahead once must not stop the asking: a time that is a whole period away is none.
+    """
     asked_at = parse_time(followed.asked_at) if followed else None
-    if asked_at is None or model.follow_seconds is None:
+    if asked_at is None or model.follow_seconds is None or asked_at > now + model.follow_seconds:
         return None
     return find_next_ask(asked_at, model.follow_seconds, snapshot.uid)
 
@@ -123,8 +142,14 @@ def plan_following(
     if not may_go_on or (is_due and not (may_begin or find_job(snapshot, job))):
         return Following(followed)
     if not is_due:
-        return Following(followed, due_at=_find_due_time(snapshot, spec.model, followed))
+        return Following(followed, due_at=_find_due_time(snapshot, spec.model, followed, now))
     if find_told(snapshot, job) is not None:  # of another time: it is deleted, and then made anew
         return Following(followed)
-    ask = Pending(revision, spec.model.uri, Stage.FOLLOW, explain_delay(snapshot, job))
+    cause = _explain_refusal(snapshot, job) or explain_delay(snapshot, job)
+    ask = Pending(revision, spec.model.uri, Stage.FOLLOW, cause)
     return Following(followed, find_lateness(ask, snapshot, spec, job, now))
+
+
+def _explain_refusal(snapshot: Snapshot, job: str) -> Cause | None:
+    message = snapshot.refusals.get(ObjectId(JOB.kind, job))
+    return None if message is None else explain_refusal(JOB.kind, job, message)

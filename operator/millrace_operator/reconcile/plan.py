@@ -199,7 +199,7 @@ def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec)
 def _order_counts(counts: dict[str, int], observed: Observed) -> dict[str, int]:
     """Return them with what shrinks last.
 
-    Where only a part is written, nothing was taken for what is not asked for yet.
+    Where an operator dies between two writes, nothing was taken for what is not asked for yet.
     """
     return dict(sorted(counts.items(), key=lambda one: one[1] < observed.state(one[0]).num_wanted))
 

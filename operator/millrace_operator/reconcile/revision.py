@@ -14,6 +14,7 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.cached_model import CachedModel
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
@@ -40,6 +41,8 @@ class Revision:
     """What its model's source told when the revision was made; None where it is not fetched."""
     cached: CachedModel | None = None
     """Where its pods read the model; None where each pod fetches it, or it was at hand before."""
+    has_served: bool = False
+    """Whether it served with all its replicas; noted only where a branch is followed."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
@@ -90,7 +93,17 @@ def read_hash(child: Obj) -> str:
 
 
 def _salvage_revision(deployment: Obj) -> Revision:
-    return Revision(read_hash(deployment), 0, {}, deployment["spec"]["template"])
+    template = deployment["spec"]["template"]
+    return Revision(read_hash(deployment), 0, {}, template, _salvage_model(template))
+
+
+def _salvage_model(template: Obj) -> FoundModel | None:
+    """Return what pods that fetch their model say of its revision."""
+    for container in template.get("spec", {}).get("initContainers", ()):
+        arguments = container.get("args", ())
+        if container.get("name") == contract.CONTAINER_FETCH and "--revision" in arguments[:-1]:
+            return FoundModel.read({"revision": arguments[arguments.index("--revision") + 1]})
+    return None
 
 
 def _read_revision(obj: Obj) -> Revision:
@@ -102,6 +115,7 @@ def _read_revision(obj: Obj) -> Revision:
         template=data.get("template", {}),
         model=FoundModel.read(data.get("model")),
         cached=CachedModel.read(data.get("cache")),
+        has_served=contract.LABEL_SERVED in obj["metadata"].get("labels", {}),
     )
 
 

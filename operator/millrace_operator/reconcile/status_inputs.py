@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from millrace_operator.reconcile.causes import Cause
+from millrace_operator.cluster.kinds import JOB
+from millrace_operator.reconcile.causes import Cause, explain_refusal
 from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
@@ -13,6 +14,7 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
+from millrace_operator.reconcile.render.metadata import follow_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
@@ -142,12 +144,18 @@ class StatusInputs:
         names = sorted(self.foreign)
         found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
         found += [
-            Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
+            explain_refusal(kind, name, message)
             for (kind, name), message in sorted(self.snapshot.refusals.items())
+            if (kind, name) != self._follow_job  # nothing that serves waits for it
         ]
         found += self.observed.refusals
         is_short = self.observed.num_ready < self.count.desired
         return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
+
+    @property
+    def _follow_job(self) -> tuple[str, str] | None:
+        ask = self.following.ask if self.following else None
+        return None if ask is None else (JOB.kind, follow_name(self.snapshot.service, ask.revision))
 
     def _sorted_pods(self) -> list[Pod]:
         return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))

@@ -19,11 +19,11 @@ from millrace_operator.reconcile.following import (
     plan_following,
 )
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.jobs import explain_delay
+from millrace_operator.reconcile.jobs import explain_delay, find_job
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.orders import find_action, find_spent_order
 from millrace_operator.reconcile.pending import Pending, Stage
-from millrace_operator.reconcile.render.metadata import revision_name
+from millrace_operator.reconcile.render.metadata import follow_name, revision_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -102,11 +102,13 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     Raises VersionError where that one has no image, and none has served before.
     """
     revisions = read_revisions(list(snapshot.owned().values()))
+    served = snapshot.service.get("status", {}).get("currentRevision")
+    if served in revisions and spec.model.follow_seconds is not None:
+        revisions[served] = replace(revisions[served], has_served=True)
     wanted = find_asked(snapshot, spec, revisions, now)
     digest = wanted.hash
     if digest in revisions:
         return Known(revisions, digest, followed=wanted.followed)
-    served = snapshot.service.get("status", {}).get("currentRevision")
     model = find_model(snapshot, digest)
     try:
         template = render_pod_template(settings, snapshot.service, spec, digest, model)
@@ -187,7 +189,9 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
     waits_for = known.pending.revision if known.pending else digest
     is_given_up = choice.rejected is not None
     spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
-    following = _find_following(snapshot, spec, observed, count, known, current=current, chosen=chosen)
+    following = _find_following(
+        snapshot, spec, observed, count, known, current=current, chosen=chosen, progress=progress
+    )
     return Targets(
         revisions[chosen],
         revisions,
@@ -211,18 +215,23 @@ def _find_following(
     *,
     current: str | None,
     chosen: str,
+    progress: Progress,
 ) -> Following | None:
-    """Return what becomes of the branch. Its source is asked between rollouts, while the service serves."""
-    pending = known.pending
-    is_open = pending is None or (pending.resolved is not None and pending.is_hopeless)
-    may_go_on = is_open and known.error is None and count.desired > 0 and current == chosen
+    """Return what becomes of the branch. Its source is asked between rollouts, while the service serves.
+
+    It is asked too where a rollout gets no farther and is not given up: the branch may have the repair.
+    """
+    pending, deadline = known.pending, spec.rollout.progress_deadline_seconds
+    is_open = pending is None or (pending.resolved is not None and _may_ask(snapshot, pending))
+    is_between = current == chosen or progress.seconds_left(deadline) <= 0
+    may_go_on = is_open and known.error is None and count.desired > 0 and is_between
     return plan_following(
         snapshot,
         spec,
         pending.revision if pending else known.asked,
         known.followed,
         now=observed.moment.now,
-        may_begin=observed.state(chosen).num_ready >= count.desired,
+        may_begin=observed.num_ready >= count.desired,
         may_go_on=may_go_on,
     )
 
@@ -263,3 +272,8 @@ def _find_fetch_time(snapshot: Snapshot, observed: Observed, revision: str) -> f
     """Return when a pod of the revision last had more of its model than before; None where none fetches."""
     found = (snapshot.fetched.get(pod.name) for pod in observed.pods_of(revision) if pod.is_fetching)
     return max((one.at for one in found if one is not None), default=None)
+
+
+def _may_ask(snapshot: Snapshot, pending: Pending) -> bool:
+    """Whether a pending revision leaves the branch to be asked. A Job that does goes on and does not flap."""
+    return pending.is_hopeless or bool(find_job(snapshot, follow_name(snapshot.service, pending.revision)))

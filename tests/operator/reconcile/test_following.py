@@ -85,8 +85,8 @@ async def refuse_ask(world: World) -> None:
     await world.settle()
 
 
-async def give_up(world: World) -> None:
-    """Let the branch move on to something that never gets ready, and let the service give it up."""
+async def begin_bad(world: World) -> str:
+    """Let the branch move on to something that never gets ready. Return the Deployment that serves on."""
     (serving,) = world.deployments()
     world.model_revision = SECOND
     world.now += WHOLE_PERIOD
@@ -96,6 +96,12 @@ async def give_up(world: World) -> None:
         await world.reconcile_until_quiet()
     world.broken[bad] = crash_status()
     await world.settle()
+    return serving
+
+
+async def give_up(world: World) -> None:
+    """Let the branch move on to something that never gets ready, and let the service give it up."""
+    serving = await begin_bad(world)
     world.now += 2400
     await world.settle()
     assert condition(world, "Degraded") == ("True", "RolledBack")
@@ -568,3 +574,90 @@ async def test_a_bucket_that_is_written_between_two_jobs_is_rolled_out_once() ->
     assert followed(world) == {"revision": THIRD, "askedAt": render_time(world.now)}
     assert world.deployments() == before
     assert len(world.objects("ControllerRevision")) == 2
+
+
+@pytest.mark.parametrize("model", [FOLLOWED, MAIN])
+async def test_an_edit_and_its_undoing_do_not_bring_back_what_was_given_up(model: dict[str, Any]) -> None:
+    world = await make_followed()
+    await give_up(world)
+    world.edit(model=model)
+    await world.settle()
+    world.model_revision = FIRST
+    world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    world.edit(engine={})
+    await world.settle()
+    assert served(world) == [FIRST]
+    assert condition(world, "Degraded")[0] == "False"
+
+
+async def test_the_first_record_that_was_deleted_by_hand_restarts_nothing() -> None:
+    world = await make_followed()
+    (name,) = world.deployments()
+    world.cluster.remove(CONTROLLER_REVISION, KEY.namespace, f"chat-{world.status['currentRevision']}")
+    await world.settle()
+    assert list(world.deployments()) == [name]
+    await pass_period(world)
+    assert list(world.deployments()) == [name]
+
+
+async def test_a_clock_that_was_ahead_once_does_not_stop_the_asking() -> None:
+    world = await make_followed()
+    world.now += 365 * 86400
+    await world.settle()
+    world.now -= 365 * 86400 - 7200
+    await move_on(world, SECOND)
+    assert served(world) == [SECOND]
+
+
+async def test_a_job_that_the_api_server_refuses_makes_nothing_degraded() -> None:
+    world = await make_followed()
+    words = "exceeded quota: count/jobs.batch"
+    world.cluster.refuse = lambda obj: words if obj["kind"] == "Job" else None
+    world.now += WHOLE_PERIOD
+    for _ in range(5):
+        await world.reconcile()
+        world.now += 61
+    assert words in followed(world)["message"]
+    assert condition(world, "Degraded")[0] == "False"
+    assert condition(world, "UpToDate")[0] == "True"
+    assert len(events(world, "FollowFailed")) == 1
+
+
+async def test_the_repair_of_one_that_is_never_given_up_is_found_on_the_branch() -> None:
+    world = await make_followed(rollout={"rollback": "Never"})
+    await begin_bad(world)
+    world.model_revision = THIRD
+    await pass_period(world)
+    await pass_period(world)
+    assert served(world) == [THIRD]
+    assert condition(world, "UpToDate")[0] == "True"
+
+
+async def test_what_a_job_said_that_cannot_be_deleted_is_believed_once() -> None:
+    world = await make_followed()
+    world.cluster.refuse_other = {"delete": "no"}
+    world.now += WHOLE_PERIOD
+    for _ in range(4):
+        await world.reconcile()
+        world.run_controllers()
+    asked = followed(world)["askedAt"]
+    assert find_asker(world)
+    for _ in range(4):
+        world.now += WHOLE_PERIOD
+        await world.reconcile()
+        world.run_controllers()
+    assert followed(world)["askedAt"] == asked, "it is of another time"
+
+
+async def test_one_outage_is_told_once_however_often_the_service_rests() -> None:
+    world = await make_followed()
+    await refuse_ask(world)
+    for _ in range(3):
+        world.edit(replicas=0)
+        await world.settle()
+        assert "message" in followed(world)
+        world.now += 600
+        world.edit(replicas=2)
+        await world.settle()
+    assert len(events(world, "FollowFailed")) == 1

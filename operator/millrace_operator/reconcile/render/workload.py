@@ -25,8 +25,11 @@ def render_deployment(service: Obj, revision: Revision, replicas: int) -> Obj:
 def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     """Return the record from which a revision can be rebuilt: its inputs and its pods' template."""
     name = revision_name(service, revision.hash)
+    labels = {contract.LABEL_REVISION: revision.hash}
+    if revision.has_served:
+        labels[contract.LABEL_SERVED] = "true"
     return {
-        **render_child(service, CONTROLLER_REVISION, name, {contract.LABEL_REVISION: revision.hash}),
+        **render_child(service, CONTROLLER_REVISION, name, labels),
         "revision": revision.number,
         "data": _render_record(revision),
     }
