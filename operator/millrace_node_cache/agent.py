@@ -19,8 +19,11 @@ from millrace_node_cache.models import Look, Model, Uses
 from millrace_node_cache.telling import Troubles
 
 logger = logging.getLogger(__name__)
-_FAILURES = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError)
-"""ValueError and KeyError: what a proxy answers in the place of the API server."""
+_FAILURES = (
+    *(KubernetesError, aiohttp.ClientError, OSError, TimeoutError),
+    # What a proxy answers in the place of the API server, and what tenants may have made of their folders.
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+)
 
 
 class Api(Protocol):
@@ -63,10 +66,11 @@ class Agent:
         self._has_failed = False
         with self._trying("the disk"):
             await asyncio.to_thread(self._disk.prepare, self._namespaces)
-            await self._sweep()
+            is_clean = await self._sweep()
             uses = {namespace: await self._list_uses(namespace) for namespace in self._namespaces}
             look = await asyncio.to_thread(self._observe, uses)
-            left = await self._evict(look, plan_eviction(look, self._limit))
+            plan = plan_eviction(look, self._limit)
+            left = await self._evict(look, plan if is_clean else plan.without_candidates())
             await self._label(left)
         if self._has_failed:
             self._metrics.count_failure()
@@ -87,8 +91,11 @@ class Agent:
             if sum(each.num_bytes for each in gone) >= plan.num_bytes:
                 break
             with self._trying(f"the eviction of {model.key.namespace}/{model.key.folder}"):
-                if await self._evict_one(model):
-                    gone.append(model)
+                if not await self._evict_one(model):
+                    continue
+                gone.append(model)
+                if not await self._sweep():
+                    break  # it has freed nothing, and the next one may not either
         left = tuple(model for model in look.models if model not in gone)
         excess = max(0, plan.num_bytes - sum(model.num_bytes for model in gone))
         self._metrics.show(self._disk.measure() if gone else look.space, left, excess)
@@ -105,12 +112,14 @@ class Agent:
             self._disk.move_away(model.key)
         self._metrics.count_eviction()
         logger.info("evicted %s/%s: %d bytes", model.key.namespace, model.key.folder, model.num_bytes)
-        await self._sweep()
         return True
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> bool:
+        """Remove what was evicted. Return whether all of it is gone: else nothing more is to go."""
         with self._trying("the removal of what was evicted"):
             await asyncio.to_thread(self._disk.sweep)
+            return True
+        return False
 
     async def _is_read(self, model: Model) -> bool:
         return model.key.name in await self._api.list_uses(model.key.namespace)

@@ -31,10 +31,10 @@ def opened(top: int | str, *parts: str) -> Iterator[int]:
         yield folder
 
 
-def list_folders(folder: int) -> list[str]:
-    """Return the names of the folders in this one."""
+def list_folders(folder: int) -> Iterator[str]:
+    """Yield the names of the folders in this one."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        yield from (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 def read_file(folder: int, name: str, most_bytes: int) -> str | None:
@@ -57,7 +57,9 @@ def measure(folder: int, name: str) -> int:
     for _, folders, files, descriptor in os.fwalk(name, dir_fd=folder, follow_symlinks=False):
         for entry in (*folders, *files):
             try:
-                blocks += os.stat(entry, dir_fd=descriptor, follow_symlinks=False).st_blocks
+                state = os.stat(entry, dir_fd=descriptor, follow_symlinks=False)
+                # A file of many names counts once, as it takes its room once.
+                blocks += state.st_blocks if entry in folders else state.st_blocks // state.st_nlink
             except FileNotFoundError:
                 continue  # a fetch has just given it its name
     return blocks * 512

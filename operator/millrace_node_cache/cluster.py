@@ -25,7 +25,11 @@ class Cluster:
         """Return the models that pods of this node read now: a list without a version is of no cache."""
         parameters = {"fieldSelector": f"spec.nodeName={self._node}", "labelSelector": LABEL_KEPT}
         path = f"/api/v1/namespaces/{namespace}/pods"
-        return read_uses((await self._get(path, parameters)).get("items") or ())
+        found = await self._get(path, parameters)
+        pods, rest = found.get("items"), (found.get("metadata") or {}).get("continue")
+        if not isinstance(pods, list) or rest:  # taken for no pods, it would evict what pods read
+            raise ValueError(f"the API server answered no whole list of pods: {str(found)[:100]}")
+        return read_uses(pods)
 
     async def read_labels(self) -> dict[str, str]:
         """Return the Node's labels."""

@@ -4,7 +4,9 @@ A namespace's name never begins with a dot. A model that is evicted is moved to 
 and removed there: whenever this process is killed, a folder is whole where it was, or it is rubbish.
 """
 
+import errno
 import fcntl
+import itertools
 import os
 import re
 import secrets
@@ -25,7 +27,12 @@ MODE = 0o2770
 """The pods that fetch are of our group, and what they make stays of it."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _GOING = "going"
-_MARKER_BYTES = 16 << 20
+_FOLDER = re.compile("[a-z0-9][a-z0-9-]{0,99}")
+"""How a model's folder is named by the operator. Anything else is a tenant's own, and is left alone."""
+_MOST_MODELS = 1000
+"""Of a namespace: whoever writes its claim can make folders without end."""
+_MARKER_BYTES = 2 << 20
+"""Some thousands of files. One of 16 MiB took 400 MiB of memory to read."""
 _MOST_BYTES = 10**18
 
 
@@ -98,19 +105,35 @@ class Disk:
             os.rename(key.folder, self._going / secrets.token_hex(8), src_dir_fd=folder)
 
     def sweep(self) -> None:
-        """Remove what was moved away. It follows no link. Raises OSError."""
+        """Remove what was moved away, as much as can be. It follows no link. Raises OSError of the rest."""
+        failure: OSError | None = None
         for rubbish in self._going.iterdir():
             try:
-                shutil.rmtree(rubbish)
-            except PermissionError:
-                unlock(str(rubbish))
-                shutil.rmtree(rubbish)
+                _remove(rubbish)
+            except OSError as error:
+                failure = error
+            except RecursionError:
+                failure = OSError(errno.ELOOP, f"{rubbish} is too deep: remove it by hand")
+        if failure is not None:
+            raise failure
+
+
+def _remove(rubbish: Path) -> None:
+    if rubbish.is_symlink() or not rubbish.is_dir():  # a tenant may put anything in a model's place
+        rubbish.unlink()
+        return
+    try:
+        shutil.rmtree(rubbish)
+    except PermissionError:
+        unlock(str(rubbish))
+        shutil.rmtree(rubbish)
 
 
 def _list_models(root: int, namespace: str) -> list[str]:
     try:
         with opened(root, namespace, FOLDER_KEPT) as folder:
-            return list_folders(folder)
+            names = (name for name in list_folders(folder) if _FOLDER.fullmatch(name))
+            return sorted(itertools.islice(names, _MOST_MODELS))
     except PermissionError:
         return []  # not of our making
     except OSError as error:
@@ -124,8 +147,8 @@ def _read_sizes(root: int, key: ModelKey) -> tuple[int, int | None] | None:
     try:
         with opened(root, key.namespace, FOLDER_KEPT) as folder:
             return measure(folder, key.folder), _read_whole(folder, key.folder)
-    except PermissionError:
-        return 0, None  # who made it lets nobody look into it
+    except (PermissionError, RecursionError):
+        return 0, None  # who made it lets nobody look into it, or it has no end
     except OSError as error:
         if error.errno in NO_PLACE:
             return None

@@ -1,6 +1,7 @@
 """Which models a full disk gives up: the least recently used, and none that a pod of the node reads. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from millrace_node_cache.limit import Limit
 from millrace_node_cache.models import Look, Model
@@ -14,6 +15,10 @@ class EvictionPlan:
     """How much is too much."""
     candidates: tuple[Model, ...]
     """Those that may go, the least recently used first. A fetch may still hold one's lock."""
+
+    def without_candidates(self) -> Self:
+        """Return the same where nothing may go."""
+        return replace(self, candidates=())
 
 
 def plan_eviction(look: Look, limit: Limit) -> EvictionPlan:

@@ -71,12 +71,16 @@ class Look:
 
     @property
     def coming_bytes(self) -> int:
-        """What pods of this node are about to fetch: of what they read, that which is not there yet."""
+        """What pods of this node are about to fetch: of what they read, that which is not there yet.
+
+        What is larger than the disk never comes, whatever a pod says of it.
+        """
         there = {(model.key.namespace, model.key.name): model for model in self.models}
         return sum(
             _missing(num_bytes, there.get((namespace, name)))
             for namespace, uses in self.uses.items()
             for name, num_bytes in (uses or {}).items()
+            if num_bytes <= self.space.total_bytes
         )
 
 

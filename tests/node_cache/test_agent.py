@@ -184,3 +184,21 @@ async def test_a_disk_that_is_not_mounted_changes_nothing(
     away.rename(root.path)
     await bench.look()
     assert bench.labels() == {label(A)}
+
+
+async def test_nothing_more_is_evicted_while_what_was_evicted_cannot_be_removed(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(root, "1k")
+    for key in (A, B, OTHER):
+        root.put(key)
+
+    def fail(_disk: Disk) -> None:
+        raise PermissionError("somebody else's")
+
+    monkeypatch.setattr(Disk, "sweep", fail)
+    await bench.look()
+    assert [root.has(key) for key in (A, B, OTHER)] == [True] * 3
+    monkeypatch.undo()
+    await bench.look()
+    assert not any(root.has(key) for key in (A, B, OTHER))

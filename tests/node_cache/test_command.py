@@ -80,7 +80,7 @@ class FakeServer:
     """The few paths of the API server that it asks."""
 
     def __init__(self) -> None:
-        self.pods: list[dict[str, Any]] = []
+        self.pods: list[dict[str, Any]] | None = []
         self.labels: dict[str, str | None] = {}
         self.queries: list[str] = []
 
@@ -116,6 +116,31 @@ class FakeServer:
             yield kubeconfig
 
 
+async def start(root: Root, kubeconfig: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("millrace")), "node-cache", "--root", str(root.path)),
+        *("--namespaces", "shop", "--limit", "1500Ki", "--look-seconds", "0.1", "--port", "0"),
+        env=os.environ | {"KUBECONFIG": str(kubeconfig), "NODE_NAME": "n1"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@pytest.mark.slow
+async def test_an_answer_that_is_no_list_of_pods_evicts_nothing(root: Root, tmp_path: Path) -> None:
+    api = FakeServer()
+    api.pods = None
+    root.put(A)
+    root.put(B)
+    async with api.running(tmp_path) as kubeconfig:
+        process = await start(root, kubeconfig)
+        await until(lambda: len(api.queries) >= 3)
+        process.terminate()
+        _, log = await process.communicate()
+    assert "answered no whole list of pods" in log.decode()
+    assert root.has(A)
+    assert root.has(B)
+
+
 @pytest.mark.slow
 async def test_the_process_keeps_what_is_read_and_leaves_its_labels(root: Root, tmp_path: Path) -> None:
     api = FakeServer()
@@ -123,12 +148,7 @@ async def test_the_process_keeps_what_is_read_and_leaves_its_labels(root: Root, 
     root.put(A)
     root.put(B)
     async with api.running(tmp_path) as kubeconfig:
-        process = await asyncio.create_subprocess_exec(
-            *(str(Path(sys.executable).with_name("millrace")), "node-cache", "--root", str(root.path)),
-            *("--namespaces", "shop", "--limit", "1500Ki", "--look-seconds", "0.1", "--port", "0"),
-            env=os.environ | {"KUBECONFIG": str(kubeconfig), "NODE_NAME": "n1"},
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await start(root, kubeconfig)
         await until(lambda: set(api.labels) == {f"models.millrace.dev/{A.name}"} and not root.has(B))
         process.terminate()
         _, log = await process.communicate()

@@ -220,3 +220,44 @@ def test_a_folder_that_lets_nobody_in_goes_like_others(root: Root) -> None:
             [sys.executable, "-c", AS_USER, str(root.path)], capture_output=True, text=True, check=False
         )
     assert (done.stdout, done.stderr) == ("False\n0\n", "")
+
+
+def test_names_that_no_fetch_of_ours_makes_are_left_alone(root: Root, disk: Disk) -> None:
+    disk.prepare(["shop"])
+    root.put(A)
+    for name in (b"\xff", b"a\nb", b"A" * 200):
+        (root.path / "shop" / "millrace" / os.fsdecode(name)).mkdir()
+    assert [model.key for model in disk.list_models({}, 1)] == [A]
+
+
+def test_a_folder_without_end_hides_no_other_model(root: Root, disk: Disk) -> None:
+    disk.prepare(["shop"])
+    root.put(B)
+    folder = os.open(root.put(A), os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    assert [model.key for model in disk.list_models({}, 1)] == [A, B]
+    subprocess.run(["rm", "-rf", str(root.folder(A))], check=True)
+
+
+def test_a_file_of_many_names_counts_once(root: Root, disk: Disk) -> None:
+    disk.prepare(["shop"])
+    folder = root.put(A)
+    for number in range(50):
+        os.link(folder / "model.safetensors", folder / f"again-{number}")
+    (model,) = disk.list_models({}, 1)
+    assert model.num_bytes < 2 * MIB
+
+
+def test_what_cannot_be_removed_keeps_nothing_else_from_it(root: Root, disk: Disk) -> None:
+    disk.prepare(["shop"])
+    root.put(A)
+    (root.path / ".millrace" / "going" / "00").symlink_to("/")
+    (root.path / ".millrace" / "going" / "01").write_text("a file")
+    disk.move_away(A)
+    disk.sweep()
+    assert root.rubbish() == []

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from millrace_runtime import contract
+
 _KEPT_METADATA = ("name", "uid", "resourceVersion", "deletionTimestamp")
 _KEPT_SPEC = ("unschedulable", "taints")
 
@@ -23,7 +25,7 @@ GPUS = "nvidia.com/"
 """How the names of the resources begin whose nodes have labels that tell of their memory."""
 LABEL = f"{GPUS}gpu.product"
 """A node that has it has GPUs, also while it offers none: as their device plugin starts anew, say."""
-UNKEPT_LABELS = ("feature.node.kubernetes.io/", "nvidia.com/gfd.")
+UNKEPT_LABELS = ("feature.node.kubernetes.io/", "nvidia.com/gfd.", contract.LABEL_KEPT_ON_NODE)
 """How those begin of which there are a hundred, or that change with each start of their writer."""
 
 
