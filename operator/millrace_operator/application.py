@@ -237,7 +237,9 @@ class Application:
                 started = time.monotonic()
                 with self._metrics.active_workers.track_inprogress():
                     result = await self._reconcile(worker, key)
-                self._metrics.count_reconcile(result, time.monotonic() - started)
+                seconds = time.monotonic() - started
+                self._metrics.count_reconcile(result, seconds)
+                LOG.debug("%s: reconciled in %.1f ms: %s", key, 1000 * seconds, result)
 
     async def _reconcile(self, worker: Worker, key: ServiceKey) -> str:
         """Reconcile one service whose namespace is known, and return the result."""

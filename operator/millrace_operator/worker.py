@@ -14,7 +14,7 @@ from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.news import is_news
-from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.queue import Cause, WorkQueue
 from millrace_operator.reconcile.outcome import SOON, Outcome, Retry
 
 LOG = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Worker:
 
     async def _try(self, key: ServiceKey) -> str:
         """Reconcile one service. What fails in a way that we know is tried again."""
+        before = self._cache.service(key)
         try:
             outcome = await self._reconciler.reconcile(key)
         except NotLeaderError:  # for a moment, or until another leader lists everything
@@ -54,7 +55,10 @@ class Worker:
             return "error"
         except (AbsentError, ConflictError):
             await self._refresh(key)
-            self._retry(key, SOON)
+            if is_news(before, self._cache.service(key)):
+                self._queue.add(key, Cause.EDIT)  # with those that follow it
+            else:
+                self._retry(key, SOON)
             return "requeue"
         except TransientError as error:
             wait = self._queue.retry(key, error.retry_after_seconds or 0.0)
@@ -79,16 +83,13 @@ class Worker:
     async def _refresh(self, key: ServiceKey) -> None:
         """Fetch a service that has changed or is gone, because the watch may be late.
 
-        What the watch brings after that is no news, so it is queued here.
+        What the watch brings after that is no news: whoever asks for it has to queue it.
         """
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:
             return
-        before = self._cache.service(key)
         if found is None:
             self._cache.drop(INFERENCE_SERVICE, *key)
         else:
             self._cache.put(found)
-        if is_news(before, self._cache.service(key)):
-            self._queue.add(key)

@@ -5,6 +5,7 @@ import pytest
 from millrace_operator.cluster.errors import ClusterError, ConflictError, TransientError
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj, ServiceKey
 from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS
+from millrace_operator.ingest.waits import EDITS_SECONDS
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
 from millrace_operator.worker import Worker
 from tests.operator.watched import Watched
@@ -62,6 +63,62 @@ async def test_tries_for_another_reason_make_no_wait_longer() -> None:
     with watched.queue.opened():
         ends = [Outcome(retry=REFUSED)] * 20 + [Outcome(retry=SOON)]
         assert await find_next_look(watched, *ends) == pytest.approx(0.05)
+
+
+async def test_500_edits_are_three_looks_at_most_and_the_last_one_is_told() -> None:
+    """Each changes the spec; a status of each would be 500 writes, most of them old at once."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        before = len(watched.looks)
+        for number in range(500):
+            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+            await watched.run(0.012)
+        await watched.run(1.1)
+        assert len(watched.looks) - before <= 3
+        assert world.status["observedGeneration"] == world.service["metadata"]["generation"]
+
+
+async def test_edits_without_end_are_each_told_in_five_seconds() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        asked = {}
+        for number in range(300):
+            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+            asked[world.service["metadata"]["generation"]] = world.now
+            await watched.run(0.1)
+            first_untold = world.status["observedGeneration"] + 1
+            assert world.now - asked.get(first_untold, world.now) <= EDITS_SECONDS + 0.2
+
+
+async def test_what_happens_between_edits_is_looked_at_within_a_second() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        for number in range(20):
+            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+            await watched.run(0.1)
+        for child in list(world.objects("Service")):
+            remove(world, child)
+        for number in range(12):
+            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+            await watched.run(0.1)
+        assert len(world.objects("Service")) == 2
+
+
+async def test_a_conflict_with_an_edit_waits_for_those_that_follow_it() -> None:
+    """A try for each of them would be refused in its turn."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(10)
+        world.edit(replicas=3)
+        again = await find_next_look(watched, ConflictError("the object has been modified"))
+        assert again == pytest.approx(PAUSE_SECONDS)
 
 
 @pytest.mark.parametrize("failure", [TransientError("away"), ConflictError("modified")])

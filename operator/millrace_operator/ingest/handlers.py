@@ -31,7 +31,7 @@ from millrace_operator.cluster.node import GpuNode
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.candidates import read_candidate
 from millrace_operator.ingest.news import is_news
-from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.queue import Cause, WorkQueue
 
 RecordEvent = Callable[[Kind, str | None, Obj], None]
 """Called with the kind, the event's type (None: a first listing) and the object."""
@@ -155,7 +155,7 @@ class Ingest:
         for obj in (*swept.ghosts, *listing.objects):
             owner = owner_of(obj)
             if owner is not None:
-                self._queue.add(owner, is_urgent=False)
+                self._queue.add(owner, Cause.LISTING)
 
     def record_event(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
         """Record one event of a watch. Its type is None for an object of the first listing.
@@ -173,7 +173,7 @@ class Ingest:
             else:
                 self._cache.put(obj)
         if owner is not None and (event_type is None or is_news(before, self._cache.find(obj))):
-            self._queue.add(owner, is_urgent=event_type is not None)
+            self._queue.add(owner, find_cause(kind, event_type))
 
     @contextlib.contextmanager
     def _watching_nodes(self, kind: Kind, name: str | None = None) -> Iterator[None]:
@@ -218,6 +218,14 @@ class Ingest:
         except ValueError:
             return False  # what nobody can read asks for no node
         return any(read_candidate(spec, old) != read_candidate(spec, new) for old, new in changes)
+
+
+def find_cause(kind: Kind, event_type: str | None) -> Cause:
+    """Return why an event queues its owner: a change of what is asked for may be the first of many."""
+    if event_type is None:
+        return Cause.LISTING
+    is_edit = kind.role is Role.SERVICE and event_type == "MODIFIED"
+    return Cause.EDIT if is_edit else Cause.EVENT
 
 
 def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:

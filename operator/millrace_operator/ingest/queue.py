@@ -1,27 +1,37 @@
 """The queue between watches and workers: each key once, urgent keys mostly first, one worker a key.
 
 An event of a key that rested is worked on at once. Those that follow are worked on together, PAUSE_SECONDS
-after the last work began: 500 edits in a second are two or three looks.
+after the last work began. Edits that follow are worked on together once none has come for PAUSE_SECONDS, and
+EDITS_SECONDS after the first of them at the latest: 500 edits in six seconds are three looks. A status
+of each would be old at once.
 """
 
 import asyncio
-import heapq
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from enum import Enum, auto
 from typing import NamedTuple
 
 from millrace_operator.cluster.kinds import ServiceKey
+from millrace_operator.ingest.waits import Waits
 
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
 PAUSE_SECONDS = 1.0
 """From the beginning of one work on a key to that of the next, where only events ask for it."""
-MOST_STALE = 32
-"""Of the times that keys wait for, beside as many as there are keys: what an earlier one has replaced."""
 LISTED_TURN = 4
 """Each so many-th key is one of a listing, or a busy cluster would never come to them."""
+
+
+class Cause(Enum):
+    """Why a key is added."""
+
+    EVENT = auto()
+    EDIT = auto()
+    """What is asked for has changed, and may change again at once."""
+    LISTING = auto()
+    """A list has it. It is not urgent: events go before it."""
 
 
 class Tries(NamedTuple):
@@ -49,10 +59,9 @@ class WorkQueue:
         self._urgent: dict[ServiceKey, float] = {}
         self._later: dict[ServiceKey, float] = {}
         self._in_work: set[ServiceKey] = set()
-        self._dirty: set[ServiceKey] = set()
+        self._dirty: dict[ServiceKey, Cause] = {}
         self._tries: dict[ServiceKey, Tries] = {}
-        self._due: dict[ServiceKey, float] = {}
-        self._delayed: list[tuple[float, ServiceKey]] = []
+        self._waits = Waits()
         self._rests_until: dict[ServiceKey, float] = {}
         """The keys worked on within the pause, the earliest first."""
         self._num_taken = 0
@@ -72,21 +81,30 @@ class WorkQueue:
             yield
         finally:
             self._is_open = False
-            kept = (self._urgent, self._later, self._due, self._delayed, self._tries, self._rests_until)
-            for each in kept:
-                each.clear()
+            for kept in (self._urgent, self._later, self._waits, self._tries, self._rests_until):
+                kept.clear()
 
-    def add(self, key: ServiceKey, *, is_urgent: bool = True) -> None:
-        """Add `key` for an event, if it does not wait yet. A listing is not urgent: events go before it."""
+    def add(self, key: ServiceKey, cause: Cause = Cause.EVENT) -> None:
+        """Add `key`, if it does not wait yet."""
         if not self._is_open:
             return
         rest = self._rests_until.get(key, 0.0) - self._clock()
         if key in self._in_work:
-            self._dirty.add(key)
+            self._note_dirty(key, cause)
+        elif cause is Cause.EDIT and (rest > 0 or self._waits.has_edits(key)):
+            self._waits.wait_for_edits(key, self._clock(), self._pause_seconds)
+            self._wake.set()
         elif rest > 0:
             self.add_after(key, rest)
         else:
-            self._line_up(key, is_urgent=is_urgent)
+            self._line_up(key, is_urgent=cause is not Cause.LISTING)
+
+    def _note_dirty(self, key: ServiceKey, cause: Cause) -> None:
+        """Know that a key in work waits again after it. An edit alone may wait for more of them."""
+        if cause is Cause.EDIT:
+            self._dirty.setdefault(key, cause)
+        else:
+            self._dirty[key] = cause
 
     def _line_up(self, key: ServiceKey, *, is_urgent: bool) -> None:
         if key not in self._urgent and key not in self._later:
@@ -101,18 +119,8 @@ class WorkQueue:
         """Add `key` in some seconds. Of several such calls the earliest time counts."""
         if not self._is_open:
             return
-        due = self._clock() + seconds
-        if due < self._due.get(key, math.inf):
-            self._due[key] = due
-            heapq.heappush(self._delayed, (due, key))
-            self._drop_stale()
-            self._wake.set()
-
-    def _drop_stale(self) -> None:
-        """Drop the entries of times that an earlier one has replaced, once most entries are of them."""
-        if len(self._delayed) > MOST_STALE + 2 * len(self._due):
-            self._delayed = [(due, key) for key, due in self._due.items()]
-            heapq.heapify(self._delayed)
+        self._waits.wait_until(key, self._clock() + seconds)
+        self._wake.set()
 
     def retry(
         self,
@@ -159,6 +167,7 @@ class WorkQueue:
         key = next(iter(lane))
         del lane[key]
         self._in_work.add(key)
+        self._waits.forget_edits(key)
         self._moved_at = self._clock()
         self._begin_rest(key)
         return key
@@ -182,9 +191,9 @@ class WorkQueue:
         """End the work on a key. If it was added meanwhile, it waits again."""
         self._in_work.discard(key)
         self._moved_at = self._clock()
-        if key in self._dirty:
-            self._dirty.discard(key)
-            self.add(key)
+        cause = self._dirty.pop(key, None)
+        if cause is not None:
+            self.add(key, cause)
 
     def stalled_seconds(self) -> float:
         """Return how long keys have waited while no worker took or ended one; 0 when none waits.
@@ -200,7 +209,8 @@ class WorkQueue:
         self._promote(now)
         if self._urgent or self._later:
             return 0.0
-        return self._delayed[0][0] - now if self._delayed else None
+        due = self._waits.find_next()
+        return None if due is None else due - now
 
     @property
     def num_resting(self) -> int:
@@ -209,11 +219,8 @@ class WorkQueue:
 
     def _promote(self, now: float) -> None:
         """Move due keys into the urgent lane."""
-        while self._delayed and self._delayed[0][0] <= now:
-            due, key = heapq.heappop(self._delayed)
-            if self._due.get(key) == due:
-                del self._due[key]
-                if key in self._in_work:
-                    self._dirty.add(key)
-                else:
-                    self._line_up(key, is_urgent=True)
+        for key in self._waits.pop_due(now):
+            if key in self._in_work:
+                self._note_dirty(key, Cause.EVENT)
+            else:
+                self._line_up(key, is_urgent=True)

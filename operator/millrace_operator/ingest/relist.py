@@ -12,7 +12,7 @@ from millrace_operator.cluster.errors import RefusedError
 from millrace_operator.cluster.kinds import EVERYWHERE, Listing, Obj, Role, Scope
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache, owner_of
-from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.ingest.queue import Cause, WorkQueue
 from millrace_runtime import contract
 
 PERIOD_SECONDS = 600.0
@@ -57,7 +57,7 @@ async def relist(
                     unread[scope.namespace] = str(error)
     finally:
         for key in cache.service_keys():
-            queue.add(key, is_urgent=False)
+            queue.add(key, Cause.LISTING)
     return Relisted(num_ghosts, missing)
 
 

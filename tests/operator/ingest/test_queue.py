@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace_operator.cluster.kinds import ServiceKey
-from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, WorkQueue
+from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, Cause, WorkQueue
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
@@ -114,16 +114,16 @@ async def test_a_worker_that_fails_gives_its_key_back(queue: WorkQueue) -> None:
 
 
 async def test_events_go_before_resyncs(queue: WorkQueue) -> None:
-    queue.add(A, is_urgent=False)
+    queue.add(A, Cause.LISTING)
     queue.add(B)
     assert [await queue.get(), await queue.get()] == [B, A]
 
 
 async def test_a_resync_becomes_urgent_with_an_event(queue: WorkQueue) -> None:
-    queue.add(B, is_urgent=False)
-    queue.add(A, is_urgent=False)
+    queue.add(B, Cause.LISTING)
+    queue.add(A, Cause.LISTING)
     queue.add(A)
-    queue.add(A, is_urgent=False)
+    queue.add(A, Cause.LISTING)
     assert await queue.get() == A
     assert len(queue) == 1
 
@@ -187,7 +187,7 @@ async def test_keys_that_nobody_takes_are_a_stall(queue: WorkQueue, clock: Clock
 
 async def test_a_long_queue_that_is_worked_on_is_none(queue: WorkQueue, clock: Clock) -> None:
     for number in range(600):
-        queue.add(ServiceKey("a", str(number)), is_urgent=False)
+        queue.add(ServiceKey("a", str(number)), Cause.LISTING)
     for _ in range(500):
         clock.now += 1
         queue.done(await queue.get())
@@ -197,7 +197,7 @@ async def test_a_long_queue_that_is_worked_on_is_none(queue: WorkQueue, clock: C
 
 
 async def test_a_busy_cluster_comes_to_listed_keys_too(queue: WorkQueue) -> None:
-    queue.add(A, is_urgent=False)
+    queue.add(A, Cause.LISTING)
     taken = []
     for _ in range(8):
         queue.add(B)
@@ -215,7 +215,7 @@ async def test_a_closed_queue_keeps_nothing(clock: Clock) -> None:
         assert len(queue) == 0
         first_wait = queue.retry(A)
         queue.add(A)
-        queue.add(B, is_urgent=False)
+        queue.add(B, Cause.LISTING)
         queue.add_after(B, 1)
     clock.now = 5
     assert (len(queue), queue.stalled_seconds()) == (0, 0)
@@ -241,6 +241,6 @@ async def test_what_was_due_later_leaves_no_trace(queue: WorkQueue, clock: Clock
         queue.add_after(B, 1e9 - clock.now)
         clock.now += 1.0
         queue.done(await queue.get())
-    assert len(queue._delayed) < 50
+    assert len(queue._waits._heap) < 50
     clock.now = 31.0 * 86400
     assert queue.seconds_to_next() == 1e9 - clock.now
