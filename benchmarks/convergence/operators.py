@@ -27,12 +27,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Operator:
     """One replica, run as it is installed but for its budget of writes."""
 
-    def __init__(self, cluster: LocalCluster, log: TextIO, writes_per_second: float) -> None:
+    def __init__(
+        self, cluster: LocalCluster, log: TextIO, writes_per_second: float, log_level: str = "INFO"
+    ) -> None:
+        self.log = Path(log.name)
         self.port = free_ports().prometheus
         self.began = time.monotonic()
         words = [str(Path(sys.executable).with_name("millrace")), "operator", "--namespace", NAMESPACE]
         words += ["--port", str(self.port), "--writes-per-second", str(writes_per_second)]
-        words += ["--prometheus-url", "http://127.0.0.1:9"]
+        words += ["--prometheus-url", "http://127.0.0.1:9", "--log-level", log_level]
         environment = {
             **os.environ,
             "KUBECONFIG": str(cluster.kubeconfig),
@@ -68,6 +71,10 @@ class Operator:
         """Reconciles since it began."""
         return self._count("controller_runtime_reconcile_total")
 
+    def count_reconciles(self, service: str) -> int:
+        """Return the reconciles of one service, which an operator with the log level DEBUG tells."""
+        return self.log.read_text().count(f"{service}: reconciled in ")
+
     @property
     def num_waiting(self) -> int:
         """Services that wait for a reconcile."""
@@ -98,10 +105,12 @@ class Operator:
 
 
 @contextmanager
-def operating(cluster: LocalCluster, folder: Path, writes_per_second: float) -> Iterator[Operator]:
+def operating(
+    cluster: LocalCluster, folder: Path, writes_per_second: float, log_level: str = "INFO"
+) -> Iterator[Operator]:
     """Run an operator while entered."""
     with (folder / f"operator-{time.monotonic_ns()}.log").open("w") as log:
-        operator = Operator(cluster, log, writes_per_second)
+        operator = Operator(cluster, log, writes_per_second, log_level)
         try:
             yield operator
         finally:

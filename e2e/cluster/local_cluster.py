@@ -17,6 +17,7 @@ from e2e.cluster.api_reader import ApiReader, has_condition
 from e2e.cluster.build import get_programs, link_programs
 from e2e.cluster.certificates import make_certificates
 from e2e.cluster.controlplane import (
+    PART_MEMORY,
     Command,
     api_server_command,
     client_context,
@@ -63,10 +64,12 @@ class LocalCluster:
         ports: Ports | None = None,
         detached: bool = False,
         say: Say = print,
+        part_memory: str = PART_MEMORY,
     ) -> None:
         """`nodes` are the words of the process nodes' `--node`; none: a control plane alone.
 
-        `scrape_seconds` is the time between two scrapes of Prometheus.
+        `scrape_seconds` is the time between two scrapes of Prometheus. `part_memory` is the GOMEMLIMIT of
+        each part; one that needs more is slow.
         """
         self.layout = Layout(state.absolute())
         self.nodes = tuple(nodes)
@@ -75,6 +78,7 @@ class LocalCluster:
         self.ports = self._choose_ports(ports)
         self._detached = detached
         self._say = say
+        self._part_memory = part_memory
         self._programs: Mapping[str, Path] = {}
         self._reaper: subprocess.Popen[bytes] | None = None
         self._api: ApiReader | None = None
@@ -147,7 +151,8 @@ class LocalCluster:
         for name in names:
             if not self.processes.find(name):
                 command = self._command(name)
-                self.processes.start(name, (*command.words, *flags), command.environment)
+                environment = {**command.environment, "GOMEMLIMIT": self._part_memory}
+                self.processes.start(name, (*command.words, *flags), environment)
         for name in names:
             self._wait_until(name, self._readiness(name))
 
