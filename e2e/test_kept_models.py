@@ -51,6 +51,16 @@ def start(service: Service, count: int, **placement: Any) -> set[str]:
     return {pod["spec"]["nodeName"] for pod in service.pods()}
 
 
+def wait_for_nodes(service: Service, count: int) -> list[str]:
+    """Wait until the scheduler has placed so many pods, and return the node of each."""
+
+    def find() -> list[str]:
+        return [pod["spec"]["nodeName"] for pod in service.pods() if "nodeName" in pod["spec"]]
+
+    service.wait_for(f"{count} pods on nodes", lambda: len(find()) == count)
+    return find()
+
+
 def test_ten_pods_that_start_together_on_a_node_download_a_model_once(kept: Service, hub: FakeHub) -> None:
     hub.large.bytes_per_second = 2_000_000  # so that all of them wait for the first
     assert start(kept, 10, nodeSelector={HOST: "gpu-0"}) == {"gpu-0"}
@@ -75,4 +85,23 @@ def test_each_of_three_nodes_downloads_it_once_and_later_pods_find_it_there(
         )
         start(kept, 6)
         assert 3 <= count_downloads(hub) < 3.5
+        kept.delete()
+
+
+def test_the_scheduler_prefers_the_node_that_has_the_model_to_nodes_that_have_no_replica(
+    kept: Service, hub: FakeHub, tmp_path: Path
+) -> None:
+    """By itself it spreads the pods of a ReplicaSet, and the others have more room than the spare node."""
+    (disk_of(tmp_path, SPARE) / ROOT.lstrip("/")).mkdir(parents=True)
+    with run_spare_node(kept.cluster, tmp_path) as spare:
+        with spare.taking_all():
+            assert start(kept, 1) == {SPARE}
+            wait_until("a node that tells of it", lambda: SPARE in ask_namespace(kept, "models"), 60)
+        hub.large.bytes_per_second = 1  # a pod on another node would wait for an hour
+        for count in (2, 3):
+            kept.spec["replicas"] = count
+            kept.apply()
+            assert wait_for_nodes(kept, count) == [SPARE] * count
+        kept.wait_ready(120)
+        assert count_downloads(hub) < 1.5
         kept.delete()
