@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.monitoring.incidents import (
     Alert,
     Check,
     Phase,
+    Series,
     minutes_of_quiet,
     write,
     write_constant,
@@ -202,6 +204,7 @@ def test_a_service_at_rest_that_refuses_alerts(over: Check) -> None:
         ("ReplicasFailing", "millrace_failing_replicas", {"reason": "OutOfMemory"}),
         ("LabelsRenamed", "millrace_desired_replicas", {"exported_namespace": "shop"}),
         ("GatewaySilent", "millrace_operator_gateways_silent", {}),
+        ("NodeCacheFull", "millrace_node_cache_excess_bytes", {}),
     ],
 )
 def test_a_state_that_lasts_is_a_ticket(
@@ -225,6 +228,42 @@ def test_a_state_that_lasts_is_a_ticket(
 def test_what_is_gone_alerts(over: Check, metric: str, value: float | None, alert: Alert) -> None:
     steps = 30 * 60 // STEP_SECONDS
     over(write_rest(steps, **{metric: value}), {1: [], 29: [alert]})
+
+
+CACHE = {"namespace": "millrace-system", "pod": "millrace-node-cache-x7k2p"}
+CACHE_FAILING = Alert("NodeCacheFailing", "ticket")
+
+
+def write_cache_failures(*phases: tuple[int, float]) -> Series:
+    """Failed looks of one node, in phases of minutes with so many a minute."""
+    steps = [
+        rate * STEP_SECONDS / 60 for minutes, rate in phases for _ in range(minutes * 60 // STEP_SECONDS)
+    ]
+    return write_series("millrace_node_cache_failures_total", CACHE, accumulate(steps))
+
+
+def test_a_node_cache_that_fails_for_long_is_a_ticket_until_it_is_well(over: Check) -> None:
+    failing = write_cache_failures((20, 0), (60, 4), (40, 0))
+    firing = {minute: [CACHE_FAILING] for minute in (45, 80)}
+    over([*write_rest(240), failing], {**minutes_of_quiet(19, 30, 95), **firing})
+
+
+def test_a_node_cache_whose_looks_take_minutes_and_fail_is_a_ticket_too(over: Check) -> None:
+    over([*write_rest(240), write_cache_failures((20, 0), (100, 0.5))], {30: [], 60: [CACHE_FAILING]})
+
+
+def test_a_look_that_fails_once_in_ten_minutes_alerts_nobody(over: Check) -> None:
+    one = ((1, 1.0), (9, 0.0))
+    over([*write_rest(240), write_cache_failures((20, 0), *one * 10)], minutes_of_quiet(*range(19, 120, 3)))
+
+
+def test_an_api_server_that_is_away_from_the_node_caches_for_four_minutes_is_no_ticket(over: Check) -> None:
+    over([*write_rest(180), write_cache_failures((20, 0), (4, 4), (66, 0))], minutes_of_quiet(*range(19, 90)))
+
+
+def test_a_node_that_is_over_its_limit_while_models_are_fetched_is_no_ticket(over: Check) -> None:
+    excess = write_series("millrace_node_cache_excess_bytes", CACHE, [0] * 40 + [1e9] * 40 + [0] * 100)
+    over([*write_rest(180), excess], minutes_of_quiet(*range(19, 90)))
 
 
 def test_a_cluster_without_services_needs_no_gateway(over: Check) -> None:
