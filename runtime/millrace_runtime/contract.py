@@ -29,6 +29,7 @@ ANNOTATION_FOUND: Final = "millrace.dev/found-model"
 # What nodes keep of models, for spec.model.cache.type NodeLocal. In each namespace that may have some there
 # is a claim, which is a folder of the node's own disk. In it FOLDER_KEPT has a folder for each model.
 CLAIM_KEPT: Final = "millrace-models"
+VOLUME_KEPT: Final = "millrace-models-"  # and the namespace: the volume that the chart makes for that claim
 FOLDER_KEPT: Final = "millrace"
 LABEL_KEPT: Final = "millrace.dev/kept-model"  # on a pod that reads one: its name_kept
 ANNOTATION_KEPT_BYTES: Final = "millrace.dev/kept-model-bytes"  # on that pod, where it is known: of all files

@@ -25,6 +25,7 @@ def test_it_is_asked_for_by_flags_that_there_are() -> None:
 
 def test_the_names_are_those_that_operator_and_pods_rely_on() -> None:
     assert f'"claim" "{contract.CLAIM_KEPT}"' in TEMPLATE
+    assert f'"name" (printf "{contract.VOLUME_KEPT}%s" $namespace)' in TEMPLATE
     assert set(re.findall(r"startsWith\('(.*?)'\)", TEMPLATE)) == {contract.LABEL_KEPT_ON_NODE}
 
 

@@ -8,6 +8,7 @@ from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.snapshot import Claim
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import ScalingMode, Spec
+from millrace_runtime import contract
 
 LOOK_SECONDS = 10.0
 """Between two looks at a claim that is not there, or can't be used: somebody may be mending it."""
@@ -17,14 +18,19 @@ BLIND_LOOK_SECONDS = 60.0
 """Between two tries where the API server does not let us look."""
 _SHARED = "ReadWriteMany"
 _OF_ONE_NODE = ("ReadWriteOnce", "ReadWriteOncePod")
+_PREPARE = (
+    "with cache type NodeLocal whoever installs Millrace adds the namespace to the chart's "
+    "nodeCache.namespaces, which makes it"
+)
 
 
-def read_claim(name: str, obj: Mapping[str, Any] | None) -> Claim:
+def read_claim(namespace: str, name: str, obj: Mapping[str, Any] | None) -> Claim:
     """Return what is known of a claim. `obj` is None where there is none."""
     if obj is None:
-        return Claim(name, None)
-    modes = (obj.get(part, {}).get("accessModes", []) for part in ("spec", "status"))
-    return Claim(name, frozenset(mode for some in modes for mode in some))
+        return Claim(namespace, name, None)
+    spec, status = obj.get("spec", {}), obj.get("status", {})
+    modes = frozenset(mode for part in (spec, status) for mode in part.get("accessModes", []))
+    return Claim(namespace, name, modes, spec.get("volumeName") if status.get("phase") == "Bound" else None)
 
 
 def judge_claim(spec: Spec, claim: Claim | None) -> Cause | None:
@@ -33,20 +39,31 @@ def judge_claim(spec: Spec, claim: Claim | None) -> Cause | None:
         return None
     if claim.access_modes is None:
         return _explain_absence(spec, claim.name)
-    if _SHARED in claim.access_modes or spec.model.cache.is_on_nodes:
+    if spec.model.cache.is_on_nodes:
+        return _judge_volume(claim)
+    if _SHARED in claim.access_modes:
         return None
     mode = next((mode for mode in _OF_ONE_NODE if mode in claim.access_modes), None)
     return _refuse_read_only(claim.name) if mode is None else _judge_count(spec, claim.name, mode)
 
 
 def _explain_absence(spec: Spec, name: str) -> Cause:
-    way = "create it, or name another one in spec.model.cache.claimName"
-    if spec.model.cache.is_on_nodes:
-        way = (
-            "with cache type NodeLocal whoever installs Millrace adds the namespace to the chart's "
-            "nodeCache.namespaces, which makes it"
-        )
+    create = "create it, or name another one in spec.model.cache.claimName"
+    way = _PREPARE if spec.model.cache.is_on_nodes else create
     return Cause(Reason.CACHE_UNUSABLE, f"there is no PersistentVolumeClaim {name} in this namespace: {way}")
+
+
+def _judge_volume(claim: Claim) -> Cause | None:
+    """Return why a claim is not the node cache's. A tenant can make a claim of its name, but no volume."""
+    wanted = f"{contract.VOLUME_KEPT}{claim.namespace}"
+    if claim.volume == wanted:
+        return None
+    bound = "is bound to no volume" if claim.volume is None else f"is bound to volume {claim.volume}"
+    return Cause(
+        Reason.CACHE_UNUSABLE,
+        f"PersistentVolumeClaim {claim.name} {bound}, and the folders of the nodes are volume {wanted}: "
+        f"delete the claim if it is not the chart's own; {_PREPARE}",
+    )
 
 
 def _refuse_read_only(name: str) -> Cause:

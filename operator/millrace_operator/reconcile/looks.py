@@ -117,7 +117,8 @@ class Looks:
     async def _look_at_claim(self, key: ServiceKey, name: str) -> Claim | None:
         """Return the claim, as it was where a look fails. Raises ClusterError where the next one may not."""
         try:
-            return read_claim(name, await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name))
+            found = await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name)
+            return read_claim(key.namespace, name, found)
         except ClusterError as error:
             known = self._claims.recall(key)
             is_known = known is not None and known.name == name

@@ -97,9 +97,12 @@ class Fetched(NamedTuple):
 class Claim(NamedTuple):
     """A PersistentVolumeClaim, as far as a cache needs it."""
 
+    namespace: str
     name: str
     access_modes: frozenset[str] | None
     """None: there is no such claim."""
+    volume: str | None = None
+    """The PersistentVolume that it is bound to; None where it waits for one, or has lost it."""
 
 
 UNKNOWN_DEMAND = Demand(0, None)

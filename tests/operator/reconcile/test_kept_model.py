@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.claims import GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_runtime import contract
@@ -12,6 +14,7 @@ from tests.operator.world import KEY, World
 ON_NODES: dict[str, Any] = {**MAIN, "cache": {"type": "NodeLocal"}}
 KEPT = contract.name_kept(KEY.namespace, FOLDER)
 CLAIM = {"claimName": "millrace-models"}
+VOLUME = f"millrace-models-{KEY.namespace}"
 
 
 def make_kept_world(*, has_claim: bool = True, **spec: Any) -> World:
@@ -19,8 +22,15 @@ def make_kept_world(*, has_claim: bool = True, **spec: Any) -> World:
     world = World(**{"model": ON_NODES, "scaling": EXTERNAL, "replicas": 2, **spec})
     world.model_revision = FIRST
     if has_claim:
-        world.cluster.put(make_claim("ReadWriteMany", name="millrace-models"))
+        world.cluster.put(make_kept_claim())
     return world
+
+
+def make_kept_claim(volume: str = VOLUME, phase: str = "Bound") -> Obj:
+    """The claim of the namespace, as the chart makes it."""
+    claim = make_claim("ReadWriteMany", name=CLAIM["claimName"])
+    claim["spec"] |= {"storageClassName": "", "volumeName": volume}
+    return claim | {"status": {"phase": phase}}
 
 
 def read_pods(world: World) -> list[Obj]:
@@ -79,11 +89,56 @@ async def test_a_namespace_that_was_not_prepared_says_who_does_it() -> None:
     assert not world.objects("Deployment")
     assert (await world.reconcile()).look_again == LOOK_SECONDS
 
-    world.cluster.put(make_claim("ReadWriteMany", name="millrace-models"))
+    world.cluster.put(make_kept_claim())
     world.now += LOOK_SECONDS
     await world.settle()
     assert told(world, "UpToDate")[0] == "True"
     assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (make_claim("ReadWriteMany", name="millrace-models"), "is bound to no volume"),
+        (make_kept_claim("pvc-5d8f7c9b"), "is bound to volume pvc-5d8f7c9b"),
+        (make_kept_claim("millrace-models-search"), "is bound to volume millrace-models-search"),
+        (make_kept_claim(phase="Pending"), "is bound to no volume"),
+        (make_kept_claim(phase="Lost"), "is bound to no volume"),
+    ],
+)
+async def test_a_claim_that_is_not_of_the_chart_is_not_believed(claim: Obj, words: str) -> None:
+    world = make_kept_world(has_claim=False)
+    world.cluster.put(claim)
+    await world.settle()
+    assert told(world) == ("False", "CacheUnusable")
+    message = world.condition("ModelReady")["message"]
+    assert f"millrace-models {words}" in message
+    assert f"are volume {VOLUME}" in message
+    assert "delete the claim" in message
+    assert "nodeCache.namespaces" in message
+    assert not world.objects("Deployment")
+
+    world.cluster.put(make_kept_claim())
+    world.now += LOOK_SECONDS
+    await world.settle()
+    assert told(world, "UpToDate")[0] == "True"
+
+
+async def test_a_service_that_runs_on_such_a_claim_keeps_its_pods_and_says_so() -> None:
+    world = make_kept_world()
+    await world.settle()
+    before = world.pods()
+    world.cluster.put(make_kept_claim("pvc-5d8f7c9b"))
+    world.now += GOOD_LOOK_SECONDS
+    for _ in range(3):
+        await world.settle()
+        world.now += LOOK_SECONDS
+    assert told(world, "Degraded") == ("True", "CacheUnusable")
+    assert told(world, "Ready")[0] == "True"
+    assert [pod["metadata"]["name"] for pod in world.pods()] == [pod["metadata"]["name"] for pod in before]
+    world.edit(replicas=3)
+    await world.settle()
+    assert len(world.pods()) == 3
 
 
 async def test_namespaces_share_nothing() -> None:
