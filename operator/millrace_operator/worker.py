@@ -55,10 +55,7 @@ class Worker:
             return "error"
         except (AbsentError, ConflictError):
             await self._refresh(key)
-            if is_news(before, self._cache.service(key)):
-                self._queue.add(key, Cause.EDIT)  # with those that follow it
-            else:
-                self._retry(key, SOON)
+            self._try_again(key, is_by_edit=is_news(before, self._cache.service(key)))
             return "requeue"
         except TransientError as error:
             wait = self._queue.retry(key, error.retry_after_seconds or 0.0)
@@ -66,11 +63,22 @@ class Worker:
             return "error"
         return self._come_back(key, outcome)
 
+    def _try_again(self, key: ServiceKey, *, is_by_edit: bool) -> None:
+        """Look again after a conflict. What showed an edit brings no event of it any more."""
+        if is_by_edit and self._queue.wait_with_edits(key):
+            return
+        if is_by_edit:
+            self._queue.add(key)
+        self._retry(key, SOON)
+
     def _come_back(self, key: ServiceKey, outcome: Outcome) -> str:
+        self._queue.settle_edits(key)
         if outcome.look_again is not None:
             self._queue.add_after(key, outcome.look_again)
         if outcome.has_moved:  # the watch will bring what we hold already, which asks for no look
             self._queue.add(key)
+        elif outcome.has_told:
+            self._queue.add(key, Cause.EDIT)
         if outcome.retry is not None:
             self._retry(key, outcome.retry)
             return "requeue"

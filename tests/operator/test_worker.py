@@ -1,13 +1,16 @@
 """When a service is looked at again. Events come beside that, and only where they bring something new."""
 
+import itertools
+
 import pytest
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, TransientError
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj, ServiceKey
-from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS
+from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, Cause
 from millrace_operator.ingest.waits import EDITS_SECONDS
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
 from millrace_operator.worker import Worker
+from tests.operator.reconcile.test_fit_on_nodes import H100, L4, make_large
 from tests.operator.watched import Watched
 from tests.operator.world import KEY, World
 
@@ -28,11 +31,13 @@ class Scripted:
         return end
 
 
-async def find_next_look(watched: Watched, *ends: Outcome | ClusterError) -> float | None:
+async def find_next_look(
+    watched: Watched, *ends: Outcome | ClusterError, cause: Cause = Cause.EVENT
+) -> float | None:
     """Return after how many seconds there is another look, when reconciles have ended like this."""
     worker = Worker(Scripted(*ends), watched.world.cluster, watched.world.cache, watched.queue)
     for _ in ends:
-        watched.queue.add(KEY)
+        watched.queue.add(KEY, cause)
         watched.world.now += 2 * BACKOFF_LAST_SECONDS
         async with watched.queue.work() as key:
             await worker.work_on(key)
@@ -46,6 +51,7 @@ async def find_next_look(watched: Watched, *ends: Outcome | ClusterError) -> flo
         (Outcome(look_again=7.0), 7.0),
         (Outcome(has_moved=True), PAUSE_SECONDS),
         (Outcome(look_again=7.0, has_moved=True), PAUSE_SECONDS),
+        (Outcome(has_told=True), PAUSE_SECONDS),
         (Outcome(retry=REFUSED), REFUSED.at_least_seconds),
         (Outcome(retry=REFUSED, has_moved=True), PAUSE_SECONDS),
         (Outcome(retry=SOON, has_moved=True), 0.05),
@@ -94,6 +100,71 @@ async def test_edits_without_end_are_each_told_in_five_seconds() -> None:
             assert world.now - asked.get(first_untold, world.now) <= EDITS_SECONDS + 0.2
 
 
+@pytest.mark.parametrize("good", [2, 3])
+async def test_edits_of_which_most_refuse_our_write_are_told_in_time(good: int) -> None:
+    """Each so many-th write of status alone is not too late for the edits that go on."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        refuse_statuses(world, good)
+        asked = {}
+        for number in range(300):
+            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+            asked[world.service["metadata"]["generation"]] = world.now
+            await watched.run(0.1)
+            first_untold = world.status["observedGeneration"] + 1
+            assert world.now - asked.get(first_untold, world.now) <= EDITS_SECONDS + 1
+
+
+async def test_what_happens_between_edits_is_looked_at_soon_although_they_refuse_our_writes() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(60)
+        refuse_statuses(world, good=3)
+        for number in range(60):
+            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+            if number == 20:
+                for child in list(world.objects("Service")):
+                    remove(world, child)
+            await watched.run(0.1)
+            assert number < 36 or len(world.objects("Service")) == 2
+
+
+def refuse_statuses(world: World, good: int) -> None:
+    """Let an edit come before each write of a status, but for each so many-th."""
+    write, writes = world.cluster.apply_status, itertools.count(1)
+
+    async def apply_status(obj: Obj) -> Obj:
+        number = next(writes)
+        if number % good:
+            world.edit(rollout={"progressDeadline": f"{33 + number % 3}m"})
+            raise ConflictError("the object has been modified")
+        return await write(obj)
+
+    world.cluster.apply_status = apply_status  # type: ignore[method-assign]
+
+
+async def test_room_that_comes_while_the_status_says_that_there_is_none_is_seen() -> None:
+    """A node queues only services whose status has told that their model fits on none."""
+    world = make_large()
+    world.put_gpu_node("first", L4)
+    watched = Watched(world)
+    write = world.cluster.apply_status
+
+    async def apply_status(obj: Obj) -> Obj:
+        if "DoesNotFit" in str(obj):
+            world.put_gpu_node("later", H100)
+            watched.watch()
+        return await write(obj)
+
+    world.cluster.apply_status = apply_status  # type: ignore[method-assign]
+    with watched.queue.opened():
+        await watched.run(60)
+        assert sum(world.deployments().values()) == 2
+
+
 async def test_what_happens_between_edits_is_looked_at_within_a_second() -> None:
     world = World(scaling=EXTERNAL, replicas=1)
     watched = Watched(world)
@@ -117,8 +188,10 @@ async def test_a_conflict_with_an_edit_waits_for_those_that_follow_it() -> None:
     with watched.queue.opened():
         await watched.run(10)
         world.edit(replicas=3)
-        again = await find_next_look(watched, ConflictError("the object has been modified"))
-        assert again == pytest.approx(PAUSE_SECONDS)
+        conflict = ConflictError("the object has been modified")
+        assert await find_next_look(watched, conflict, cause=Cause.EDIT) == pytest.approx(PAUSE_SECONDS)
+        world.edit(replicas=4)
+        assert await find_next_look(watched, conflict) < PAUSE_SECONDS, "there is more to do than edits"
 
 
 @pytest.mark.parametrize("failure", [TransientError("away"), ConflictError("modified")])

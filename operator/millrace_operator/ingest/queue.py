@@ -2,15 +2,15 @@
 
 An event of a key that rested is worked on at once. Those that follow are worked on together, PAUSE_SECONDS
 after the last work began. Edits that follow are worked on together once none has come for PAUSE_SECONDS, and
-EDITS_SECONDS after the first of them at the latest: 500 edits in six seconds are three looks. A status
-of each would be old at once.
+EDITS_SECONDS after the first of them at the latest: 500 edits in five seconds are three looks. A status of
+each would be old at once. Who fails by another edit waits with the next ones, no longer than that in all.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 from millrace_operator.cluster.kinds import ServiceKey
@@ -24,12 +24,12 @@ LISTED_TURN = 4
 """Each so many-th key is one of a listing, or a busy cluster would never come to them."""
 
 
-class Cause(Enum):
-    """Why a key is added."""
+class Cause(IntEnum):
+    """Why a key is added. Of several causes the first in this order counts."""
 
     EVENT = auto()
     EDIT = auto()
-    """What is asked for has changed, and may change again at once."""
+    """What is asked for has changed, or was told in status: more of it may follow at once."""
     LISTING = auto()
     """A list has it. It is not urgent: events go before it."""
 
@@ -58,7 +58,10 @@ class WorkQueue:
         self._is_open = False
         self._urgent: dict[ServiceKey, float] = {}
         self._later: dict[ServiceKey, float] = {}
-        self._in_work: set[ServiceKey] = set()
+        self._events: set[ServiceKey] = set()
+        """The keys that wait for more than edits."""
+        self._in_work: dict[ServiceKey, bool] = {}
+        """Those that workers have, and whether it is for edits alone."""
         self._dirty: dict[ServiceKey, Cause] = {}
         self._tries: dict[ServiceKey, Tries] = {}
         self._waits = Waits()
@@ -81,8 +84,9 @@ class WorkQueue:
             yield
         finally:
             self._is_open = False
-            for kept in (self._urgent, self._later, self._waits, self._tries, self._rests_until):
-                kept.clear()
+            kept = (self._urgent, self._later, self._events, self._waits, self._tries, self._rests_until)
+            for each in kept:
+                each.clear()
 
     def add(self, key: ServiceKey, cause: Cause = Cause.EVENT) -> None:
         """Add `key`, if it does not wait yet."""
@@ -97,19 +101,18 @@ class WorkQueue:
         elif rest > 0:
             self.add_after(key, rest)
         else:
-            self._line_up(key, is_urgent=cause is not Cause.LISTING)
+            self._line_up(key, cause)
 
     def _note_dirty(self, key: ServiceKey, cause: Cause) -> None:
-        """Know that a key in work waits again after it. An edit alone may wait for more of them."""
-        if cause is Cause.EDIT:
-            self._dirty.setdefault(key, cause)
-        else:
-            self._dirty[key] = cause
+        """Know that a key in work waits again after it."""
+        self._dirty[key] = min(cause, self._dirty.get(key, cause))
 
-    def _line_up(self, key: ServiceKey, *, is_urgent: bool) -> None:
+    def _line_up(self, key: ServiceKey, cause: Cause) -> None:
         if key not in self._urgent and key not in self._later:
             self.num_added += 1
-        if is_urgent:
+        if cause is not Cause.EDIT:
+            self._events.add(key)
+        if cause is not Cause.LISTING:
             self._urgent.setdefault(key, self._later.pop(key, self._clock()))
         elif key not in self._urgent:
             self._later.setdefault(key, self._clock())
@@ -144,6 +147,22 @@ class WorkQueue:
         self.add_after(key, wait)
         return wait
 
+    def wait_with_edits(self, key: ServiceKey) -> bool:
+        """Work on `key` again with the edits that follow the one that its work has failed by.
+
+        Return whether it waits so. It does not where the work is for more than edits, or where they have
+        waited for EDITS_SECONDS: then it is tried again as after any failure.
+        """
+        waits = self._in_work.get(key, False) and self._waits.may_wait(key, self._clock())
+        if waits:
+            self.forget_failures(key)
+            self.add(key, Cause.EDIT)
+        return waits
+
+    def settle_edits(self, key: ServiceKey) -> None:
+        """Know that the work on `key` has taken up its edits."""
+        self._waits.settle_edits(key)
+
     def forget_failures(self, key: ServiceKey) -> None:
         """Make the next failure of `key` wait as long as a first one."""
         self._tries.pop(key, None)
@@ -166,8 +185,9 @@ class WorkQueue:
         lane = self._later if self._later and is_listed_ones_turn else self._urgent
         key = next(iter(lane))
         del lane[key]
-        self._in_work.add(key)
-        self._waits.forget_edits(key)
+        self._in_work[key] = key not in self._events
+        self._events.discard(key)
+        self._waits.take_edits(key)
         self._moved_at = self._clock()
         self._begin_rest(key)
         return key
@@ -189,7 +209,7 @@ class WorkQueue:
 
     def done(self, key: ServiceKey) -> None:
         """End the work on a key. If it was added meanwhile, it waits again."""
-        self._in_work.discard(key)
+        self._in_work.pop(key, None)
         self._moved_at = self._clock()
         cause = self._dirty.pop(key, None)
         if cause is not None:
@@ -219,8 +239,8 @@ class WorkQueue:
 
     def _promote(self, now: float) -> None:
         """Move due keys into the urgent lane."""
-        for key in self._waits.pop_due(now):
+        for key, is_of_edits in self._waits.pop_due(now):
             if key in self._in_work:
                 self._note_dirty(key, Cause.EVENT)
             else:
-                self._line_up(key, is_urgent=True)
+                self._line_up(key, Cause.EDIT if is_of_edits else Cause.EVENT)

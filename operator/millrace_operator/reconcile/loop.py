@@ -160,9 +160,10 @@ class Reconciler:
         self._tried.add(key)
         has_news = chosen.is_hearsay or Done.AGAIN in done
         retry = self._find_retry(key, told, has_news=has_news)
-        # A status alone asks for no look: the plan made with it is empty. But who scales is looked for.
-        has_moved = Done.WRITTEN in done or (is_told and chosen.is_moved and retry is None)
-        return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved)
+        has_moved = Done.WRITTEN in done
+        # Where status alone told anew what is refused, only the retry is due.
+        has_told = is_told and retry is None
+        return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved, has_told=has_told)
 
     async def _write_all(self, key: ServiceKey, service: Obj, chosen: Plan) -> list[Done]:
         """Write marks and children."""

@@ -41,7 +41,7 @@ async def test_events_that_follow_one_another_are_worked_on_together(clock: Cloc
     queue = WorkQueue(clock)
     times = []
     with queue.opened():
-        for _ in range(500):  # edits in a second and a quarter, each with a look between, where there is one
+        for _ in range(500):  # events in a second and a quarter, each with a look between, where there is one
             queue.add(A)
             if queue.seconds_to_next() == 0:
                 queue.done(await queue.get())
@@ -244,3 +244,101 @@ async def test_what_was_due_later_leaves_no_trace(queue: WorkQueue, clock: Clock
     assert len(queue._waits._heap) < 50
     clock.now = 31.0 * 86400
     assert queue.seconds_to_next() == 1e9 - clock.now
+
+
+async def work_once(queue: WorkQueue) -> None:
+    key = await queue.get()
+    queue.settle_edits(key)
+    queue.done(key)
+
+
+async def test_the_first_edit_is_worked_on_at_once_and_the_next_ones_once_they_pause(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A, Cause.EDIT)
+        assert queue.seconds_to_next() == 0
+        await work_once(queue)
+        for _ in range(3):
+            clock.now += 0.5
+            queue.add(A, Cause.EDIT)
+            assert queue.seconds_to_next() == PAUSE_SECONDS
+        clock.now += PAUSE_SECONDS
+        await work_once(queue)
+        assert queue.seconds_to_next() is None
+
+
+async def test_edits_that_do_not_pause_wait_for_five_seconds(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    times = []
+    with queue.opened():
+        for _ in range(120):
+            queue.add(A, Cause.EDIT)
+            if queue.seconds_to_next() == 0:
+                await work_once(queue)
+                times.append(clock.now)
+            clock.now += 0.1
+    assert times == pytest.approx([0.0, 5.1, 10.2], abs=0.25)
+
+
+async def test_a_work_for_an_event_takes_up_the_edits_that_wait(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A)
+        await work_once(queue)
+        clock.now = 0.5
+        queue.add(A)
+        queue.add(A, Cause.EDIT)
+        clock.now = 1.0
+        await work_once(queue)
+        assert queue.seconds_to_next() is None
+
+
+async def test_edits_whose_work_fails_wait_no_longer_than_five_seconds_in_all(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A, Cause.EDIT)
+        for _ in range(5):
+            key = await queue.get()
+            assert queue.wait_with_edits(key)
+            queue.done(key)
+            clock.now += PAUSE_SECONDS
+        key = await queue.get()
+        assert not queue.wait_with_edits(key)
+        queue.settle_edits(key)
+        queue.done(key)
+        queue.add(A, Cause.EDIT)
+        assert queue.seconds_to_next() == PAUSE_SECONDS
+
+
+async def test_a_work_that_is_for_more_than_edits_waits_for_none(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        for cause in (Cause.EDIT, Cause.EVENT, Cause.EDIT):
+            queue.add(A, cause)
+        key = await queue.get()
+        assert not queue.wait_with_edits(key)
+
+
+@pytest.mark.parametrize("causes", [(Cause.EVENT, Cause.LISTING), (Cause.LISTING, Cause.EVENT)])
+async def test_an_event_during_work_goes_before_a_list_that_came_too(
+    queue: WorkQueue, causes: tuple[Cause, Cause]
+) -> None:
+    queue.add(A)
+    key = await queue.get()
+    for cause in causes:
+        queue.add(A, cause)
+    queue.add(B, Cause.LISTING)
+    queue.done(key)
+    assert await queue.get() == A
+
+
+async def test_a_closed_queue_forgets_edits_too(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A)
+        await work_once(queue)
+        queue.add(A, Cause.EDIT)
+    with queue.opened():
+        assert queue.seconds_to_next() is None
+        queue.add(A, Cause.EDIT)
+        assert queue.seconds_to_next() == 0
