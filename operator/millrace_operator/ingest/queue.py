@@ -93,9 +93,10 @@ class WorkQueue:
         if not self._is_open:
             return
         rest = self._rests_until.get(key, 0.0) - self._clock()
+        is_of_many = cause is Cause.EDIT and (rest > 0 or self._waits.has_edits(key))
         if key in self._in_work:
             self._note_dirty(key, cause)
-        elif cause is Cause.EDIT and (rest > 0 or self._waits.has_edits(key)):
+        elif is_of_many and self._waits.may_wait(key, self._clock()):
             self._waits.wait_for_edits(key, self._clock(), self._pause_seconds)
             self._wake.set()
         elif rest > 0:
@@ -150,14 +151,14 @@ class WorkQueue:
     def wait_with_edits(self, key: ServiceKey) -> bool:
         """Work on `key` again with the edits that follow the one that its work has failed by.
 
-        Return whether it waits so. It does not where the work is for more than edits, or where they have
-        waited for EDITS_SECONDS: then it is tried again as after any failure.
+        Return whether it waits so: not where its work is for more than edits. Once they have waited for
+        EDITS_SECONDS, it waits no longer than an event does.
         """
-        waits = self._in_work.get(key, False) and self._waits.may_wait(key, self._clock())
-        if waits:
+        is_for_edits = self._in_work.get(key, False)
+        if is_for_edits:
             self.forget_failures(key)
-            self.add(key, Cause.EDIT)
-        return waits
+            self.add(key, Cause.EDIT if self._waits.may_wait(key, self._clock()) else Cause.EVENT)
+        return is_for_edits
 
     def settle_edits(self, key: ServiceKey) -> None:
         """Know that the work on `key` has taken up its edits."""

@@ -45,7 +45,7 @@ class Waits:
     def wait_for_edits(self, key: ServiceKey, now: float, pause_seconds: float) -> None:
         """Let `key` be due after this pause, for an edit of now. The next edit puts that off, to a bound."""
         latest = self._latest.setdefault(key, now + EDITS_SECONDS)
-        self._edits[key] = min(now + pause_seconds, max(now, latest))
+        self._edits[key] = min(now + pause_seconds, latest)
         self._push(key, self._edits[key])
 
     def has_edits(self, key: ServiceKey) -> bool:

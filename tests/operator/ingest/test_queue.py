@@ -293,21 +293,30 @@ async def test_a_work_for_an_event_takes_up_the_edits_that_wait(clock: Clock) ->
         assert queue.seconds_to_next() is None
 
 
+async def fail_by_edit(queue: WorkQueue) -> None:
+    key = await queue.get()
+    assert queue.wait_with_edits(key)
+    queue.done(key)
+
+
 async def test_edits_whose_work_fails_wait_no_longer_than_five_seconds_in_all(clock: Clock) -> None:
     queue = WorkQueue(clock)
     with queue.opened():
         queue.add(A, Cause.EDIT)
-        for _ in range(5):
-            key = await queue.get()
-            assert queue.wait_with_edits(key)
-            queue.done(key)
-            clock.now += PAUSE_SECONDS
+        await fail_by_edit(queue)
+        for _ in range(9):
+            clock.now += 0.5
+            queue.add(A, Cause.EDIT)
+        assert queue.seconds_to_next() == 0.5
+        clock.now = 5.0
+        await fail_by_edit(queue)
+        for _ in range(3):
+            queue.add(A, Cause.EDIT)
+            assert queue.seconds_to_next() == PAUSE_SECONDS - (clock.now - 5.0)
+            clock.now += 0.25
+        clock.now = 6.0
         key = await queue.get()
         assert not queue.wait_with_edits(key)
-        queue.settle_edits(key)
-        queue.done(key)
-        queue.add(A, Cause.EDIT)
-        assert queue.seconds_to_next() == PAUSE_SECONDS
 
 
 async def test_a_work_that_is_for_more_than_edits_waits_for_none(clock: Clock) -> None:
