@@ -11,6 +11,7 @@ from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
 from millrace_fetch.names import check_names
 from millrace_fetch.order import Order
 from millrace_fetch.selection import read_shards, select
+from millrace_fetch.sharing import Follower, Shared
 from millrace_fetch.sources.source import Source
 from millrace_fetch.trying import Say
 from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder
@@ -64,7 +65,8 @@ def _load_source(order: Order) -> Source:
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
     folder = Folder(order.folder)
-    async with folder.locked(watch.say):
+    async with folder.locked(watch.say, Follower(watch, folder.counts).look):
+        watch = Shared(watch, folder.counts)
         marker, fixed = folder.read_marker(), order.fixed
         # What was asked for never changes, so a pod that starts beside it needs no source.
         if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):

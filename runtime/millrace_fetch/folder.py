@@ -24,6 +24,7 @@ LOCK = "lock"
 MANIFEST = "manifest.json"
 _NEW = "manifest.json.new"
 _PREVIOUS = "previous.json"
+_COUNTS = "counts.json"
 _LOCK_POLL_SECONDS = 0.2
 _MAX_MOVES = 10
 """Of a folder that others move away before it is ours."""
@@ -52,12 +53,21 @@ class Folder:
         self.path = path
         self._own = path / OWN_FOLDER
         self.parts = self._own / "parts"
+        self.counts = self._own / _COUNTS
+        """How far the fetch is that holds the lock."""
 
     @asynccontextmanager
-    async def locked(self, say: Callable[[str], None]) -> AsyncIterator[None]:
-        """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
-        lock = await self._take_lock(say)
+    async def locked(
+        self, say: Callable[[str], None], look: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[None]:
+        """Hold the folder's lock, which ends with the process. Waits for another process that holds it.
+
+        `look` is called again and again meanwhile.
+        """
+        lock = await self._take_lock(say, look)
         try:
+            with suppress(OSError):  # those of a fetch that was killed: nobody is to take them for this one's
+                self.counts.unlink(missing_ok=True)
             yield
         finally:
             os.close(lock)
@@ -79,7 +89,7 @@ class Folder:
         finally:
             os.close(lock)
 
-    async def _take_lock(self, say: Callable[[str], None]) -> int:
+    async def _take_lock(self, say: Callable[[str], None], look: Callable[[], None]) -> int:
         """Return the lock's descriptor. Who evicts a folder holds its lock, and moves it away."""
         for _ in range(_MAX_MOVES):
             lock = self._open_lock()
@@ -87,7 +97,7 @@ class Folder:
                 continue
             try:
                 await self._wait_for(
-                    lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it")
+                    lock, lambda: say(f"another millrace fetch writes {self.path}: waiting for it"), look
                 )
                 if self._is_in_place(lock):
                     return lock
@@ -101,7 +111,7 @@ class Folder:
         """Make the folder and its lock; None where it was moved away meanwhile."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        for name in (LOCK, MANIFEST, _NEW, _PREVIOUS, "parts", "layers"):
+        for name in (LOCK, MANIFEST, _NEW, _PREVIOUS, _COUNTS, "parts", "layers"):
             refuse_links(self.path, self._own / name)
         with writing(self.path), suppress(FileNotFoundError):
             self._own.mkdir(exist_ok=True)
@@ -114,12 +124,13 @@ class Folder:
             return os.path.samestat(os.fstat(lock), (self._own / LOCK).lstat())
         return False
 
-    async def _wait_for(self, lock: int, tell: Callable[[], None]) -> None:
+    async def _wait_for(self, lock: int, tell: Callable[[], None], look: Callable[[], None]) -> None:
         has_told = False
         while not self._try_lock(lock):
             if not has_told:
                 tell()
                 has_told = True
+            look()
             await asyncio.sleep(_LOCK_POLL_SECONDS)
 
     def _try_lock(self, lock: int, kind: int = fcntl.LOCK_EX) -> bool:
@@ -158,6 +169,7 @@ class Folder:
             temporary.rename(self._own / MANIFEST)
             _sync_folder(self._own)
             (self._own / _PREVIOUS).unlink(missing_ok=True)
+            self.counts.unlink(missing_ok=True)
         # After the marker: until then the journals tell which files are ours.
         shutil.rmtree(self.parts, ignore_errors=True)
         shutil.rmtree(self.path / LAYERS, ignore_errors=True)

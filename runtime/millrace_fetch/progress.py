@@ -35,6 +35,16 @@ class Meter:
         self._told_percent = self._percent
 
     @property
+    def total_bytes(self) -> int:
+        """The size of all files."""
+        return self._total
+
+    @property
+    def done_bytes(self) -> int:
+        """What of it is there."""
+        return self._done
+
+    @property
     def _percent(self) -> int:
         return min(100, 100 * self._done // self._total) if self._total else 100
 
@@ -75,6 +85,14 @@ class Lines:
         self._meter = Meter(total_bytes, done_bytes, self._clock())
         there = f", {show_bytes(done_bytes)} of them are there" if done_bytes else ""
         self.say(f"fetching {show_bytes(total_bytes)}{there}")
+
+    def follow(self, total_bytes: int, done_bytes: int) -> None:
+        """Count what the other fetch brings, and tell of it now and then."""
+        if total_bytes != self._meter.total_bytes:
+            self._meter = Meter(total_bytes, done_bytes, self._clock())
+        line = self._meter.advance(done_bytes - self._meter.done_bytes, self._clock())
+        if line:
+            self.say(f"the other fetch has {line}")
 
     def advance(self, num_bytes: int) -> None:
         """Count, and tell of it now and then."""
@@ -117,6 +135,12 @@ class Bar:
         """Show the bar."""
         self._progress.reset(
             self._task, total=total_bytes, completed=done_bytes, description="fetching", visible=True
+        )
+
+    def follow(self, total_bytes: int, done_bytes: int) -> None:
+        """Show the bar of the other fetch."""
+        self._progress.update(
+            self._task, total=total_bytes, completed=done_bytes, description="waiting", visible=True
         )
 
     def advance(self, num_bytes: int) -> None:

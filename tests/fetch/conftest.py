@@ -47,6 +47,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.followed: list[tuple[int, int]] = []
         self.total = self.done = 0
 
     def begin(self, total_bytes: int, done_bytes: int) -> None:
@@ -54,6 +55,9 @@ class Witness:
 
     def advance(self, num_bytes: int) -> None:
         self.done += num_bytes
+
+    def follow(self, total_bytes: int, done_bytes: int) -> None:
+        self.followed.append((total_bytes, done_bytes))
 
     def say(self, text: str) -> None:
         self.said.append(text)

@@ -1,0 +1,98 @@
+"""How far the fetch of a folder is, for those who wait for its lock: a small file in the folder.
+
+Only who holds the lock writes the file. It has counts and no time, so a fetch that gets no farther changes
+nothing in it. Who takes the lock removes what a killed fetch left there.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+from millrace_fetch.links import NOFOLLOW
+from millrace_fetch.watch import Watch
+
+PERIOD_SECONDS = 1.0
+"""Between two writes of the file: the operator asks each pod every two seconds."""
+_MOST_BYTES = 256
+_MOST_COUNT = 2**60
+_READ = os.O_RDONLY | os.O_NONBLOCK | NOFOLLOW
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | NOFOLLOW
+"""Neither waits for the other end of a pipe."""
+
+
+class Counts(NamedTuple):
+    """How far a fetch is."""
+
+    total_bytes: int
+    done_bytes: int
+
+
+class Shared:
+    """Passes on what it is told, and writes the counts down for those who wait."""
+
+    def __init__(self, watch: Watch, path: Path, clock: Callable[[], float] = monotonic) -> None:
+        self._watch = watch
+        self._path = path
+        self._clock = clock
+        self._total = self._done = 0
+        self._written_at = 0.0
+
+    def begin(self, total_bytes: int, done_bytes: int) -> None:
+        """Begin to count, with what is there."""
+        self._total, self._done = total_bytes, done_bytes
+        self._write()
+        self._watch.begin(total_bytes, done_bytes)
+
+    def advance(self, num_bytes: int) -> None:
+        """Count. The last bytes are written down too: after them come checks that take their time."""
+        self._done += num_bytes
+        if self._done == self._total or self._clock() >= self._written_at + PERIOD_SECONDS:
+            self._write()
+        self._watch.advance(num_bytes)
+
+    def follow(self, total_bytes: int, done_bytes: int) -> None:
+        """Pass it on."""
+        self._watch.follow(total_bytes, done_bytes)
+
+    def say(self, text: str) -> None:
+        """Pass it on."""
+        self._watch.say(text)
+
+    def _write(self) -> None:
+        """Write the counts. Where that fails nobody is told, and the fetch goes on."""
+        self._written_at = self._clock()
+        text = json.dumps({"totalBytes": self._total, "doneBytes": self._done})
+        with suppress(OSError), os.fdopen(os.open(self._path, _WRITE, 0o644), "w") as file:
+            file.write(text)
+
+
+class Follower:
+    """Tells a watch how far the fetch is that this one waits for, each time that it is farther."""
+
+    def __init__(self, watch: Watch, path: Path) -> None:
+        self._watch = watch
+        self._path = path
+        self._told: Counts | None = None
+
+    def look(self) -> None:
+        """Read the counts, and tell them where they are others than before."""
+        counts = read_counts(self._path)
+        if counts is not None and counts != self._told:
+            self._told = counts
+            self._watch.follow(*counts)
+
+
+def read_counts(path: Path) -> Counts | None:
+    """Return what the file says; None where it says nothing, or nothing that can be so."""
+    try:
+        with os.fdopen(os.open(path, _READ), "rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+        counts = Counts(found["totalBytes"], found["doneBytes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is just being written, or others wrote it
+    is_sound = all(type(count) is int and 0 <= count < _MOST_COUNT for count in counts)
+    return counts if is_sound and counts.done_bytes <= counts.total_bytes else None
