@@ -24,6 +24,8 @@ _FAILURES = (
     # What a proxy answers in the place of the API server, and what tenants may have made of their folders.
     *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
 )
+_MOST_NAMED = 3
+"""Folders in one line of the log: a tenant can make a thousand."""
 
 
 class Api(Protocol):
@@ -69,6 +71,7 @@ class Agent:
             is_clean = await self._sweep()
             uses = {namespace: await self._list_uses(namespace) for namespace in self._namespaces}
             look = await asyncio.to_thread(self._observe, uses)
+            self._check_closed(look)
             plan = plan_eviction(look, self._limit)
             left = await self._evict(look, plan if is_clean else plan.without_candidates())
             await self._label(left)
@@ -83,6 +86,14 @@ class Agent:
     def _observe(self, uses: dict[str, Uses | None]) -> Look:
         now = self._clock()
         return Look(self._disk.measure(), self._disk.list_models(uses, now), uses)
+
+    def _check_closed(self, look: Look) -> None:
+        """Note what nobody can look into: it takes room, and is neither counted nor evicted."""
+        for namespace in self._namespaces:
+            with self._trying(f"the models of namespace {namespace}"):
+                self._disk.check_open(namespace)
+                if closed := look.list_closed(namespace):
+                    raise PermissionError(_explain_closed(closed))
 
     async def _evict(self, look: Look, plan: EvictionPlan) -> tuple[Model, ...]:
         """Free as much as is planned, if so much may go. Returns the models that are left."""
@@ -139,3 +150,12 @@ class Agent:
             self._troubles.note(about, error)
         else:
             self._troubles.settle(about)
+
+
+def _explain_closed(folders: Sequence[str]) -> str:
+    named = ", ".join(folders[:_MOST_NAMED])
+    more = f" and {len(folders) - _MOST_NAMED} more" if len(folders) > _MOST_NAMED else ""
+    return (
+        f"nobody can look into {named}{more}, so nothing of that is counted or evicted: have it made "
+        "readable, or remove it by hand"
+    )

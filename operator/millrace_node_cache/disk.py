@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from millrace_fetch.folder import LOCK, MANIFEST, parse_marker
 from millrace_fetch.names import OWN_FOLDER
@@ -75,12 +76,21 @@ class Disk:
                 for folder in _list_models(root, namespace)
             ]
             models = [
-                Model(key, *sizes, self._mark(key, uses, now))
+                Model(key, sizes.num_bytes, sizes.whole_bytes, self._mark(key, uses, now), sizes.is_closed)
                 for key in keys
                 if (sizes := _read_sizes(root, key))
             ]
         self._marks.forget_all_but({model.key.name for model in models})
         return tuple(models)
+
+    def check_open(self, namespace: str) -> None:
+        """Raise OSError where who writes a namespace's folder lets nobody see which models are there."""
+        try:
+            with opened(str(self._root), namespace, FOLDER_KEPT):
+                pass
+        except OSError as error:
+            if error.errno not in NO_PLACE:
+                raise
 
     def _mark(self, key: ModelKey, uses: Mapping[str, Uses | None], now: float) -> float:
         """Return when a model was used last, which may be now."""
@@ -142,13 +152,21 @@ def _list_models(root: int, namespace: str) -> list[str]:
         raise
 
 
-def _read_sizes(root: int, key: ModelKey) -> tuple[int, int | None] | None:
+class _Sizes(NamedTuple):
+    """Of a model's folder, as `Model` has them."""
+
+    num_bytes: int
+    whole_bytes: int | None
+    is_closed: bool = False
+
+
+def _read_sizes(root: int, key: ModelKey) -> _Sizes | None:
     """Return what a model takes, and its size where it is whole; None where it has just gone."""
     try:
         with opened(root, key.namespace, FOLDER_KEPT) as folder:
-            return measure(folder, key.folder), _read_whole(folder, key.folder)
+            return _Sizes(measure(folder, key.folder), _read_whole(folder, key.folder))
     except (PermissionError, RecursionError):
-        return 0, None  # who made it lets nobody look into it, or it has no end
+        return _Sizes(0, None, is_closed=True)
     except OSError as error:
         if error.errno in NO_PLACE:
             return None

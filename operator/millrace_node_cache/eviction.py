@@ -26,5 +26,5 @@ def plan_eviction(look: Look, limit: Limit) -> EvictionPlan:
     excess = limit.excess_bytes(look)
     if not excess:
         return EvictionPlan(0, ())
-    free = [model for model in look.models if not look.may_be_in_use(model.key)]
+    free = [model for model in look.models if not (model.is_closed or look.may_be_in_use(model.key))]
     return EvictionPlan(excess, tuple(sorted(free, key=lambda model: (model.used_at, model.key))))

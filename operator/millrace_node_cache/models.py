@@ -30,6 +30,8 @@ class Model:
     """The size of the model's files; None where not all of them are there."""
     used_at: float
     """When a pod of this node named it last."""
+    is_closed: bool = False
+    """Whether who made it lets nobody look into it, or it has no end: nobody knows its size, and it stays."""
 
     @property
     def is_whole(self) -> bool:
@@ -63,6 +65,12 @@ class Look:
     def kept_bytes(self) -> int:
         """What the models take together."""
         return sum(model.num_bytes for model in self.models)
+
+    def list_closed(self, namespace: str) -> list[str]:
+        """Return the folders of a namespace that nobody can look into, in order."""
+        return sorted(
+            model.key.folder for model in self.models if model.is_closed and model.key.namespace == namespace
+        )
 
     def may_be_in_use(self, key: ModelKey) -> bool:
         """Whether a pod of this node reads a model, or nobody knows."""

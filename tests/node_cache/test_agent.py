@@ -1,12 +1,15 @@
 """Looks, one after the other, on a real disk and with an API server in memory."""
 
+import errno
 import fcntl
 import logging
 import os
+from pathlib import Path
 
 import pytest
 
 from millrace_node_cache.agent import Agent
+from millrace_node_cache.beneath import measure
 from millrace_node_cache.disk import Disk
 from millrace_node_cache.limit import Limit, parse_limit
 from millrace_node_cache.metrics import Metrics
@@ -184,6 +187,71 @@ async def test_a_disk_that_is_not_mounted_changes_nothing(
     away.rename(root.path)
     await bench.look()
     assert bench.labels() == {label(A)}
+
+
+async def test_folders_that_nobody_can_look_into_are_a_failure_and_named_once(
+    root: Root, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(root)
+    closed = {f"closed-{number}" for number in range(5)}
+    for name in (*closed, "a"):
+        root.put(ModelKey("shop", name))
+    root.put(OTHER)
+
+    def refuse(folder: int, name: str) -> int:
+        if name in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return measure(folder, name)
+
+    monkeypatch.setattr("millrace_node_cache.disk.measure", refuse)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            await bench.look()
+        told = [text for text in caplog.messages if "nobody can look into" in text]
+        assert len(told) == 1
+        assert told[0].startswith(
+            "the models of namespace shop: nobody can look into closed-0, closed-1, closed-2"
+        )
+        assert "and 2 more" in told[0]
+        assert bench.metric("failures_total") == 3
+        assert bench.labels() == {label(A), label(OTHER)}, "the others are looked after as ever"
+        bench.start(parse_limit("1k"))
+        await bench.look()
+        assert all(root.has(ModelKey("shop", name)) for name in closed)
+        assert not root.has(A)
+        monkeypatch.undo()
+        bench.start(parse_limit("1Ti"))
+        await bench.look()
+    assert bench.metric("failures_total") == 4
+
+
+async def test_a_namespace_that_hides_its_models_is_a_failure_until_it_shows_them(
+    root: Root, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(root)
+    root.put(A)
+    root.put(OTHER)
+    really = os.open
+
+    def refuse(path: str | int, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if (
+            path == "millrace"
+            and dir_fd is not None
+            and Path(f"/proc/self/fd/{dir_fd}").readlink().name == "shop"
+        ):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return really(path, flags, mode, dir_fd=dir_fd)
+
+    with caplog.at_level(logging.INFO):
+        monkeypatch.setattr(os, "open", refuse)
+        for _ in range(2):
+            await bench.look()
+        assert sum("the models of namespace shop: [Errno 13]" in text for text in caplog.messages) == 1
+        assert (bench.metric("failures_total"), bench.labels()) == (2, {label(OTHER)})
+        monkeypatch.undo()
+        await bench.look()
+    assert "the models of namespace shop: well again" in caplog.messages
+    assert (bench.metric("failures_total"), bench.labels()) == (2, {label(A), label(OTHER)})
 
 
 async def test_nothing_more_is_evicted_while_what_was_evicted_cannot_be_removed(

@@ -222,6 +222,45 @@ def test_a_folder_that_lets_nobody_in_goes_like_others(root: Root) -> None:
     assert (done.stdout, done.stderr) == ("False\n0\n", "")
 
 
+CLOSED = """
+import os, sys
+from pathlib import Path
+from millrace_node_cache.disk import Disk
+
+os.setgid(65532); os.setuid(65532)
+root = Path(sys.argv[1])
+disk = Disk(root)
+disk.prepare(["shop", "search"])
+for name, closed in (("a", "."), ("b", ".millrace"), ("c", "deep")):
+    folder = root / "shop" / "millrace" / name
+    (folder / closed).mkdir(parents=True)
+    (folder / closed).chmod(0)
+(root / "search" / "millrace").mkdir()
+print([(model.key.folder, model.is_closed) for model in disk.list_models({}, 1)])
+for namespace in ("shop", "search"):
+    disk.check_open(namespace)
+(root / "search" / "millrace").chmod(0)
+try:
+    disk.check_open("search")
+except PermissionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another")
+def test_folders_of_which_nobody_knows_the_size_are_told_apart(root: Root) -> None:
+    root.path.chmod(0o777)
+    for parent in root.path.parents:
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    with tidy_mode(root.path):
+        done = subprocess.run(
+            [sys.executable, "-c", CLOSED, str(root.path)], capture_output=True, text=True, check=False
+        )
+    seen = [("a", True), ("b", True), ("c", False)]
+    assert (done.stdout, done.stderr) == (f"{seen}\n[Errno 13] Permission denied: 'millrace'\n", "")
+
+
 def test_names_that_no_fetch_of_ours_makes_are_left_alone(root: Root, disk: Disk) -> None:
     disk.prepare(["shop"])
     root.put(A)
