@@ -8,8 +8,9 @@ from pathlib import Path
 from millrace_fetch.authorities import trusting
 from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.folder import Marker
+from millrace_fetch.looking import look
 from millrace_fetch.order import Order, pin
-from millrace_fetch.uri import WRITABLE, parse_uri
+from millrace_fetch.uri import LOCAL, WRITABLE, parse_uri
 from millrace_fetch.whole import find_whole
 from millrace_fetch.words import show_bytes
 from millrace_runtime.listener import parse_port
@@ -30,9 +31,7 @@ def main(argv: list[str]) -> int:
     """
     flags = _make_parser().parse_args(argv)
     try:
-        order = read_order(flags)
-        with trusting(flags.ca_file):
-            said = act(order, flags)
+        said = obey(flags)
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
@@ -42,6 +41,28 @@ def main(argv: list[str]) -> int:
         return _fail("stopped; run it again, and it goes on from here", status)
     sys.stdout.write(f"{said}\n")
     return 0
+
+
+def obey(flags: argparse.Namespace) -> str:
+    """Do what the flags ask for, and return the line that says it. Raises FetchError."""
+    folder = None if flags.resolve is None else find_folder(flags)
+    if folder is not None:
+        return look(folder, flags.resolve)
+    order = read_order(flags)
+    with trusting(flags.ca_file):
+        return act(order, flags)
+
+
+def find_folder(flags: argparse.Namespace) -> Path | None:
+    """Return the folder of this machine that the URI names; None of any other URI. Raises UsageError."""
+    if not flags.uri.startswith(LOCAL):
+        return None
+    folder = Path(flags.uri.removeprefix(LOCAL))
+    if not folder.is_absolute():
+        raise UsageError(f"'{flags.uri}' names no folder of this machine: write {LOCAL}/folder")
+    if flags.revision is not None:
+        raise UsageError("a folder of this machine has no revisions: leave --revision out")
+    return folder
 
 
 def read_order(flags: argparse.Namespace) -> Order:
@@ -58,7 +79,7 @@ def read_order(flags: argparse.Namespace) -> Order:
 
 
 def act(order: Order, flags: argparse.Namespace) -> str:
-    """Do what the flags ask for, and return the line that says it. Raises FetchError."""
+    """Fetch, or ask the source, and return the line that says it. Raises FetchError."""
     is_look = flags.resolve is not None
     marker = None if is_look or order.verify else find_whole(order)
     if marker is not None:
@@ -87,14 +108,16 @@ def _make_parser() -> argparse.ArgumentParser:
         prog="millrace fetch",
         description="Fetch a model's files into a folder. Run again after a break, it goes on from there.",
     )
-    parser.add_argument("uri", metavar="URI", help=f"where the model is: {WRITABLE}")
+    where = f"where the model is: {WRITABLE}; with --resolve also {LOCAL}/folder"
+    parser.add_argument("uri", metavar="URI", help=where)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--to", type=Path, metavar="DIR", help="the folder to fetch into")
     what.add_argument(
         "--resolve",
         type=Path,
         metavar="FILE",
-        help="fetch nothing; write the revision that is there now, and its size, to FILE as JSON",
+        help="fetch nothing; write the revision that is there now, its size and what headers tell to FILE as "
+        "JSON",
     )
     parser.add_argument(
         "--revision",

@@ -1,8 +1,5 @@
 """What a source has now, without a byte of weights: for who must know it before pods fetch it."""
 
-import json
-from typing import Any, NamedTuple
-
 from millrace_fetch.client import Client
 from millrace_fetch.errors import RefusedError
 from millrace_fetch.fetching import choose_files
@@ -10,30 +7,10 @@ from millrace_fetch.head import describe_head
 from millrace_fetch.headers import read_head
 from millrace_fetch.manifest import Manifest
 from millrace_fetch.order import Order
+from millrace_fetch.resolved import Resolved
 from millrace_fetch.selection import INDEX
 from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.trying import Say
-from millrace_fit.facts import ModelFacts
-
-
-class Resolved(NamedTuple):
-    """A revision of a model, how much a fetch of it brings, and what is known of it."""
-
-    revision: str
-    num_files: int
-    num_bytes: int | None
-    """None where the source does not say the size of each file."""
-    facts: ModelFacts | None
-    """None of an image, whose files are in layers that would have to be fetched."""
-
-    def render(self) -> str:
-        """Return it as one line of JSON, of less than 2,000 bytes."""
-        found: dict[str, Any] = {"revision": self.revision, "numFiles": self.num_files}
-        if self.num_bytes is not None:
-            found["numBytes"] = self.num_bytes
-        if self.facts is not None:
-            found["facts"] = json.loads(self.facts.to_json())
-        return json.dumps(found, separators=(",", ":"))
 
 
 async def resolve(order: Order, source: Source, say: Say) -> Resolved:

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from millrace_fetch.errors import FolderError
 from millrace_fetch.fetching import Outcome, fetch, open_source
 from millrace_fetch.order import Order
 from millrace_fetch.progress import Bar, Lines
@@ -26,10 +25,7 @@ def ask(order: Order, path: Path) -> str:
     """Write what the source has into a file, as JSON, and return a line that says it."""
     with Lines(sys.stderr) as watch:
         found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
-    try:
-        path.write_text(found.render())
-    except OSError as error:
-        raise FolderError(f"{path} can't be written: {error.strerror}") from error
+    found.write(path)
     size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
     return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"
 

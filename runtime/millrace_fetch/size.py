@@ -11,7 +11,7 @@ from millrace_fetch.head import ModelHead, describe_head
 from millrace_fetch.local_head import read_local_head
 from millrace_fetch.order import Order
 from millrace_fetch.question import DESCRIPTION, Question, add_arguments, read_question
-from millrace_fetch.uri import WRITABLE, parse_uri
+from millrace_fetch.uri import LOCAL, WRITABLE, parse_uri
 from millrace_fit.accelerators import COMMON, GPUS
 from millrace_fit.screen import Model, render_json, render_overview, render_screen
 from millrace_fit.verdict import Answer, judge
@@ -66,14 +66,14 @@ def _name(uri: str) -> str:
 
 
 def _is_remote(uri: str) -> bool:
-    return "://" in uri and not uri.startswith("file://")
+    return "://" in uri and not uri.startswith(LOCAL)
 
 
 def read_head(uri: str) -> ModelHead:
     """Return a model's head from a source, or from a folder of this machine. Raises FetchError."""
     if _is_remote(uri):
         return _fetch(uri)
-    path = Path(uri.removeprefix("file://"))
+    path = Path(uri.removeprefix(LOCAL))
     if not path.is_dir():
         raise UsageError(f"'{uri}' is no folder here: write a folder's path, or {WRITABLE}")
     return read_local_head(path)

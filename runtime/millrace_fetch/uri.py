@@ -11,6 +11,8 @@ WRITABLE = (
     "hf://org/name, hf://org/name@revision, s3://bucket/folder, oci://registry/repository:tag, "
     "oci://registry/repository@sha256:… or https://host/folder"
 )
+LOCAL = "file://"
+"""How the address of a folder of this machine begins."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./-]{0,254}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")

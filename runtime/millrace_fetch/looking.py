@@ -1,0 +1,37 @@
+"""Looks at a model that is in a folder of this machine already: nothing is to be fetched of it."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from millrace_fetch.head import describe_head
+from millrace_fetch.local_head import measure_files, read_local_head
+from millrace_fetch.resolved import Resolved
+from millrace_fetch.words import show_bytes
+
+
+def look(folder: Path, path: Path) -> str:
+    """Write what the folder has into a file, as JSON, and return a line that says it. Raises FetchError."""
+    with _ending_when_told():
+        head = read_local_head(folder)
+        sizes = measure_files(folder, head.names)
+        found = Resolved(None, len(sizes), sum(sizes), describe_head(head))
+    found.write(path)
+    return f"{folder} has a model: {found.num_files} files, {show_bytes(sum(sizes))}"
+
+
+@contextmanager
+def _ending_when_told() -> Iterator[None]:
+    """End at SIGTERM: a slow volume may keep a read, and a container's first process must ask for it."""
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise asyncio.CancelledError
