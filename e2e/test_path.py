@@ -140,6 +140,26 @@ def test_a_model_in_a_claim_is_served(service: Service) -> None:
         answer = client.completions.create(model="from-a-claim", prompt="Once", max_tokens=4, seed=1)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 4
+    check_look(service)
+
+
+def check_look(service: Service) -> None:
+    """A Job has looked at the model in the claim. One that cannot fit gets no pod, and what serves stays."""
+    model = service.status()["model"]
+    assert model["architecture"] == "LlamaForCausalLM"
+    assert model["fit"] == "Fits"
+    assert "resolvedRevision" not in model
+    jobs = ("jobs", "-n", service.namespace, "-l", "millrace.dev/service=stories")
+    assert is_absent(service.cluster, *jobs)
+    [serving] = service.pods()
+    service.spec["resources"] = {"limits": {"cpu": "1", "memory": "1Mi"}}
+    service.apply()
+    service.wait_for("refused", lambda: service.condition("ModelReady").get("reason") == "DoesNotFit")
+    assert "weights of " in service.condition("ModelReady")["message"]
+    assert service.condition("Ready")["status"] == "True"
+    others = [pod for pod in service.pods() if pod["metadata"]["uid"] != serving["metadata"]["uid"]]
+    components = {pod["metadata"]["labels"]["millrace.dev/component"] for pod in others}
+    assert components == {"resolver"}
 
 
 def test_a_model_that_two_workers_hold_is_served(service: Service) -> None:

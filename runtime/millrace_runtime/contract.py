@@ -20,7 +20,7 @@ LABEL_SERVED: Final = (
     "millrace.dev/served"  # on a revision's record, where a branch is followed: it served once
 )
 COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
-COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source for its revision
+COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source, or looks at a claim
 COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model into a claim, for all replicas
 
 # On that Job: what the source told of the model that it fetches, as the revision's record will keep it.

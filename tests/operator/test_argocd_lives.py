@@ -26,6 +26,7 @@ PROGRESSING = {
     "waits_for_a_node",
     "pulls_an_image",
     "asks_for_its_model",
+    "looks_at_its_model",
     "fetches",
     "fills_a_claim",
     "loads",

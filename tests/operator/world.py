@@ -17,6 +17,7 @@ from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
     INFERENCE_SERVICE,
     NODE,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     WATCHED,
     Obj,
@@ -133,7 +134,7 @@ class World:
         self.is_filled = True
         """Whether a Job that fetches a model into a claim ends."""
         self.model_facts: dict[str, Any] | None = None
-        """What its files say of the model."""
+        """What its files say of the model; None: a look at them in a claim does not end."""
         self.are_nodes_lost = False
         """Whether pods that are to go stay, as on a node that nobody hears from."""
         self._numbers = itertools.count(1)
@@ -211,6 +212,15 @@ class World:
         metadata = {"name": name, "uid": name, "labels": labels}
         status = {"allocatable": {"cpu": "64", "nvidia.com/gpu": str(num_gpus)}}
         self.cluster.put({"kind": NODE.kind, "metadata": metadata, "spec": {}, "status": status})
+
+    def put_claim(self, name: str, phase: str = "Bound") -> None:
+        """Add a claim that many pods may share."""
+        head = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind}
+        metadata = {"namespace": KEY.namespace, "name": name}
+        spec: dict[str, Any] = {"accessModes": ["ReadWriteMany"]}
+        if phase == "Bound":
+            spec["volumeName"] = f"pvc-of-{name}"
+        self.cluster.put({**head, "metadata": metadata, "spec": spec, "status": {"phase": phase}})
 
     def delete_node(self, name: str) -> None:
         del self.cluster.objects[ObjectKey(NODE.kind, "", name)]
@@ -313,7 +323,7 @@ class World:
         if not has_begun and self.quota is not None and self._count_quota() >= self.quota:
             return False
         pod = pod or self._make_job_pod(job)
-        message = "" if _fills(job) else self._answer()
+        message = "" if _fills(job) else self._tell() if _looks(job) else self._answer()
         if message is None or (_fills(job) and not self.is_filled):
             return not has_begun
         self.cluster.put({**pod, "status": resolver_status(message)})
@@ -329,6 +339,12 @@ class World:
         if self.model_num_bytes is not None:
             told["numBytes"] = self.model_num_bytes
         return json.dumps(told if self.model_facts is None else {**told, "facts": self.model_facts})
+
+    def _tell(self) -> str | None:
+        """Return what a look at a model in a claim tells."""
+        if self.model_facts is None:
+            return None
+        return json.dumps({"numFiles": 3, "numBytes": self.model_num_bytes, "facts": self.model_facts})
 
     def _make_job_pod(self, job: Obj) -> Obj:
         name = f"{job['metadata']['name']}-{next(self._numbers)}"
@@ -424,6 +440,11 @@ def _is_of_job(pod: Obj) -> bool:
 def _fills(job: Obj) -> bool:
     labels = job["spec"]["template"]["metadata"]["labels"]
     return bool(labels[contract.LABEL_COMPONENT] == contract.COMPONENT_FILLER)
+
+
+def _looks(job: Obj) -> bool:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return bool(container["args"][1].startswith("file://"))
 
 
 def _is_of(pod: Obj, owner: Obj) -> bool:

@@ -42,10 +42,8 @@ class CachedModel:
 
 def find_place(model: Model, found: FoundModel | None) -> CachedModel | None:
     """Return where a model is kept; None where each pod fetches it, or its revision is not known yet."""
-    claim = model.cache.claim
-    return (
-        None if claim is None or found is None else CachedModel(claim, name_folder(model.uri, found.revision))
-    )
+    claim, revision = model.cache.claim, None if found is None else found.revision
+    return None if claim is None or revision is None else CachedModel(claim, name_folder(model.uri, revision))
 
 
 def name_folder(uri: str, revision: str) -> str:

@@ -68,7 +68,7 @@ def find_asked(snapshot: Snapshot, spec: Spec, revisions: Mapping[str, Revision]
     followed = followed if family.is_last(status, followed) else None
     asked = family.name(kept) if followed is None else family.choose_moved(kept, followed.revision)
     found = _find_answer(snapshot, follow_name(snapshot.service, asked.hash), followed, now)
-    if found is None or not _is_due(snapshot, spec.model, followed, now):
+    if found is None or found.revision is None or not _is_due(snapshot, spec.model, followed, now):
         return asked._replace(followed=followed)
     answer = Followed(found.revision, render_time(now))
     if followed is not None and followed.revision == found.revision:
@@ -90,10 +90,11 @@ def _find_answer(snapshot: Snapshot, job: str, followed: Followed | None, now: f
 
 def find_first_answer(spec: Spec, asked: Asked, found: FoundModel | None, now: float) -> Followed | None:
     """Return what the source said last: `found`, where it was asked for the first revision of a spec."""
-    if not _is_followed(spec.model) or found is None or asked.model_revision is not None:
+    revision = None if found is None else found.revision
+    if not _is_followed(spec.model) or revision is None or asked.model_revision is not None:
         return asked.followed
-    is_known = asked.followed is not None and asked.followed.revision == found.revision
-    return asked.followed if is_known else Followed(found.revision, render_time(now))
+    is_known = asked.followed is not None and asked.followed.revision == revision
+    return asked.followed if is_known else Followed(revision, render_time(now))
 
 
 def _find_followed(status: Mapping[str, Any], spec: Spec) -> Followed | None:

@@ -20,28 +20,30 @@ MOST_BYTES = 2**60
 
 @dataclass(frozen=True)
 class FoundModel:
-    """What a model's source has told."""
+    """What a model's source has told, or a look at it in its claim."""
 
-    revision: str
+    revision: str | None
+    """None of a model in a claim: what is there has no revision, and may change."""
     num_bytes: int | None = None
-    """Of the files that a pod fetches; None where the source does not say it."""
+    """Of the files that a replica reads; None where the source does not say it."""
     facts: ModelFacts | None = None
     """None where another version of Millrace wrote them."""
 
     @classmethod
     def read(cls, raw: Any) -> Self | None:
-        """Return what a record or a pod says; None where it names no revision."""
+        """Return what a record or a pod says; None where that is neither a revision nor facts."""
         if not isinstance(raw, Mapping):
             return None
         revision, num_bytes = raw.get("revision"), raw.get("numBytes")
-        if not (isinstance(revision, str) and REVISION.fullmatch(revision)):
+        if revision is not None and not (isinstance(revision, str) and REVISION.fullmatch(revision)):
             return None
         is_size = type(num_bytes) is int and 0 <= num_bytes < MOST_BYTES
-        return cls(revision, num_bytes if is_size else None, _read_facts(raw.get("facts")))
+        found = cls(revision, num_bytes if is_size else None, _read_facts(raw.get("facts")))
+        return None if found.revision is None and found.facts is None else found
 
     def render(self) -> dict[str, Any]:
         """Return it as a record keeps it."""
-        record: dict[str, Any] = {"revision": self.revision}
+        record: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
         if self.num_bytes is not None:
             record["numBytes"] = self.num_bytes
         return record if self.facts is None else {**record, "facts": json.loads(self.facts.to_json())}

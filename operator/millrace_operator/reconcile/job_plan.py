@@ -11,14 +11,24 @@ from millrace_operator.reconcile.jobs import explain_delay, find_job, seconds_to
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.fill_job import render_fill_job
 from millrace_operator.reconcile.render.metadata import fill_name, follow_name, revision_name
+from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.network import render_service_account
-from millrace_operator.reconcile.render.resolve_job import render_follow_job, render_resolve_job
+from millrace_operator.reconcile.render.resolve_job import (
+    render_follow_job,
+    render_look_job,
+    render_resolve_job,
+)
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.reconcile.steps import Child, need
 from millrace_operator.resources.types import Spec
 
-_NAMES = {Stage.RESOLVE: revision_name, Stage.FILL: fill_name, Stage.FOLLOW: follow_name}
+_NAMES = {
+    Stage.LOOK: revision_name,
+    Stage.RESOLVE: revision_name,
+    Stage.FILL: fill_name,
+    Stage.FOLLOW: follow_name,
+}
 """Of the Job that works, by what is waited for."""
 
 
@@ -26,9 +36,13 @@ def render_jobs(
     settings: RenderSettings, snapshot: Snapshot, spec: Spec, waits: Iterable[Pending], now: float
 ) -> list[Child]:
     """Return the Jobs that are waited for, without one that has ended and not done its work."""
-    jobs = [job for pending in waits for job in _render_jobs_of(settings, snapshot, spec, pending, now)]
     account = need(render_service_account(snapshot.service))
-    return [Child(job, account) for job in map(seal, jobs) if not _is_outdated(snapshot, job)]
+    return [
+        Child(job, account, is_optional=pending.stage is Stage.LOOK)
+        for pending in waits
+        for job in map(seal, _render_jobs_of(settings, snapshot, spec, pending, now))
+        if not _is_outdated(snapshot, job)
+    ]
 
 
 def _render_jobs_of(
@@ -42,7 +56,10 @@ def _render_jobs_of(
             yield render_follow_job(settings, service, spec, revision)
         return
     if _is_asked(snapshot, pending, is_lost=is_lost):
-        yield render_resolve_job(settings, service, spec, revision, pending.resolved)
+        if is_fetched(pending.uri):
+            yield render_resolve_job(settings, service, spec, revision, pending.resolved)
+        else:
+            yield render_look_job(settings, service, spec, revision)
     if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
         yield render_fill_job(settings, service, spec, revision, pending.found)
 
@@ -58,11 +75,11 @@ def _is_outdated(snapshot: Snapshot, job: Obj) -> bool:
 
 
 def _is_asked(snapshot: Snapshot, pending: Pending, *, is_lost: bool) -> bool:
-    """Whether there is to be a Job that asks the source.
+    """Whether there is to be a Job that asks the source, or looks at the model in its claim.
 
     What it told counts until the record is written, or until another Job has it. It isn't made anew then.
     """
-    if pending.stage is Stage.RESOLVE:
+    if pending.stage in (Stage.LOOK, Stage.RESOLVE):
         return not is_lost
     owned, service = snapshot.owned(), snapshot.service
     has_asker = ObjectId(JOB.kind, revision_name(service, pending.revision)) in owned
@@ -82,6 +99,8 @@ def list_job_looks(
         left = _seconds_to_loss(snapshot, pending, now)
         if left is not None and left > 0:  # else it is deleted now, and its end is an event
             yield left + 1
+        if pending.until is not None:
+            yield pending.until - now + 1
         late = seconds_to_lateness(spec, pending, now)
         if late is not None:
             yield late + 1

@@ -44,6 +44,18 @@ def is_complete(snapshot: Snapshot, name: str) -> bool:
     return any(one.get("type") == "Complete" for one in ends) or any(map(_is_done, list_pods(snapshot, name)))
 
 
+def has_told_all(snapshot: Snapshot, name: str) -> bool:
+    """Whether nothing more will come of the Job: its container has done its work, or the Job is given up."""
+    has_failed = any(one.get("type") == "Failed" for one in _list_ends(find_job(snapshot, name)))
+    return has_failed or any(map(_is_done, list_pods(snapshot, name)))
+
+
+def is_lost(snapshot: Snapshot, name: str) -> bool:
+    """Whether the Job is complete, and the pod is gone that alone knew what it found."""
+    has_ended = any(one.get("type") == "Complete" for one in _list_ends(find_job(snapshot, name)))
+    return has_ended and not list_pods(snapshot, name)
+
+
 def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
     """Return since when the Job has got no farther: it was made then, or told something. None of no Job."""
     made = parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))

@@ -16,6 +16,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.claims import Claims, read_claim
+from millrace_operator.reconcile.looking import find_claim_to_look_at
 from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.rivals import find_rivals
 from millrace_operator.reconcile.snapshot import Claim, ObjectId, Rival, is_owned
@@ -101,28 +102,35 @@ class Looks:
         return found
 
     async def find_claim(self, key: ServiceKey, service: Obj) -> Claim | None:
-        """Return the claim of `spec.model.cache`, looked at anew where that is due."""
+        """Return the claim of `spec.model.cache`, looked at anew where that is due.
+
+        Without such a cache it is the one that a model is in whose revision is to be made.
+        """
         try:
             spec = self._cache.spec(key)
         except ValueError:  # the plan tells it
             return None
-        name, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
+        cache, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
+        name = cache or find_claim_to_look_at(service, spec, self._cache.children(key))
         if name is None:
             self._claims.forget(key)
         elif self._claims.is_due(key, spec, generation, self._clock()):
-            claim = await self._look_at_claim(key, name)
+            claim = await self._look_at_claim(key, name, is_needed=cache is not None)
             self._claims.keep(key, claim, generation, self._clock())
         return self._claims.recall(key)
 
-    async def _look_at_claim(self, key: ServiceKey, name: str) -> Claim | None:
-        """Return the claim, as it was where a look fails. Raises ClusterError where the next one may not."""
+    async def _look_at_claim(self, key: ServiceKey, name: str, *, is_needed: bool) -> Claim | None:
+        """Return the claim, as it was where a look fails.
+
+        Raises ClusterError where nothing can be done without it, and the next look may not fail.
+        """
         try:
             found = await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name)
             return read_claim(key.namespace, name, found)
         except ClusterError as error:
             known = self._claims.recall(key)
             is_known = known is not None and known.name == name
-            if not is_known and not isinstance(error, RefusedError):
+            if is_needed and not is_known and not isinstance(error, RefusedError):
                 raise
             LOG.warning("%s: no look at PersistentVolumeClaim %s: %s", key, name, error)
             return known if is_known else None

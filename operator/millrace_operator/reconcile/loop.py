@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Any
 
-from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
+from millrace_operator.cluster.errors import (
+    AbsentError,
+    ClusterError,
+    ConflictError,
+    RefusedError,
+    TransientError,
+)
 from millrace_operator.cluster.kinds import (
     INFERENCE_SERVICE,
     POD,
@@ -222,7 +228,13 @@ class Reconciler:
         if unmet := find_unmet(apply.needs, self._find_standing(key, service)):
             LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
             return Done.HELD
-        done = await self._try_to(self._send(apply), key, service, identity)
+        try:
+            done = await self._try_to(self._send(apply), key, service, identity)
+        except TransientError as error:
+            if not apply.is_optional:
+                raise
+            self._note_refusal(key, identity, error)
+            return Done.HELD
         if done is Done.WRITTEN:
             LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
         return done
@@ -272,7 +284,7 @@ class Reconciler:
         uid = service["metadata"]["uid"]
         return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
 
-    def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: RefusedError) -> None:
+    def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: ClusterError) -> None:
         self._refusals.note(key, identity, str(error), self._clock())
         LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
 

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from millrace_operator.reconcile.cached_model import CachedModel
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.render.model_source import find_claim
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import Reason
 
@@ -13,6 +14,8 @@ from millrace_operator.resources.conditions import Reason
 class Stage(Enum):
     """What a revision waits for."""
 
+    LOOK = auto()
+    """A Job that looks at its model in a claim, for as long as that is worth it."""
     RESOLVE = auto()
     """A Job that asks its model's source for the revision."""
     CLAIM = auto()
@@ -43,6 +46,8 @@ class Pending:
     """How far the Job is that fetches it."""
     since: float | None = None
     """When its Job was made, or told last how far it is, in seconds since 1970; None where there is none."""
+    until: float | None = None
+    """When the revision is made whether its Job has ended or not; None of one that is waited for."""
     late: Cause | None = None
     """That this Job has got no farther for too long."""
     resolved: str | None = None
@@ -65,6 +70,8 @@ class Pending:
 
     def describe(self) -> str:
         """Return what is waited for."""
+        if self.stage is Stage.LOOK:
+            return f"a Job looks at the model in PersistentVolumeClaim {find_claim(self.uri)}"
         if self.stage is not Stage.FILL or self.place is None:
             return f"a Job asks which revision {self.uri} has"
         far = f": {self.fetched.describe()}" if self.fetched else ""

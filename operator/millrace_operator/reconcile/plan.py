@@ -60,6 +60,8 @@ class Apply:
     why: str
     needs: tuple[Need, ...] = ()
     """What must be there before it is made."""
+    is_optional: bool = False
+    """Whether all goes on without it where it can't be made, for whatever reason."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[Obje
         obj, observed = child.obj, owned.get(child.id)
         if observed is None:
             if child.id not in foreign:
-                yield Apply(obj, None, "it does not exist", child.needs)
+                yield Apply(obj, None, "it does not exist", child.needs, is_optional=child.is_optional)
         elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
             yield Apply(obj, observed, _explain_drift(obj, observed))
 

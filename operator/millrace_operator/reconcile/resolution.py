@@ -5,6 +5,7 @@ asks.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
@@ -12,15 +13,18 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import find_job, list_pods
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
 from millrace_operator.reconcile.render.metadata import fill_name, revision_name
+from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_runtime import contract
 
 
-def find_model(snapshot: Snapshot, revision: str) -> FoundModel | None:
+def find_model(snapshot: Snapshot, uri: str, revision: str) -> FoundModel | None:
     """Return what the Job of a service's revision has found; None while it has not.
 
     A Job that fetches it already counts more: it fetches what was found then, and the branch may have moved.
     """
+    if not is_fetched(uri):
+        return _find_at_hand(snapshot, revision_name(snapshot.service, revision))
     filling = _read_kept(find_job(snapshot, fill_name(snapshot.service, revision)))
     if filling is not None:
         return filling
@@ -28,9 +32,15 @@ def find_model(snapshot: Snapshot, revision: str) -> FoundModel | None:
 
 
 def find_told(snapshot: Snapshot, job: str) -> FoundModel | None:
-    """Return what a Job that asks has found; None while it has not."""
+    """Return what a Job that asks a source has found; None while it has not."""
     told = (_read_told(pod) for pod in list_pods(snapshot, job))
-    return next((found for found in told if found is not None), None)
+    return next((found for found in told if found is not None and found.revision is not None), None)
+
+
+def _find_at_hand(snapshot: Snapshot, job: str) -> FoundModel | None:
+    """Return what a Job that looks at a claim has found; None while it has not. No revision is believed."""
+    told = (_read_told(pod) for pod in list_pods(snapshot, job))
+    return next((replace(found, revision=None) for found in told if found and found.facts), None)
 
 
 def _read_kept(job: Obj) -> FoundModel | None:

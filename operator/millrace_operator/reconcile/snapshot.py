@@ -95,7 +95,7 @@ class Fetched(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A PersistentVolumeClaim, as far as a cache needs it."""
+    """A PersistentVolumeClaim, as far as a cache or a look at the model in it needs it."""
 
     namespace: str
     name: str
@@ -103,6 +103,11 @@ class Claim(NamedTuple):
     """None: there is no such claim."""
     volume: str | None = None
     """The PersistentVolume that it is bound to; None where it waits for one, or has lost it."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has its volume: no pod chooses one for it any more."""
+        return self.volume is not None
 
 
 UNKNOWN_DEMAND = Demand(0, None)
@@ -126,11 +131,14 @@ class Snapshot:
     """By the pods' uids: what the gateways that tell have there. Empty where nobody asked them."""
     demand: Demand = UNKNOWN_DEMAND
     job_pods: tuple[Obj, ...] = ()
-    """Pods of Jobs that ask a model's source for its revision, or fetch the model into a claim."""
+    """Pods of Jobs that ask a model's source, look at a model in a claim, or fetch one into a claim."""
     fetched: Mapping[str, Fetched] = field(default_factory=dict)
     """How far pods are with their model, by name, where known."""
     claim: Claim | None = None
-    """The claim of `spec.model.cache`; None where there is no such cache, or nobody could look."""
+    """The claim of `spec.model.cache`, or the one that the model of a revision which is to be made is in.
+
+    None where there is neither, or nobody could look.
+    """
     departures: Mapping[str, str] = field(default_factory=dict)
     """The nodes that are being emptied, and why; empty where nodes may not be read."""
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)

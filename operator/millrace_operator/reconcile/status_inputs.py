@@ -14,7 +14,8 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
-from millrace_operator.reconcile.render.metadata import follow_name
+from millrace_operator.reconcile.render.metadata import follow_name, revision_name
+from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
@@ -146,16 +147,19 @@ class StatusInputs:
         found += [
             explain_refusal(kind, name, message)
             for (kind, name), message in sorted(self.snapshot.refusals.items())
-            if (kind, name) != self._follow_job  # nothing that serves waits for it
+            if (kind, name) not in self._optional_jobs  # nothing that serves waits for them
         ]
         found += self.observed.refusals
         is_short = self.observed.num_ready < self.count.desired
         return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
 
     @property
-    def _follow_job(self) -> tuple[str, str] | None:
-        ask = self.following.ask if self.following else None
-        return None if ask is None else (JOB.kind, follow_name(self.snapshot.service, ask.revision))
+    def _optional_jobs(self) -> set[tuple[str, str]]:
+        """The Job that asks whether a branch has moved on, and the one that looks at a model in a claim."""
+        service, ask = self.snapshot.service, self.following.ask if self.following else None
+        names = [] if ask is None else [follow_name(service, ask.revision)]
+        names += [] if is_fetched(self.spec.model.uri) else [revision_name(service, self.choice.asked)]
+        return {(JOB.kind, name) for name in names}
 
     def _sorted_pods(self) -> list[Pod]:
         return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))

@@ -33,6 +33,8 @@ class Child:
 
     obj: Obj
     needs: tuple[Need, ...] = ()
+    is_optional: bool = False
+    """Whether all goes on without it where it can't be made, for whatever reason."""
 
     @property
     def id(self) -> ObjectId:

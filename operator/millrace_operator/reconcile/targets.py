@@ -20,6 +20,7 @@ from millrace_operator.reconcile.following import (
 )
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import explain_delay, find_job
+from millrace_operator.reconcile.looking import find_looking
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.orders import find_action, find_spent_order
 from millrace_operator.reconcile.pending import Pending, Stage
@@ -109,7 +110,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     digest = wanted.hash
     if digest in revisions:
         return Known(revisions, digest, followed=wanted.followed)
-    model = find_model(snapshot, digest)
+    model = find_model(snapshot, spec.model.uri, digest)
     try:
         template = render_pod_template(settings, snapshot.service, spec, digest, model)
     except VersionError as error:
@@ -136,8 +137,8 @@ def _find_pending(
 
     `is_read` says that replicas that serve now read the same model from the same folder: it is there.
     """
-    if not is_fetched(spec.model.uri):
-        return None
+    if model is None and not is_fetched(spec.model.uri):
+        return find_looking(snapshot, spec, digest, now)
     if model is None:
         job = revision_name(snapshot.service, digest)
         cause = explain_delay(snapshot, job) or judge_claim(spec, snapshot.claim)

@@ -103,7 +103,9 @@ class ModelStatus(Part):
         description="The revision of the model that all replicas of the newest revision have, as its source "
         "names it: a Hub's commit. Absent where no pod fetches the model, and until it is known.",
     )
-    size_bytes: int | None = Field(default=None, ge=0, description="Of the files that are fetched.")
+    size_bytes: int | None = Field(
+        default=None, ge=0, description="Of the files that are fetched, or that replicas read from a claim."
+    )
     followed: FollowedStatus | None = Field(
         default=None,
         description="With spec.model.follow Branch: what the source said last. Without it, it is asked anew.",

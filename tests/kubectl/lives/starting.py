@@ -6,6 +6,7 @@ from tests.operator.reconcile.test_causes import GATED, STARTED, fetching
 from tests.operator.reconcile.test_filling import GIB, get_pod, make_filling
 from tests.operator.reconcile.test_filling import make_world as make_cached
 from tests.operator.reconcile.test_fitting import make_world
+from tests.operator.reconcile.test_looking import make_world as make_in_claim
 from tests.operator.reconcile.test_resolution import MAIN
 from tests.operator.world import World, crash_status, make_pod, resolver_status
 
@@ -42,6 +43,15 @@ async def asks_for_its_model() -> World:
     world = World(scaling=EXTERNAL, replicas=2, model=MAIN)
     await world.settle()
     world.now += 120
+    await world.settle()
+    return world
+
+
+@life
+async def looks_at_its_model() -> World:
+    world = make_in_claim(None)
+    await world.settle()
+    world.now += 30
     await world.settle()
     return world
 

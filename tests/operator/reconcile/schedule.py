@@ -4,16 +4,19 @@ A user's edit, a write that fails, an operator that dies between two writes or a
 from an old view, a pod that ends, a full cluster, gateways with requests or without a word.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
+from millrace_fit.facts import find_facts
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import CHILDREN, Kind, Obj
 from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
 from millrace_operator.resources.rollout_order import ANNOTATION
 from millrace_runtime import contract
+from tests.fit.models import LLAMA_8B, stored_of
 from tests.operator.world import KEY, World, crash_status, ready_status
 
 MOST_STEPS = 40
@@ -27,8 +30,13 @@ STARTS: dict[str, dict[str, Any]] = {
         "replicas": 2,
         "model": {"uri": "hf://acme/chat@main", "follow": "Branch"},
     },
+    "InClaim": {"scaling": EXTERNAL, "replicas": 2, "model": {"uri": "pvc://models/chat"}},
 }
-"""What a service begins as. One in mode Automatic rests while nobody asks, and one follows a branch."""
+"""What a service begins as. One in mode Automatic rests while nobody asks, and one follows a branch.
+
+The model of one is in a claim, which a Job looks at for each revision.
+"""
+TOLD = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
 COMMITS = ("1" * 40, "2" * 40, "3" * 40)
 ASKED = Demand(1, None)
 WAYS: tuple[dict[str, Any], ...] = (
@@ -77,6 +85,7 @@ STEP = st.one_of(
     st.tuples(st.just("demand"), st.sampled_from(list(DEMANDS))),
     st.tuples(st.just("branch"), st.one_of(st.none(), st.sampled_from(COMMITS))),
     st.tuples(st.just("follow"), st.booleans()),
+    st.tuples(st.just("look"), st.booleans()),
     st.tuples(st.just("advice"), st.one_of(st.none(), st.integers(1, 4))),
     st.tuples(st.just("wait"), st.sampled_from([1.0, 61.0, 400.0, 2000.0, 9000.0])),
     st.tuples(st.just("plan"), st.integers(1, 3)),
@@ -93,6 +102,7 @@ class Schedule:
         self.is_following = start == "Following"
         self.world = World(**STARTS[start])
         self.world.model_revision = COMMITS[0]
+        self.world.put_claim("models")
 
     async def take(self, step: tuple[str, Any]) -> None:
         name, value = step
@@ -222,6 +232,9 @@ class Schedule:
         if self.is_following:
             how = {"follow": "Branch" if is_followed else "Revision"}
             self.world.edit(model={**STARTS["Following"]["model"], **how})
+
+    def _look(self, is_told: bool) -> None:  # noqa: FBT001  a step's value
+        self.world.model_facts = TOLD if is_told else None
 
     def _wait(self, seconds: float) -> None:
         self.world.now += seconds

@@ -52,10 +52,15 @@ def is_fetched(uri: str) -> bool:
     return urlsplit(uri).scheme in _FETCHED
 
 
+def find_claim(uri: str) -> str | None:
+    """Return the claim that a model is in already; None where it is somewhere else."""
+    parts = urlsplit(uri)
+    return parts.netloc if parts.scheme == "pvc" else None
+
+
 def render_model_volumes(model: Model) -> list[dict[str, Any]]:
     """Return the volume that the model is in; none where it is in the image."""
-    parts = urlsplit(model.uri)
-    claim = parts.netloc if parts.scheme == "pvc" else model.cache.claim
+    claim = find_claim(model.uri) or model.cache.claim
     if model.cache.is_on_nodes:
         return [render_writable_volume(model)]  # the container that fetches writes there
     if claim is not None:
@@ -157,14 +162,35 @@ def render_resolver(
     }
 
 
-def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]) -> dict[str, Any]:
-    model = spec.model
-    secret = model.credentials and {"secretRef": {"name": model.credentials.secret_name}}
+def render_looker(
+    settings: RenderSettings, spec: Spec, security: dict[str, Any], scratch: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the container that writes what a model in a claim is into its termination message."""
+    folder = f"file://{model_path(spec.model, None)}"
+    return {
+        **_render_command(settings, ["fetch", folder, "--resolve", TERMINATION_MESSAGE]),
+        "env": [{"name": variable.name, "value": variable.value} for variable in spec.pod.env],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": _OF_RESOLVER,
+        "volumeMounts": [scratch, *render_model_mounts(spec.model)],
+        "securityContext": security,
+    }
+
+
+def _render_command(settings: RenderSettings, arguments: list[str]) -> dict[str, Any]:
     return {
         "name": contract.CONTAINER_FETCH,
         "image": settings.fetch_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "args": ["fetch", model.uri, *arguments, *_render_authorities(spec)],
+        "args": arguments,
+    }
+
+
+def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]) -> dict[str, Any]:
+    model = spec.model
+    secret = model.credentials and {"secretRef": {"name": model.credentials.secret_name}}
+    return {
+        **_render_command(settings, ["fetch", model.uri, *arguments, *_render_authorities(spec)]),
         # First, so that the pod's own may say something else.
         "env": [
             {"name": "HF_HOME", "value": _HUB_CACHE},

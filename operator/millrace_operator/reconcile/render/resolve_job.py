@@ -1,9 +1,14 @@
-"""The Job that asks a model's source which revision it has, before a pod of the revision is made. Pure."""
+"""The Jobs that find out about a model before a pod is made: they ask its source, or look at it. Pure."""
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.job import render_job, render_job_template
 from millrace_operator.reconcile.render.metadata import follow_name, revision_name
-from millrace_operator.reconcile.render.model_source import render_resolver, render_secret_volumes
+from millrace_operator.reconcile.render.model_source import (
+    render_looker,
+    render_model_volumes,
+    render_resolver,
+    render_secret_volumes,
+)
 from millrace_operator.reconcile.render.pod_template import SCRATCH, SECURITY
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.types import Spec
@@ -11,6 +16,8 @@ from millrace_runtime import contract
 
 _PLACEMENT = {"image_pull_secrets", "tolerations"}
 """How its image is pulled, and which taints it tolerates: all nodes may have those of GPUs."""
+_AS_REPLICAS = {*_PLACEMENT, "node_selector"}
+"""Where the replicas run: the nodes of others may not have the claim's folder."""
 
 
 def render_resolve_job(
@@ -28,6 +35,16 @@ def render_resolve_job(
 def render_follow_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
     """Return the Job that asks whether the source has another revision than the service's newest one."""
     return _render(settings, service, spec, revision, name=follow_name(service, revision), resolved=None)
+
+
+def render_look_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
+    """Return the Job that looks at a model in a claim, which is mounted as the replicas mount it."""
+    parts = {
+        "containers": [render_looker(settings, spec, SECURITY, SCRATCH)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *render_model_volumes(spec.model)],
+    }
+    template = render_job_template(service, spec, contract.COMPONENT_RESOLVER, _AS_REPLICAS, parts)
+    return render_job(service, revision_name(service, revision), revision, template)
 
 
 def _render(

@@ -1,0 +1,60 @@
+"""A model in a claim: a Job looks at it before its revision is made, if that is soon done. Pure.
+
+What the Job tells may refuse the model. Nothing else may: where there is no Job, or it fails or takes too
+long, the revision is made without, and its replicas find out. The operator looks at the claim first. A pod
+binds a claim that is not bound yet, and this one would choose its volume without a thought of the replicas.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
+from millrace_operator.reconcile.jobs import explain_delay, find_job, has_told_all, is_lost
+from millrace_operator.reconcile.pending import Pending, Stage
+from millrace_operator.reconcile.render.metadata import revision_name
+from millrace_operator.reconcile.render.model_source import find_claim
+from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.resources.conditions import parse_time
+from millrace_operator.resources.types import Spec
+
+AT_HAND_SECONDS = 60.0
+"""From the Job's creation, until nobody waits any longer for what it tells."""
+
+
+def find_claim_to_look_at(service: Obj, spec: Spec, children: Iterable[Obj]) -> str | None:
+    """Return the claim of a model whose revision is still to be made; None of any other."""
+    claim = find_claim(spec.model.uri)
+    if claim is None:
+        return None
+    name, uid = revision_name(service, hash_inputs(revision_inputs(spec))), service["metadata"]["uid"]
+    made = {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}
+    return None if any(object_id(child) in made and is_owned(child, uid) for child in children) else claim
+
+
+def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
+    """Return that a Job looks at the model of a revision, or is to; None where nobody waits for it."""
+    name = revision_name(snapshot.service, revision)
+    if not _is_bound(snapshot, spec) or _is_barred(snapshot, name):
+        return None
+    pending, job = Pending(revision, spec.model.uri, Stage.LOOK), find_job(snapshot, name)
+    if not job or is_lost(snapshot, name):
+        return pending
+    if has_told_all(snapshot, name) or explain_delay(snapshot, name) is not None:
+        return None
+    made = parse_time(job["metadata"].get("creationTimestamp"))
+    # By the API server's clock. Where ours goes wrong by more than that, nobody can tell how long it takes.
+    is_due = made is not None and abs(now - made) >= AT_HAND_SECONDS
+    return None if is_due else replace(pending, until=None if made is None else made + AT_HAND_SECONDS)
+
+
+def _is_bound(snapshot: Snapshot, spec: Spec) -> bool:
+    claim = snapshot.claim
+    return claim is not None and claim.name == find_claim(spec.model.uri) and claim.is_bound
+
+
+def _is_barred(snapshot: Snapshot, name: str) -> bool:
+    """Whether the Job can't be made. A refused record says that the revision was to be made without it."""
+    head = {"kind": JOB.kind, "metadata": {"name": name}}
+    refused = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)} & snapshot.refusals.keys()
+    return bool(refused) or bool(snapshot.find_foreign([head]))
