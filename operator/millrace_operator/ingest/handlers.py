@@ -5,7 +5,6 @@ Kopf never calls a failed event handler again. So this does no I/O, and no odd o
 
 import asyncio
 import contextlib
-import copy
 import dataclasses
 import itertools
 import math
@@ -241,7 +240,7 @@ def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:
 
     @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)  # type: ignore[untyped-decorator]
     async def handle(event: Any, **_: Any) -> None:
-        record_event(kind, event["type"], copy.deepcopy(dict(event["object"])))
+        record_event(kind, event["type"], event["object"])  # which Kopf only reads, and the cache copies
 
     return registry
 
@@ -267,11 +266,26 @@ class Backoffs:
         return _draw_waits()
 
 
+class NoEssence(kopf.DiffBaseStorage):  # type: ignore[misc]
+    """Keeps nothing for handlers of differences, as there are none. Kopf copies each object for them."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Return nothing."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        """Return nothing."""
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+
 def build_settings() -> kopf.OperatorSettings:
     """Return settings that let Kopf only watch: no scanning, no posting."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = NoEssence()
     settings.watching.chunk_size = 500
     settings.queueing.idle_timeout = 1.0
     settings.watching.server_timeout = 300
