@@ -66,8 +66,7 @@ class Folder:
         """
         lock = await self._take_lock(say, look)
         try:
-            with suppress(OSError):  # those of a fetch that was killed: nobody is to take them for this one's
-                self.counts.unlink(missing_ok=True)
+            self._drop_counts()  # of a fetch that was killed: nobody is to take them for this one's
             yield
         finally:
             os.close(lock)
@@ -88,6 +87,11 @@ class Folder:
             yield self._try_lock(lock, fcntl.LOCK_SH) and self._is_in_place(lock)
         finally:
             os.close(lock)
+
+    def _drop_counts(self) -> None:
+        """Remove the counts. They are for others alone, so it does not matter where that fails."""
+        with suppress(OSError):
+            self.counts.unlink(missing_ok=True)
 
     async def _take_lock(self, say: Callable[[str], None], look: Callable[[], None]) -> int:
         """Return the lock's descriptor. Who evicts a folder holds its lock, and moves it away."""
@@ -169,7 +173,7 @@ class Folder:
             temporary.rename(self._own / MANIFEST)
             _sync_folder(self._own)
             (self._own / _PREVIOUS).unlink(missing_ok=True)
-            self.counts.unlink(missing_ok=True)
+        self._drop_counts()
         # After the marker: until then the journals tell which files are ours.
         shutil.rmtree(self.parts, ignore_errors=True)
         shutil.rmtree(self.path / LAYERS, ignore_errors=True)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from millrace_fetch.errors import SourceError
 from millrace_fetch.head import describe_head
 from millrace_fetch.local_head import measure_files, read_local_head
 from millrace_fetch.resolved import Resolved
@@ -14,11 +15,17 @@ from millrace_fetch.words import show_bytes
 
 
 def look(folder: Path, path: Path) -> str:
-    """Write what the folder has into a file, as JSON, and return a line that says it. Raises FetchError."""
+    """Write what the folder has into a file, as JSON, and return a line that says it. Raises FetchError.
+
+    A model that lacks weights is told of as an error: somebody may be copying it just now.
+    """
     with _ending_when_told():
         head = read_local_head(folder)
+        facts = describe_head(head)
+        if facts.shape is not None and facts.fault is not None:
+            raise SourceError(f"{folder} has no whole model: {facts.fault}")
         sizes = measure_files(folder, head.names)
-        found = Resolved(None, len(sizes), sum(sizes), describe_head(head))
+        found = Resolved(None, len(sizes), sum(sizes), facts)
     found.write(path)
     return f"{folder} has a model: {found.num_files} files, {show_bytes(sum(sizes))}"
 

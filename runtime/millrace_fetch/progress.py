@@ -88,7 +88,7 @@ class Lines:
 
     def follow(self, total_bytes: int, done_bytes: int) -> None:
         """Count what the other fetch brings, and tell of it now and then."""
-        if total_bytes != self._meter.total_bytes:
+        if total_bytes != self._meter.total_bytes or done_bytes < self._meter.done_bytes:
             self._meter = Meter(total_bytes, done_bytes, self._clock())
         line = self._meter.advance(done_bytes - self._meter.done_bytes, self._clock())
         if line:

@@ -4,10 +4,12 @@ Only who holds the lock writes the file. It has counts and no time, so a fetch t
 nothing in it. Who takes the lock removes what a killed fetch left there.
 """
 
+import errno
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -66,8 +68,8 @@ class Shared:
         """Write the counts. Where that fails nobody is told, and the fetch goes on."""
         self._written_at = self._clock()
         text = json.dumps({"totalBytes": self._total, "doneBytes": self._done})
-        with suppress(OSError), os.fdopen(os.open(self._path, _WRITE, 0o644), "w") as file:
-            file.write(text)
+        with suppress(OSError), _opened(self._path, _WRITE) as descriptor:
+            os.write(descriptor, text.encode())
 
 
 class Follower:
@@ -86,11 +88,23 @@ class Follower:
             self._watch.follow(*counts)
 
 
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file while entered. Raises OSError, also where something else has its name."""
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def read_counts(path: Path) -> Counts | None:
     """Return what the file says; None where it says nothing, or nothing that can be so."""
     try:
-        with os.fdopen(os.open(path, _READ), "rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+        with _opened(path, _READ) as descriptor:
+            found = json.loads(os.read(descriptor, _MOST_BYTES))
         counts = Counts(found["totalBytes"], found["doneBytes"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # it is just being written, or others wrote it

@@ -31,7 +31,7 @@ class Tally:
 
     def follow(self, total_bytes: int, done_bytes: int) -> None:
         """Count what another fetch brings, while this one waits for it."""
-        if self._began is None or total_bytes != self._total:
+        if self._began is None or total_bytes != self._total or done_bytes < self._done:
             self._begin(total_bytes, done_bytes)
         self._done = done_bytes
         self._watch.follow(total_bytes, done_bytes)

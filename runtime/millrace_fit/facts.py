@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from millrace_fit.config import FAMILIES, LlamaConfig, find_architecture_name, parse_llama_config
 from millrace_fit.dtypes import choose_served_type, choose_stored_type
@@ -16,6 +16,8 @@ from millrace_fit.tensors import find_fault
 MAX_FAULT: Final = 400
 """Characters. Names of tensors and values of config.json are the author's, of any length."""
 MAX_NAME: Final = 80
+MAX_COUNT: Final = 2**53 - 1
+"""Of whatever is counted: JSON carries no larger one for everybody."""
 MAX_TYPES: Final = 8
 """Of stored numbers, the most common ones: few models have more than three."""
 
@@ -49,13 +51,13 @@ class ModelFacts:
         """Return what `to_json` wrote. Fields that are not known are ignored. Raises FactsError."""
         try:
             values = json.loads(text)
-            shape = values["shape"]
+            shape, fault = values["shape"], values["fault"]
             return cls(
-                architecture=str(values["architecture"]),
-                stored={str(name): int(count) for name, count in values["stored"].items()},
+                architecture=str(values["architecture"])[:MAX_NAME],
+                stored={str(name): _read_count(count, least=0) for name, count in values["stored"].items()},
                 served_type=str(values["served_type"]),
                 shape=None if shape is None else _read_shape(shape),
-                fault=values["fault"],
+                fault=None if fault is None else _shorten(str(fault)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FactsError(
@@ -100,7 +102,23 @@ def _shorten(text: str) -> str:
 
 def _read_shape(values: Mapping[str, Any]) -> LlamaConfig:
     known = {name: values[name] for name in LlamaConfig.__dataclass_fields__}
-    return LlamaConfig(**(known | {"scaling": _read_scaling(values["scaling"])}))
+    shape = LlamaConfig(**(known | {"scaling": _read_scaling(values["scaling"])}))
+    for name, kind in get_type_hints(LlamaConfig).items():
+        value = getattr(shape, name)
+        if kind is int or (name == "window" and value is not None):
+            _read_count(value, least=1)
+        elif kind is bool and not isinstance(value, bool):
+            raise ValueError(name)
+    if shape.num_heads % shape.num_kv_heads:
+        raise ValueError("num_heads")
+    return shape
+
+
+def _read_count(value: Any, least: int) -> int:
+    """Return a number that somebody has told. Raises ValueError where nobody can have counted it."""
+    if type(value) is not int or not least <= value <= MAX_COUNT:
+        raise ValueError(value)
+    return value
 
 
 def _read_scaling(values: Mapping[str, Any] | None) -> RotaryScaling | None:

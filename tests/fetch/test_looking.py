@@ -57,11 +57,19 @@ async def test_a_folder_is_told_like_a_source_and_has_no_revision(
     assert path.stat().st_size < 2000
 
 
-async def test_other_formats_are_told_as_what_is_wrong_with_the_model(folder: Path, tmp_path: Path) -> None:
-    (folder / WHOLE).rename(folder / "model.Q4.gguf")
+@pytest.mark.parametrize(
+    ("name", "words"), [("model.Q4.gguf", "GGUF"), (".model.safetensors.Xa1", "no *.safe")]
+)
+async def test_a_model_without_its_weights_is_an_error_as_somebody_may_be_copying_it(
+    folder: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    (folder / WHOLE).rename(folder / name)
     path = tmp_path / "told"
-    assert (await look(f"file://{folder}", path))[0] == 0
-    assert "GGUF" in read(path)["facts"]["fault"]
+    status, _, said = await look(f"file://{folder}", path)
+    assert status != 0
+    assert "has no whole model" in said
+    assert words in said
+    assert not path.exists()
 
 
 def remove_config(folder: Path) -> None:

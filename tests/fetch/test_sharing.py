@@ -1,6 +1,7 @@
 """What a fetch that waits for another one tells of that one."""
 
 import asyncio
+import io
 import os
 import signal
 from asyncio.subprocess import Process
@@ -193,3 +194,32 @@ async def test_who_takes_the_lock_removes_the_counts_of_a_fetch_that_was_killed(
 async def test_who_takes_the_lock_at_once_follows_nobody(fetcher: Fetcher) -> None:
     await fetcher.fetch("hf://org/m")
     assert fetcher.witness.followed == []
+
+
+def test_a_folder_in_the_place_of_the_counts_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "counts.json"
+    path.mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    shared = Shared(Lines(io.StringIO()), path)
+    for _ in range(50):
+        assert read_counts(path) is None
+        shared.begin(10, 0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_folder_in_the_place_of_the_counts_stops_no_fetch(fetcher: Fetcher) -> None:
+    async with FakeHub(make_model(MIB)) as hub:
+        Folder(fetcher.folder).counts.mkdir(parents=True)
+        process = await start(hub, fetcher.folder)
+        assert (await finish(process))[0] == 0
+
+
+def test_another_fetch_that_begins_with_less_has_a_rate_of_its_own() -> None:
+    stream = io.StringIO()
+    now = 0.0
+    lines = Lines(stream, lambda: now)
+    for done in (0, 500 * MIB, 100 * MIB, 200 * MIB, 300 * MIB):
+        now += 31.0
+        lines.follow(1000 * MIB, done)
+    assert " -" not in stream.getvalue()
+    assert "0 B/s" not in stream.getvalue()

@@ -121,6 +121,41 @@ def test_other_text_is_no_facts(text: str) -> None:
         ModelFacts.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_length", 10**30),
+        ("num_heads", 0),
+        ("num_kv_heads", 3),
+        ("width", "4096"),
+        ("num_layers", True),
+        ("head_dim", 1.5),
+        ("window", -1),
+        ("is_tied", 1),
+    ],
+)
+def test_a_shape_that_no_model_has_is_no_facts(name: str, value: object) -> None:
+    values = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+    values["shape"][name] = value
+    with pytest.raises(FactsError):
+        ModelFacts.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize("count", [-5, 2**60, "7", 1.5])
+def test_numbers_that_nobody_counted_are_no_facts(count: object) -> None:
+    values = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+    values["stored"] = {"BF16": count}
+    with pytest.raises(FactsError):
+        ModelFacts.from_json(json.dumps(values))
+
+
+def test_words_of_others_are_cut() -> None:
+    values = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+    facts = ModelFacts.from_json(json.dumps(values | {"architecture": "A" * 3000, "fault": "no " * 3000}))
+    assert len(facts.architecture) <= 80
+    assert len(facts.fault or "") <= 400
+
+
 def test_what_a_newer_version_adds_is_ignored() -> None:
     facts = find_facts(QWEN_HALF, stored_of(QWEN_HALF))
     values = json.loads(facts.to_json())

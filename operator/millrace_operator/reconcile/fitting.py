@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.facts import ModelFacts
+from millrace_fit.facts import MAX_COUNT, ModelFacts
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
@@ -73,6 +73,7 @@ class Fit:
             sizes = {"weightBytes": weights.most_bytes, "kvCacheBytesPerToken": weights.token_bytes}
         except (ArchitectureError, KeyError):
             sizes = {}  # it can't be shared so, which the verdict says
+        sizes = {name: size for name, size in sizes.items() if size <= MAX_COUNT}  # what status can hold
         return {**told, "contextLength": shape.max_length, **sizes}
 
 

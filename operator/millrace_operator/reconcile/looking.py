@@ -7,6 +7,7 @@ binds a claim that is not bound yet, and this one would choose its volume withou
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
 from millrace_operator.reconcile.jobs import explain_delay, find_job, has_told_all, is_lost
@@ -15,21 +16,36 @@ from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.model_source import find_claim
 from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
-from millrace_operator.resources.conditions import parse_time
+from millrace_operator.resources.conditions import Reason, find_condition, parse_time
 from millrace_operator.resources.types import Spec
 
 AT_HAND_SECONDS = 60.0
 """From the Job's creation, until nobody waits any longer for what it tells."""
+LOST_SECONDS = 180.0
+"""The same where others delete Jobs, or their pods before these were seen to end: time for two more."""
+_REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
 
 
-def find_claim_to_look_at(service: Obj, spec: Spec, children: Iterable[Obj]) -> str | None:
-    """Return the claim of a model whose revision is still to be made; None of any other."""
+class Awaited(NamedTuple):
+    """A look that a service waits for."""
+
+    claim: str
+    revision: str
+    is_new: bool
+    """Whether the wait begins now: status says that the model was refused, by what is lost if it is lost."""
+
+
+def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited | None:
+    """Return the look at a model in a claim whose revision is still to be made; None of any other."""
     claim = find_claim(spec.model.uri)
     if claim is None:
         return None
     name, uid = revision_name(service, hash_inputs(revision_inputs(spec))), service["metadata"]["uid"]
     made = {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}
-    return None if any(object_id(child) in made and is_owned(child, uid) for child in children) else claim
+    if any(object_id(child) in made and is_owned(child, uid) for child in children):
+        return None
+    condition = find_condition(service.get("status", {}), "ModelReady") or {}
+    return Awaited(claim, name, condition.get("reason") in _REFUSED)
 
 
 def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
@@ -39,7 +55,8 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
         return None
     pending, job = Pending(revision, spec.model.uri, Stage.LOOK), find_job(snapshot, name)
     if not job or is_lost(snapshot, name):
-        return pending
+        since = snapshot.looking_since
+        return None if since is None or now >= since + LOST_SECONDS else pending
     if has_told_all(snapshot, name) or explain_delay(snapshot, name) is not None:
         return None
     made = parse_time(job["metadata"].get("creationTimestamp"))

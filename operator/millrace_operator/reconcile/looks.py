@@ -16,7 +16,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.claims import Claims, read_claim
-from millrace_operator.reconcile.looking import find_claim_to_look_at
+from millrace_operator.reconcile.looking import Awaited, find_awaited
 from millrace_operator.reconcile.observed import find_unseen_deployments
 from millrace_operator.reconcile.rivals import find_rivals
 from millrace_operator.reconcile.snapshot import Claim, ObjectId, Rival, is_owned
@@ -35,13 +35,15 @@ class Looks:
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
         """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
         self._claims = Claims()
+        self._awaited: dict[ServiceKey, tuple[str, float]] = {}
+        """Of services that wait for a look at a model in a claim: the revision, and since when."""
         self._missed: dict[ServiceKey, frozenset[str]] = {}
         """Deployments that pods speak of, and that were looked for."""
 
     def forget(self, key: ServiceKey) -> None:
         """Forget a service that is gone."""
         self._claims.forget(key)
-        for known in (self._conflicts, self._missed, self._rivals):
+        for known in (self._conflicts, self._missed, self._rivals, self._awaited):
             known.pop(key, None)
 
     def suspect_rivals(self, key: ServiceKey) -> None:
@@ -111,13 +113,25 @@ class Looks:
         except ValueError:  # the plan tells it
             return None
         cache, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
-        name = cache or find_claim_to_look_at(service, spec, self._cache.children(key))
+        awaited = find_awaited(service, spec, self._cache.children(key))
+        self._note_awaited(key, awaited)
+        name = cache or (awaited and awaited.claim)
         if name is None:
             self._claims.forget(key)
         elif self._claims.is_due(key, spec, generation, self._clock()):
             claim = await self._look_at_claim(key, name, is_needed=cache is not None)
             self._claims.keep(key, claim, generation, self._clock())
         return self._claims.recall(key)
+
+    def looking_since(self, key: ServiceKey) -> float | None:
+        """Return since when a service waits for a look at its model in a claim; None where it does not."""
+        return self._awaited[key][1] if key in self._awaited else None
+
+    def _note_awaited(self, key: ServiceKey, awaited: Awaited | None) -> None:
+        if awaited is None:
+            self._awaited.pop(key, None)
+        elif awaited.is_new or self._awaited.get(key, ("", 0.0))[0] != awaited.revision:
+            self._awaited[key] = awaited.revision, self._clock()
 
     async def _look_at_claim(self, key: ServiceKey, name: str, *, is_needed: bool) -> Claim | None:
         """Return the claim, as it was where a look fails.

@@ -129,6 +129,7 @@ class Reconciler:
             self._cache.departures(),
             self._cache.gpu_nodes(),
             self._worded.get(key),
+            looking_since=self._looks.looking_since(key),
             is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())

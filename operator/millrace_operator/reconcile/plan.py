@@ -235,7 +235,7 @@ def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[Obje
             if child.id not in foreign:
                 yield Apply(obj, None, "it does not exist", child.needs, is_optional=child.is_optional)
         elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
-            yield Apply(obj, observed, _explain_drift(obj, observed))
+            yield Apply(obj, observed, _explain_drift(obj, observed), is_optional=child.is_optional)
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:

@@ -145,6 +145,8 @@ class Snapshot:
     """The nodes that have GPUs; empty where nodes may not be read."""
     worded_at: float | None = None
     """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
+    looking_since: float | None = None
+    """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
     is_tried: bool = True
     """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
 

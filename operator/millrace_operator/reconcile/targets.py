@@ -143,7 +143,9 @@ def _find_pending(
         job = revision_name(snapshot.service, digest)
         cause = explain_delay(snapshot, job) or judge_claim(spec, snapshot.claim)
         return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
-    nodes = () if is_begun(snapshot, digest) else snapshot.gpu_nodes.values()
+    # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
+    is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)
+    nodes = () if is_free else snapshot.gpu_nodes.values()
     refusal = judge_fit(spec, model.facts, nodes).refusal if model.facts else None
     if refusal is not None:
         return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)

@@ -10,7 +10,7 @@ import pytest
 from millrace_fit.accelerators import LABEL_MEMORY
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_operator.cluster.errors import RefusedError, TransientError
-from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Obj
+from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Kind, Obj
 from millrace_operator.reconcile.looking import AT_HAND_SECONDS
 from millrace_operator.resources.conditions import render_time
 from tests.fit.models import MEDIUM, stored_of
@@ -18,6 +18,7 @@ from tests.operator.reconcile.test_fitting import FACTS
 from tests.operator.reconcile.test_resolution import EXTERNAL
 from tests.operator.reconcile.test_upgrade import LEFT, Upgraded
 from tests.operator.test_argocd_health import judge
+from tests.operator.watched import Watched
 from tests.operator.world import KEY, World, resolver_status, unschedulable_status
 
 IN_CLAIM = {"uri": "pvc://models/llama/8b"}
@@ -178,12 +179,50 @@ async def test_what_serves_goes_on_beside_a_model_that_does_not_fit() -> None:
     assert told(world, "Degraded")[1] == "DoesNotFit"
 
 
-async def test_a_gpu_of_no_node_is_told_before() -> None:
+async def test_the_nodes_that_are_there_refuse_no_model_at_hand() -> None:
+    """An autoscaler may add the node that it ran on before, once there is a pod that needs it."""
     world = make_world(resources={"limits": {"nvidia.com/gpu": 1}})
     world.put_gpu_node("one", "NVIDIA-of-its-own", **{LABEL_MEMORY: "8192"})
     await world.settle()
-    assert told(world) == ("False", "DoesNotFit")
-    assert not world.objects("Deployment")
+    assert sum(world.deployments().values()) == 2
+
+
+def clean_up(world: World, kind: Kind) -> None:
+    """Delete the service's Jobs, or their pods, as a cleaner of the cluster does."""
+    for obj in world.objects(kind.kind):
+        if "ownerReferences" in obj["metadata"] and (
+            kind is JOB or obj["status"].get("phase") == "Succeeded"
+        ):
+            world.cluster.remove(kind, KEY.namespace, obj["metadata"]["name"])
+
+
+@pytest.mark.parametrize(("kind", "facts"), [(POD, FACTS), (JOB, None)])
+async def test_who_cleans_up_after_jobs_at_once_keeps_no_service_from_starting(
+    kind: Kind, facts: ModelFacts | None
+) -> None:
+    world = make_world(facts)
+    watched = Watched(world)
+    run = world._run_job
+
+    def run_and_clean(job: Obj) -> bool:
+        has_run = run(job)
+        clean_up(world, kind)
+        return has_run
+
+    world._run_job = run_and_clean  # type: ignore[method-assign]
+    with watched.queue.opened():
+        for _ in range(20):
+            await watched.run(10)
+            clean_up(world, kind)
+    assert len(world.pods()) == 2
+
+
+async def test_numbers_that_status_cannot_hold_are_not_believed() -> None:
+    world = make_world()
+    assert world.model_facts is not None
+    world.model_facts["shape"]["max_length"] = 10**30
+    await world.settle()
+    check_served_unseen(world)
 
 
 async def test_a_look_that_does_not_end_is_waited_for_for_a_minute() -> None:

@@ -16,8 +16,9 @@ from millrace_runtime import contract
 
 _PLACEMENT = {"image_pull_secrets", "tolerations"}
 """How its image is pulled, and which taints it tolerates: all nodes may have those of GPUs."""
-_AS_REPLICAS = {*_PLACEMENT, "node_selector"}
-"""Where the replicas run: the nodes of others may not have the claim's folder."""
+_AS_REPLICAS = {*_PLACEMENT, "node_selector", "priority_class_name"}
+"""Where the replicas run: the nodes of others may not have the claim's folder. And no more urgent than they
+are, or it could have the scheduler evict one that serves."""
 
 
 def render_resolve_job(
