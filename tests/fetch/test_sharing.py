@@ -204,7 +204,7 @@ def test_a_folder_in_the_place_of_the_counts_costs_nothing(tmp_path: Path) -> No
     for _ in range(50):
         assert read_counts(path) is None
         shared.begin(10, 0)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before, "fewer, where what others left is collected"
 
 
 async def test_a_folder_in_the_place_of_the_counts_stops_no_fetch(fetcher: Fetcher) -> None:
