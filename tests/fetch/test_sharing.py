@@ -5,6 +5,7 @@ import io
 import os
 import signal
 from asyncio.subprocess import Process
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -32,11 +33,9 @@ async def start_telling(hub: FakeHub, folder: Path) -> tuple[Process, int]:
 async def ask_until_told(process: Process, port: int) -> dict[str, int]:
     """Ask again and again until it says something."""
     while process.returncode is None:
-        try:
+        with suppress(aiohttp.ClientError):  # it does not listen yet
             if told := await ask(port):
                 return told
-        except aiohttp.ClientError:
-            pass  # it does not listen yet
         await asyncio.sleep(0.05)
     raise AssertionError(await finish(process))
 

@@ -209,16 +209,21 @@ print(len(list(Path(sys.argv[1], ".millrace/going").iterdir())))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another")
-def test_a_folder_that_lets_nobody_in_goes_like_others(root: Root) -> None:
+def run_as_another(root: Root, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that becomes another user, in a disk that this user may write to."""
     root.path.chmod(0o777)
     for parent in root.path.parents:
         if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o011)
     with tidy_mode(root.path):
-        done = subprocess.run(
-            [sys.executable, "-c", AS_USER, str(root.path)], capture_output=True, text=True, check=False
+        return subprocess.run(
+            [sys.executable, "-c", program, str(root.path)], capture_output=True, text=True, check=False
         )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another")
+def test_a_folder_that_lets_nobody_in_goes_like_others(root: Root) -> None:
+    done = run_as_another(root, AS_USER)
     assert (done.stdout, done.stderr) == ("False\n0\n", "")
 
 
@@ -249,14 +254,7 @@ except PermissionError as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another")
 def test_folders_of_which_nobody_knows_the_size_are_told_apart(root: Root) -> None:
-    root.path.chmod(0o777)
-    for parent in root.path.parents:
-        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    with tidy_mode(root.path):
-        done = subprocess.run(
-            [sys.executable, "-c", CLOSED, str(root.path)], capture_output=True, text=True, check=False
-        )
+    done = run_as_another(root, CLOSED)
     seen = [("a", True), ("b", True), ("c", False)]
     assert (done.stdout, done.stderr) == (f"{seen}\n[Errno 13] Permission denied: 'millrace'\n", "")
 

@@ -80,8 +80,8 @@ async def test_500_edits_are_three_looks_at_most_and_the_last_one_is_told() -> N
         before = len(watched.looks)
         for number in range(500):
             world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
-            await watched.run(0.012)
-        await watched.run(1.1)
+            await watched.run(0.0095)
+        await watched.run(10)
         assert len(watched.looks) - before <= 3
         assert world.status["observedGeneration"] == world.service["metadata"]["generation"]
 
@@ -91,13 +91,7 @@ async def test_edits_without_end_are_each_told_in_five_seconds() -> None:
     watched = Watched(world)
     with watched.queue.opened():
         await watched.run(60)
-        asked = {}
-        for number in range(300):
-            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
-            asked[world.service["metadata"]["generation"]] = world.now
-            await watched.run(0.1)
-            first_untold = world.status["observedGeneration"] + 1
-            assert world.now - asked.get(first_untold, world.now) <= EDITS_SECONDS + 0.2
+        assert await find_longest_untold(watched) <= EDITS_SECONDS + 0.2
 
 
 @pytest.mark.parametrize("good", [2, 3])
@@ -108,13 +102,7 @@ async def test_edits_of_which_most_refuse_our_write_are_told_in_time(good: int) 
     with watched.queue.opened():
         await watched.run(60)
         refuse_statuses(world, good)
-        asked = {}
-        for number in range(300):
-            world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
-            asked[world.service["metadata"]["generation"]] = world.now
-            await watched.run(0.1)
-            first_untold = world.status["observedGeneration"] + 1
-            assert world.now - asked.get(first_untold, world.now) <= EDITS_SECONDS + 1
+        assert await find_longest_untold(watched) <= EDITS_SECONDS + 1
 
 
 async def test_what_happens_between_edits_is_looked_at_soon_although_they_refuse_our_writes() -> None:
@@ -130,6 +118,18 @@ async def test_what_happens_between_edits_is_looked_at_soon_although_they_refuse
                     remove(world, child)
             await watched.run(0.1)
             assert number < 36 or len(world.objects("Service")) == 2
+
+
+async def find_longest_untold(watched: Watched) -> float:
+    """Edit ten times a second for 30 s. Return the most seconds that status told nothing of an edit."""
+    world, asked, longest = watched.world, {}, 0.0
+    for number in range(300):
+        world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
+        asked[world.service["metadata"]["generation"]] = world.now
+        await watched.run(0.1)
+        first_untold = world.status["observedGeneration"] + 1
+        longest = max(longest, world.now - asked.get(first_untold, world.now))
+    return longest
 
 
 def refuse_statuses(world: World, good: int) -> None:

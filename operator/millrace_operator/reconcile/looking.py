@@ -21,7 +21,7 @@ from millrace_operator.resources.types import Spec
 
 AT_HAND_SECONDS = 60.0
 """From the Job's creation, until nobody waits any longer for what it tells."""
-LOST_SECONDS = 180.0
+DISTURBED_SECONDS = 180.0
 """The same where others delete Jobs, or their pods before these were seen to end: time for two more."""
 _REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
 
@@ -56,7 +56,7 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
     pending, job = Pending(revision, spec.model.uri, Stage.LOOK), find_job(snapshot, name)
     if not job or is_lost(snapshot, name):
         since = snapshot.looking_since
-        return None if since is None or now >= since + LOST_SECONDS else pending
+        return None if since is None or now >= since + DISTURBED_SECONDS else pending
     if has_told_all(snapshot, name) or explain_delay(snapshot, name) is not None:
         return None
     made = parse_time(job["metadata"].get("creationTimestamp"))
