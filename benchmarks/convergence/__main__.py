@@ -99,7 +99,7 @@ async def measure(
     with start("DEBUG") as operator:
         await measure_start(operator)
         await settle(operator)
-        found["reconciles_for_500_edits"] = await measure_edits(api, operator)
+        found |= await measure_edits(api, operator)
     await add_strangers(api, NUM_STRANGERS)
     with start() as operator:
         await measure_start(operator)

@@ -17,6 +17,7 @@ AIMS = {
     "first_reconcile_seconds": "< 5",
     "first_reconcile_seconds_of_all": "",
     "reconciles_for_500_edits": "<= 3",
+    "seconds_of_500_edits": "",
     "child_restore_p99_seconds": "< 1",
     "status_lag_p99_seconds": "<= 5",
     "cause_lag_p99_seconds": "<= 5",

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import importlib.metadata
 import logging
 import math
@@ -43,6 +44,8 @@ LONGEST_TICK = 5.0
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_URL = "http://prometheus-operated.monitoring.svc:9090"
 """The Service that prometheus-operator makes, in the namespace that most people give it."""
+GARBAGE_THRESHOLDS = (10_000, 10, 10)
+"""Python's own are 700, 10, 10. With 1,200 new services they took 4 % of the CPU time, and these take 2 %."""
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -199,6 +202,7 @@ def main(argv: list[str]) -> int:
         return contract.EXIT_BAD_USAGE
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
+    _collect_rarely()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_signal(settings))
@@ -206,6 +210,12 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"millrace operator: {error}\n")
         return 1
     return 0
+
+
+def _collect_rarely() -> None:
+    """Look for garbage more rarely, and never at the code: nearly all that is there is used."""
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:

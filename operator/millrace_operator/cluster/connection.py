@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.body import encode_body
@@ -64,7 +66,9 @@ class ApiServer(Cluster):
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(ssl=self._access.tls, limit=32)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=UNTIMED)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=UNTIMED, cookie_jar=aiohttp.DummyCookieJar()
+        )
         return self
 
     async def __aexit__(
@@ -202,14 +206,13 @@ class ApiServer(Cluster):
         if self._session is None:
             raise TransientError("not connected")
         data = None if body is None else encode_body(body)
-        url = self._access.server + path
+        url = f"{self._access.server}{path}?{urlencode(query)}" if query else self._access.server + path
         try:
             headers = await self._access.headers()
             request = self._session.request(
                 method,
-                url,
+                URL(url, encoded=True),
                 data=data,
-                params=query,
                 headers={**headers, "Content-Type": content_type, "Accept": "application/json"},
             )
             async with asyncio.timeout(seconds), request as response:

@@ -42,6 +42,7 @@ from millrace_operator.reconcile.snapshot import (
 from millrace_operator.reconcile.status import describe_status
 from millrace_operator.reconcile.steps import find_unmet
 from millrace_operator.reconcile.teller import Teller
+from millrace_operator.reconcile.written import Written
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
@@ -173,10 +174,16 @@ class Reconciler:
         return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved, has_told=has_told)
 
     async def _write_all(self, key: ServiceKey, service: Obj, chosen: Plan) -> list[Done]:
-        """Write marks and children."""
-        done = [await self._mark(key, mark) for mark in chosen.marks]
-        done += [await self._apply(key, service, apply) for apply in chosen.applies]
-        return done + [await self._delete(key, service, delete) for delete in chosen.deletes]
+        """Write marks and children, and log what was written, also where one fails."""
+        written = Written()
+        try:
+            done = [await self._mark(key, mark, written) for mark in chosen.marks]
+            done += [await self._apply(key, service, apply, written) for apply in chosen.applies]
+            done += [await self._delete(key, service, delete, written) for delete in chosen.deletes]
+        finally:
+            for line in written.render_lines():
+                LOG.info("%s: %s", key, line)
+        return done
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""
@@ -208,8 +215,9 @@ class Reconciler:
         LOG.info("%s: status: %s", key, describe_status(status))
         return Done.WRITTEN if _is_another(written, service) else Done.UNCHANGED
 
-    async def _mark(self, key: ServiceKey, mark: Mark) -> Done:
+    async def _mark(self, key: ServiceKey, mark: Mark, written: Written) -> Done:
         """Mark one pod, or unmark it."""
+        identity = ObjectId(POD.kind, mark.pod)
         try:
             pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, dict(mark.annotations))
         except AbsentError:  # its DELETED event is late
@@ -217,16 +225,16 @@ class Reconciler:
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
             return Done.AGAIN
         except RefusedError as error:
-            self._note_refusal(key, ObjectId(POD.kind, mark.pod), error)
+            self._note_refusal(key, identity, error)
             return Done.HELD
         self._put_written(pod)
-        LOG.info("%s: %s Pod %s: %s", key, "mark" if mark.cost else "unmark", mark.pod, mark.why)
+        written.note("mark" if mark.cost else "unmark", identity, mark.why)
         return Done.AGAIN  # a count may fall at once, now that the pod is marked
 
-    async def _apply(self, key: ServiceKey, service: Obj, apply: Apply) -> Done:
+    async def _apply(self, key: ServiceKey, service: Obj, apply: Apply, written: Written) -> Done:
         """Apply one child."""
         identity = object_id(apply.obj)
-        if unmet := find_unmet(apply.needs, self._find_standing(key, service)):
+        if apply.needs and (unmet := find_unmet(apply.needs, self._find_standing(key, service))):
             LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
             return Done.HELD
         try:
@@ -237,7 +245,7 @@ class Reconciler:
             self._note_refusal(key, identity, error)
             return Done.HELD
         if done is Done.WRITTEN:
-            LOG.info("%s: apply %s %s: %s", key, *identity, apply.why)
+            written.note("apply", identity, apply.why)
         return done
 
     async def _send(self, apply: Apply) -> bool:
@@ -250,7 +258,7 @@ class Reconciler:
         self._put_written(written)
         return _is_another(written, apply.seen)
 
-    async def _delete(self, key: ServiceKey, service: Obj, delete: Delete) -> Done:
+    async def _delete(self, key: ServiceKey, service: Obj, delete: Delete, written: Written) -> Done:
         """Delete one child."""
         metadata, kind, identity = delete.obj["metadata"], kind_of(delete.obj), object_id(delete.obj)
         seen = metadata["uid"], metadata["resourceVersion"]
@@ -262,7 +270,7 @@ class Reconciler:
 
         done = await self._try_to(send(), key, service, identity)
         if done is Done.WRITTEN:
-            LOG.info("%s: delete %s %s: %s", key, *identity, delete.why)
+            written.note("delete", identity, delete.why)
         return done
 
     async def _try_to(

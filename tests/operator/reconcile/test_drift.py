@@ -1,6 +1,10 @@
+import hashlib
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace_operator.reconcile.drift import APPLIED, has_drifted, seal
 
@@ -50,3 +54,17 @@ def test_the_seal_shows_a_field_that_is_no_longer_wanted() -> None:
     assert not has_drifted(old, old)
     assert has_drifted(new, old)
     assert APPLIED in new["metadata"]["annotations"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text() | st.sampled_from([0.0, 0.5, 0.95]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_a_seal_is_the_same_in_each_version_so_that_an_upgrade_writes_no_object_anew(value: Any) -> None:
+    obj = {"metadata": {"name": "x"}, "spec": value}
+    text = json.dumps(obj, sort_keys=True, separators=(",", ":"))
+    expected = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert seal(obj)["metadata"]["annotations"][APPLIED] == expected
