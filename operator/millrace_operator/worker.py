@@ -10,7 +10,7 @@ from millrace_operator.cluster.errors import (
     NotLeaderError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.news import is_news
@@ -41,6 +41,7 @@ class Worker:
         try:
             return await self._try(key)
         except Exception:
+            self._queue.settle_edits(key)
             wait = self._queue.retry(key)
             LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
             return "error"
@@ -51,13 +52,15 @@ class Worker:
         try:
             outcome = await self._reconciler.reconcile(key)
         except NotLeaderError:  # for a moment, or until another leader lists everything
+            self._queue.settle_edits(key)
             self._queue.retry(key)
             return "error"
         except (AbsentError, ConflictError):
-            await self._refresh(key)
+            await self._refresh(key, before)
             self._try_again(key, is_by_edit=is_news(before, self._cache.service(key)))
             return "requeue"
         except TransientError as error:
+            self._queue.settle_edits(key)
             wait = self._queue.retry(key, error.retry_after_seconds or 0.0)
             LOG.warning("%s: %s; again in %.1f s", key, error, wait)
             return "error"
@@ -67,6 +70,7 @@ class Worker:
         """Look again after a conflict. What showed an edit brings no event of it any more."""
         if is_by_edit and self._queue.wait_with_edits(key):
             return
+        self._queue.settle_edits(key)
         if is_by_edit:
             self._queue.add(key)
         self._retry(key, SOON)
@@ -88,8 +92,10 @@ class Worker:
     def _retry(self, key: ServiceKey, retry: Retry) -> None:
         self._queue.retry(key, retry.at_least_seconds, retry.at_most_seconds, why=retry.why)
 
-    async def _refresh(self, key: ServiceKey) -> None:
+    async def _refresh(self, key: ServiceKey, before: Obj | None) -> None:
         """Fetch a service that has changed or is gone, because the watch may be late.
+
+        By the time of the answer it may have been made again: what came since `before` stays.
 
         What the watch brings after that is no news: whoever asks for it has to queue it.
         """
@@ -97,7 +103,7 @@ class Worker:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:
             return
-        if found is None:
+        if found is None and self._cache.service(key) is before:
             self._cache.drop(INFERENCE_SERVICE, *key)
-        else:
+        elif found is not None:
             self._cache.put(found)

@@ -1,11 +1,18 @@
 """When a service is looked at again. Events come beside that, and only where they bring something new."""
 
+import copy
 import itertools
 
 import pytest
 
-from millrace_operator.cluster.errors import ClusterError, ConflictError, TransientError
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj, ServiceKey
+from millrace_operator.cluster.errors import (
+    AbsentError,
+    ClusterError,
+    ConflictError,
+    RefusedError,
+    TransientError,
+)
+from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Kind, Obj, ServiceKey
 from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, Cause
 from millrace_operator.ingest.waits import EDITS_SECONDS
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
@@ -163,6 +170,72 @@ async def test_room_that_comes_while_the_status_says_that_there_is_none_is_seen(
     with watched.queue.opened():
         await watched.run(60)
         assert sum(world.deployments().values()) == 2
+
+
+async def test_room_is_seen_too_where_something_else_is_refused_for_good() -> None:
+    world = make_large()
+    world.put_gpu_node("first", L4)
+    watched = Watched(world)
+    write, apply_new = world.cluster.apply_status, world.cluster.apply_new
+
+    async def apply_status(obj: Obj) -> Obj:
+        if "DoesNotFit" in str(obj):
+            world.put_gpu_node("later", H100)
+            watched.watch()
+        return await write(obj)
+
+    async def refuse(obj: Obj) -> Obj:
+        if obj["kind"] == "PodDisruptionBudget":
+            raise RefusedError("no budgets here")
+        return await apply_new(obj)
+
+    world.cluster.apply_status = apply_status  # type: ignore[method-assign]
+    world.cluster.apply_new = refuse  # type: ignore[method-assign]
+    with watched.queue.opened():
+        await watched.run(5)
+        assert sum(world.deployments().values()) == 2
+
+
+@pytest.mark.parametrize(
+    "failure", [TransientError("away"), TransientError("busy", 30.0), ConflictError("of a child")]
+)
+async def test_edits_bring_no_hot_loop_while_statuses_fail(failure: ClusterError) -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+
+    async def fail(_: Obj) -> Obj:
+        raise failure
+
+    with watched.queue.opened():
+        await watched.run(60)
+        world.cluster.apply_status = fail  # type: ignore[method-assign]
+        before = len(watched.looks)
+        await find_longest_untold(watched)  # 30 s
+        assert len(watched.looks) - before <= 15
+
+
+async def test_a_service_that_is_made_again_while_it_is_asked_for_stays_known() -> None:
+    """The answer that it is gone comes after the event of the new one."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(10)
+        fetch = world.cluster.fetch
+
+        async def fetch_late(kind: Kind, namespace: str, name: str) -> Obj | None:
+            if kind is not INFERENCE_SERVICE:
+                return await fetch(kind, namespace, name)
+            service = copy.deepcopy(world.service)
+            service["metadata"] |= {"uid": "another", "resourceVersion": "999999"}
+            watched.ingest.record_event(INFERENCE_SERVICE, "DELETED", world.service)
+            watched.ingest.record_event(INFERENCE_SERVICE, "ADDED", service)
+            return None
+
+        world.cluster.fetch = fetch_late  # type: ignore[method-assign]
+        await find_next_look(watched, AbsentError("gone"))
+        found = world.cache.service(KEY)
+        assert found is not None
+        assert found["metadata"]["uid"] == "another"
 
 
 async def test_what_happens_between_edits_is_looked_at_within_a_second() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes.aio import client, config
+from yarl import URL
 
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.errors import BadStartError
@@ -18,11 +19,8 @@ class Access:
     """An API server and how to authenticate to it."""
 
     configuration: Any
-
-    @property
-    def server(self) -> str:
-        """The server's URL, without a slash at its end."""
-        return str(self.configuration.host).rstrip("/")
+    server: str
+    """The server's URL, as HTTP writes it, without a slash at its end."""
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
@@ -71,4 +69,11 @@ async def load_access() -> Access:
         raise BadStartError(
             f"no API server to talk to ({error}); run in a pod with a service account, or set KUBECONFIG"
         ) from error
-    return Access(configuration)
+    return Access(configuration, _read_server(str(configuration.host)))
+
+
+def _read_server(host: str) -> str:
+    try:
+        return str(URL(host)).rstrip("/")
+    except ValueError as error:
+        raise BadStartError(f"'{host}' is no address of an API server: {error}") from error

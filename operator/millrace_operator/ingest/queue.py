@@ -3,7 +3,8 @@
 An event of a key that rested is worked on at once. Those that follow are worked on together, PAUSE_SECONDS
 after the last work began. Edits that follow are worked on together once none has come for PAUSE_SECONDS, and
 EDITS_SECONDS after the first of them at the latest: 500 edits in five seconds are three looks. A status of
-each would be old at once. Who fails by another edit waits with the next ones, no longer than that in all.
+each would be old at once. Who fails by another edit waits with the next ones, and after EDITS_SECONDS in all
+it is tried as an event is. While edits come faster than a status is written, none can be.
 """
 
 import asyncio
@@ -90,13 +91,16 @@ class WorkQueue:
 
     def add(self, key: ServiceKey, cause: Cause = Cause.EVENT) -> None:
         """Add `key`, if it does not wait yet."""
-        if not self._is_open:
-            return
-        rest = self._rests_until.get(key, 0.0) - self._clock()
-        is_of_many = cause is Cause.EDIT and (rest > 0 or self._waits.has_edits(key))
-        if key in self._in_work:
+        if self._is_open and key in self._in_work:
             self._note_dirty(key, cause)
-        elif is_of_many and self._waits.may_wait(key, self._clock()):
+        elif self._is_open:
+            self._let_wait(key, cause, follows=False)
+
+    def _let_wait(self, key: ServiceKey, cause: Cause, *, follows: bool) -> None:
+        """Let a key that nobody works on wait. An edit that `follows` came while another was worked on."""
+        rest = self._rests_until.get(key, 0.0) - self._clock()
+        is_of_many = cause is Cause.EDIT and (follows or rest > 0 or self._waits.has_edits(key))
+        if is_of_many and self._waits.may_wait(key, self._clock()):
             self._waits.wait_for_edits(key, self._clock(), self._pause_seconds)
             self._wake.set()
         elif rest > 0:
@@ -161,7 +165,7 @@ class WorkQueue:
         return is_for_edits
 
     def settle_edits(self, key: ServiceKey) -> None:
-        """Know that the work on `key` has taken up its edits."""
+        """Know that the work on `key` took up its edits, or failed by something else: later ones may wait."""
         self._waits.settle_edits(key)
 
     def forget_failures(self, key: ServiceKey) -> None:
@@ -213,8 +217,8 @@ class WorkQueue:
         self._in_work.pop(key, None)
         self._moved_at = self._clock()
         cause = self._dirty.pop(key, None)
-        if cause is not None:
-            self.add(key, cause)
+        if cause is not None and self._is_open:
+            self._let_wait(key, cause, follows=True)
 
     def stalled_seconds(self) -> float:
         """Return how long keys have waited while no worker took or ended one; 0 when none waits.

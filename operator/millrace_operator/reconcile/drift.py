@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import orjson
@@ -11,6 +12,8 @@ from millrace_operator.resources.quantities import parse_quantity
 
 APPLIED = "millrace.dev/applied"
 """Annotation: the hash of what we applied. It shows fields that we no longer want."""
+_OTHERWISE = re.compile(rb"\x7f|[:,\[]-?[0-9.]+e")
+"""What both write, and not alike: DEL, and numbers with an exponent."""
 
 
 def seal(obj: Obj) -> Obj:
@@ -25,8 +28,11 @@ def seal(obj: Obj) -> Obj:
 
 def _write(obj: Obj) -> bytes:
     """Return `obj` as `json` writes it, or all seals would be others. orjson takes a seventh of its time."""
-    content = orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
-    if content.isascii() and b"\x7f" not in content:
+    try:
+        content = orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a whole number beyond 64 bits
+        content = b"\x7f"
+    if content.isascii() and not _OTHERWISE.search(content):
         return content
     return json.dumps(obj, sort_keys=True, separators=(",", ":")).encode()
 

@@ -169,8 +169,8 @@ class Reconciler:
         has_news = chosen.is_hearsay or Done.AGAIN in done
         retry = self._find_retry(key, told, has_news=has_news)
         has_moved = Done.WRITTEN in done
-        # Where status alone told anew what is refused, only the retry is due.
-        has_told = is_told and retry is None
+        # Where words of a refusal alone were told, only the retry is due: it may have others each time.
+        has_told = is_told and (retry is None or not chosen.is_of_words)
         return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved, has_told=has_told)
 
     async def _write_all(self, key: ServiceKey, service: Obj, chosen: Plan) -> list[Done]:
@@ -181,8 +181,7 @@ class Reconciler:
             done += [await self._apply(key, service, apply, written) for apply in chosen.applies]
             done += [await self._delete(key, service, delete, written) for delete in chosen.deletes]
         finally:
-            for line in written.render_lines():
-                LOG.info("%s: %s", key, line)
+            _tell(key, written)
         return done
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
@@ -222,10 +221,11 @@ class Reconciler:
             pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, dict(mark.annotations))
         except AbsentError:  # its DELETED event is late
             self._cache.drop(POD, key.namespace, mark.pod)
+            _tell(key, written)
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
             return Done.AGAIN
         except RefusedError as error:
-            self._note_refusal(key, identity, error)
+            self._note_refusal(key, identity, error, written)
             return Done.HELD
         self._put_written(pod)
         written.note("mark" if mark.cost else "unmark", identity, mark.why)
@@ -235,14 +235,15 @@ class Reconciler:
         """Apply one child."""
         identity = object_id(apply.obj)
         if apply.needs and (unmet := find_unmet(apply.needs, self._find_standing(key, service))):
+            _tell(key, written)
             LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
             return Done.HELD
         try:
-            done = await self._try_to(self._send(apply), key, service, identity)
+            done = await self._try_to(self._send(apply), key, service, identity, written)
         except TransientError as error:
             if not apply.is_optional:
                 raise
-            self._note_refusal(key, identity, error)
+            self._note_refusal(key, identity, error, written)
             return Done.HELD
         if done is Done.WRITTEN:
             written.note("apply", identity, apply.why)
@@ -268,13 +269,13 @@ class Reconciler:
             self._cache.drop(kind, key.namespace, metadata["name"])
             return True
 
-        done = await self._try_to(send(), key, service, identity)
+        done = await self._try_to(send(), key, service, identity, written)
         if done is Done.WRITTEN:
             written.note("delete", identity, delete.why)
         return done
 
     async def _try_to(
-        self, write: Awaitable[bool], key: ServiceKey, service: Obj, identity: ObjectId
+        self, write: Awaitable[bool], key: ServiceKey, service: Obj, identity: ObjectId, written: Written
     ) -> Done:
         """Write one child. What stands in the way is kept for the next plan."""
         try:
@@ -283,7 +284,7 @@ class Reconciler:
             await self._looks.settle_conflict(key, service, identity)
             return Done.AGAIN
         except RefusedError as error:
-            self._note_refusal(key, identity, error)
+            self._note_refusal(key, identity, error, written)
             return Done.HELD
         self._refusals.forget(key, identity)
         return Done.WRITTEN if has_changed else Done.UNCHANGED
@@ -293,9 +294,18 @@ class Reconciler:
         uid = service["metadata"]["uid"]
         return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
 
-    def _note_refusal(self, key: ServiceKey, identity: ObjectId, error: ClusterError) -> None:
+    def _note_refusal(
+        self, key: ServiceKey, identity: ObjectId, error: ClusterError, written: Written
+    ) -> None:
+        _tell(key, written)
         self._refusals.note(key, identity, str(error), self._clock())
         LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
+
+
+def _tell(key: ServiceKey, written: Written) -> None:
+    """Log what was written so far."""
+    for line in written.take_lines():
+        LOG.info("%s: %s", key, line)
 
 
 def _is_another(written: Obj, before: Obj) -> bool:

@@ -25,9 +25,10 @@ class Written:
         """Know that an object was written."""
         self._writes.append(_Write(verb, why, identity))
 
-    def render_lines(self) -> list[str]:
-        """Return what the log says of them."""
-        rows = itertools.groupby(self._writes, key=lambda write: (write.verb, write.why))
+    def take_lines(self) -> list[str]:
+        """Return what the log says of those that it has not said yet."""
+        writes, self._writes = self._writes, []
+        rows = itertools.groupby(writes, key=lambda write: (write.verb, write.why))
         return [
             f"{verb} {', '.join(' '.join(write.identity) for write in writes)}: {why}"
             for (verb, why), writes in rows

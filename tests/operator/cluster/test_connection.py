@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from millrace_operator.cluster.connection import ApiServer
+from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.errors import (
     AbsentError,
+    BadStartError,
     ClusterError,
     ConflictError,
     ExpiredError,
@@ -102,6 +105,30 @@ async def test_creating_is_an_apply_that_no_live_object_accepts(api: ApiServer, 
     assert body["metadata"]["resourceVersion"] == "1"
     assert recorder.headers["Content-Type"] == "application/apply-patch+yaml"
     assert recorder.headers["Authorization"] == "Bearer token"
+
+
+async def test_a_page_is_asked_for_by_any_token(api: ApiServer, recorder: Recorder) -> None:
+    token = "a+/=&b c"
+    recorder.answers = [
+        web.json_response({"items": [], "metadata": {"continue": token}}),
+        web.json_response({"items": [], "metadata": {}}),
+    ]
+    await api.fetch_all(Scope(SERVICE), "a/b in (c,d)")
+    assert recorder.requests[1][2] == {"limit": "500", "labelSelector": "a/b in (c,d)", "continue": token}
+
+
+@pytest.mark.parametrize("host", ["http://[::1", "https://api:99999999", "https://api:abc"])
+async def test_an_address_that_cannot_be_read_ends_the_start(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {"clusters": [{"name": "c", "cluster": {"server": host}}], "contexts": [context]}
+    config |= {"users": [{"name": "u", "user": {"token": "t"}}], "current-context": "c"}
+    (tmp_path / "config").write_text(json.dumps(config))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(BadStartError, match="is no address of an API server"):
+        await load_access()
 
 
 @pytest.mark.usefixtures("dead_proxies")

@@ -319,6 +319,21 @@ async def test_edits_whose_work_fails_wait_no_longer_than_five_seconds_in_all(cl
         assert not queue.wait_with_edits(key)
 
 
+@pytest.mark.parametrize("seconds", [0.2, 3.0])
+async def test_edits_that_come_during_a_work_wait_for_a_pause_however_long_it_took(
+    clock: Clock, seconds: float
+) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        queue.add(A, Cause.EDIT)
+        key = await queue.get()
+        queue.add(A, Cause.EDIT)
+        clock.now += seconds
+        queue.settle_edits(key)
+        queue.done(key)
+        assert queue.seconds_to_next() == PAUSE_SECONDS
+
+
 async def test_a_work_that_is_for_more_than_edits_waits_for_none(clock: Clock) -> None:
     queue = WorkQueue(clock)
     with queue.opened():

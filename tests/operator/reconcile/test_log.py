@@ -110,6 +110,13 @@ async def test_a_refused_write_is_a_warning_with_the_servers_words(caplog: pytes
     assert drain(caplog)[0] == "status: ChildRefused, 0 of 1 desired replicas ready"
 
 
+async def test_the_log_is_in_the_order_of_the_writes(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.cluster.faults.extend([None, None, RefusedError(REFUSAL)])
+    await world.reconcile()
+    assert [line.partition(" ")[0] for line in drain(caplog)] == ["status:", "apply", "Service", "apply"]
+
+
 async def test_an_event_that_is_not_recorded_is_said_and_holds_up_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
