@@ -27,6 +27,8 @@ class Source:
     """Which of its objects; empty for all."""
     trim: Callable[[Object], Object] = _keep_whole
     """Makes an object smaller as soon as it is parsed, so that a long list is never whole in memory."""
+    pack: Callable[[Object], Object] = _keep_whole
+    """Makes one of a list smaller still: it waits for the rest of the list."""
 
 
 class Sink(Protocol):

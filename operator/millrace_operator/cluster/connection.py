@@ -16,6 +16,7 @@ from yarl import URL
 
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.body import encode_body
+from millrace_operator.cluster.compact import compact
 from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import (
     AbsentError,
@@ -98,7 +99,7 @@ class ApiServer(Cluster):
         while True:
             page = await self._send("GET", kind.path(scope.namespace), query=query) or {}
             found += [
-                {"apiVersion": kind.api_version, "kind": kind.kind, **kind.trim(item)}
+                compact({"apiVersion": kind.api_version, "kind": kind.kind, **kind.trim(item)})
                 for item in page.get("items", [])
             ]
             metadata = page.get("metadata", {})

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from millrace_operator.cluster.compact import compact
 from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.cluster.kinds import (
     EVENT,
@@ -70,11 +71,13 @@ class FakeCluster(Cluster):
         """List; a selector names a label that must be there."""
         _raise_first(self.read_faults)
         found = [
-            {
-                "apiVersion": obj.get("apiVersion", ""),
-                "kind": obj["kind"],
-                **scope.kind.trim(copy.deepcopy(obj)),
-            }
+            compact(
+                {
+                    "apiVersion": obj.get("apiVersion", ""),
+                    "kind": obj["kind"],
+                    **scope.kind.trim(copy.deepcopy(obj)),
+                }
+            )
             for obj in self.objects.values()
             if obj["kind"] == scope.kind.kind
             and scope.namespace in (None, obj["metadata"].get("namespace"))

@@ -34,6 +34,7 @@ class Listing(NamedTuple):
     """All objects of a kind at one moment."""
 
     objects: list[Obj]
+    """Made compact one page after another: they wait for the rest of the list."""
     version: int
     """The resourceVersion of that moment."""
 

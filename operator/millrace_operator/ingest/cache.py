@@ -1,10 +1,11 @@
 """The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from millrace_operator.cluster.compact import compact
 from millrace_operator.cluster.kinds import (
     Kind,
     Listing,
@@ -16,7 +17,6 @@ from millrace_operator.cluster.kinds import (
     kind_of,
 )
 from millrace_operator.cluster.node import GpuNode, find_departure, find_gpus
-from millrace_operator.ingest.compact import compact
 from millrace_operator.resources.conditions import Reason, find_condition
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
@@ -64,13 +64,16 @@ class Cache:
 
     def put(self, obj: Obj) -> bool:
         """Store an object unless we hold it as it is, or newer. Return whether its version is new to us."""
+        return self._store(obj, compact)
+
+    def _store(self, obj: Obj, pack: Callable[[Obj], Obj]) -> bool:
         key = _key_of(obj)
         held = self._objects.get(key)
         if held is not None and 0 < _version(obj) <= _version(held) and _uid(held) == _uid(obj):
             return False
         if held is not None:
             self._unlink(key, held)
-        obj = compact(obj)
+        obj = pack(obj)
         self._objects[key] = obj
         self._link(key, obj)
         return True
@@ -179,7 +182,8 @@ class Cache:
         edited = []
         for obj in listing.objects:
             held = self.find(obj)
-            if _uid(obj) not in (self._graves or ()) and self.put(obj) and held is not None:
+            is_dead = _uid(obj) in (self._graves or ())
+            if not is_dead and self._store(obj, _keep) and held is not None:
                 edited.append(obj)
         return Swept(ghosts, edited)
 
@@ -250,6 +254,11 @@ def _is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
     owners = metadata.get("ownerReferences", [])
     is_made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
     return is_made and contract.LABEL_REVISION in labels
+
+
+def _keep(obj: Obj) -> Obj:
+    """Return what a list has made compact already."""
+    return obj
 
 
 def _lacks_room(service: Obj) -> bool:

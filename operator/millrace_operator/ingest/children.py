@@ -11,6 +11,7 @@ from functools import partial
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
+from millrace_operator.cluster.compact import compact
 from millrace_operator.cluster.kinds import Listing, Role, Scope
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.relist import find_selector
@@ -57,7 +58,7 @@ def _make_watch(scope: Scope, ingest: Ingest, connection: Connection) -> Watch:
     is_optional = scope.kind.is_optional
     return Watch(
         connection,
-        Source(scope.kind.path(scope.namespace), find_selector(scope) or "", scope.kind.trim),
+        Source(scope.kind.path(scope.namespace), find_selector(scope) or "", scope.kind.trim, compact),
         ChildSink(scope, ingest),
         max_backoff_seconds=OPTIONAL_BACKOFF_SECONDS if is_optional else MAX_BACKOFF_SECONDS,
         on_refused=partial(ingest.give_up_list, scope),

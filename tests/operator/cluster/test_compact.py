@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_operator.ingest.compact import APPLIED, compact
+from millrace_operator.cluster.compact import APPLIED, compact
 from tests.operator.world import make_service
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=200)
