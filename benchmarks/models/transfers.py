@@ -1,7 +1,7 @@
 """`millrace fetch` beside curl: the same files of the same server, in turn.
 
-Fetch hashes what it brings and has the disk take it; curl does neither. The time is that of the whole
-process, from its start to its end.
+Fetch hashes what it brings, and curl does not. As pods run it for a folder of their own it does not wait for
+the disk, and nor does curl. For a folder that is kept it does. The time is that of the whole process.
 """
 
 import json
@@ -66,10 +66,12 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What both did, round by round."""
+    """What each did, round by round."""
 
     fetch: Sequence[Turn]
     curl: Sequence[Turn]
+    synced: Sequence[Turn]
+    """Fetch that waits for the disk."""
     unlimited_bytes_per_second: float
     """What curl gets of the server without a limit, and throws away."""
 
@@ -89,11 +91,12 @@ def serving(model: StoredModel, bytes_per_second: float | None) -> Iterator[str]
             process.kill()
 
 
-def make_fetch(address: str, folder: Path) -> Contestant:
-    """Ours, as a user runs it."""
+def make_fetch(address: str, folder: Path, *, is_synced: bool) -> Contestant:
+    """Ours, as a user runs it, or a pod for a folder of its own."""
     command = [str(Path(sys.executable).with_name("millrace")), "fetch", f"hf://{REPOSITORY}"]
+    command += ["--to", str(folder), *([] if is_synced else ["--no-sync"])]
     environment = {"HF_ENDPOINT": address, "HF_HOME": str(folder.parent / "hub"), "NO_PROXY": "127.0.0.1"}
-    return Contestant("millrace fetch", [*command, "--to", str(folder)], folder, environment)
+    return Contestant("millrace fetch", command, folder, environment)
 
 
 def make_curl(address: str, folder: Path, model: StoredModel, *, is_kept: bool = True) -> Contestant:
@@ -107,20 +110,25 @@ def make_curl(address: str, folder: Path, model: StoredModel, *, is_kept: bool =
 
 
 def measure(model: StoredModel, folder: Path, bytes_per_second: float, num_rounds: int) -> Rounds:
-    """Let both fetch in turn; each round begins with the other one. Raises BenchmarkError."""
+    """Let each fetch in turn; each round begins with another one. Raises BenchmarkError."""
     unlimited = measure_server(model, folder)
     tell(f"the server sends {unlimited / 1e6:.0f} MB/s without a limit")
     if unlimited < _SPARE * bytes_per_second:
         raise BenchmarkError(f"that is not {_SPARE} times the limit: lower --megabytes-per-second")
-    turns: tuple[list[Turn], list[Turn]] = ([], [])
+    turns: tuple[list[Turn], list[Turn], list[Turn]] = ([], [], [])
     with serving(model, bytes_per_second) as address:
-        both = (make_fetch(address, folder / "fetch"), make_curl(address, folder / "curl", model))
+        all_of_them = (
+            make_fetch(address, folder / "fetch", is_synced=False),
+            make_curl(address, folder / "curl", model),
+            make_fetch(address, folder / "synced", is_synced=True),
+        )
         for number in range(num_rounds):
-            for place in (number % 2, 1 - number % 2):
-                turns[place].append(both[place].run(model))
-                _check(model, both[place])
-            rates = " and ".join(f"{each[-1].bytes_per_second / 1e6:.0f}" for each in turns)
-            tell(f"round {number + 1}: fetch and curl {rates} MB/s; fetch held {turns[0][-1].peak_mb:.0f} MB")
+            for place in sorted(range(3), key=lambda place: (place - number) % 3):
+                turns[place].append(all_of_them[place].run(model))
+                _check(model, all_of_them[place])
+            rates = ", ".join(f"{each[-1].bytes_per_second / 1e6:.0f}" for each in turns)
+            held = turns[0][-1].peak_mb
+            tell(f"round {number + 1}: fetch, curl, fetch to the disk: {rates} MB/s; it held {held:.0f} MB")
     return Rounds(*turns, unlimited)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from millrace_fetch.authorities import trusting
 from millrace_fetch.errors import FetchError, UsageError
-from millrace_fetch.folder import Marker
 from millrace_fetch.looking import look
+from millrace_fetch.marker import Marker
 from millrace_fetch.order import Order, pin
 from millrace_fetch.uri import LOCAL, WRITABLE, parse_uri
 from millrace_fetch.whole import find_whole
@@ -74,6 +74,7 @@ def read_order(flags: argparse.Namespace) -> Order:
         flags.connections,
         flags.verify,
         flags.revision,
+        is_synced=not flags.no_sync,
     )
     return pin(order)
 
@@ -148,6 +149,11 @@ def _make_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="trust the certificate authorities in this PEM file too; nothing where it does not exist",
+    )
+    parser.add_argument(
+        "--no-sync",
+        action="store_true",
+        help="do not wait for the disk; when this machine has started again, all is fetched anew",
     )
     parser.add_argument(
         "--verify", action="store_true", help="hash the files that are there already, and fetch bad ones anew"

@@ -139,7 +139,7 @@ def prepare_parts(
     folder: Folder, watch: Watch, files: Sequence[RemoteFile], kept: Collection[str] = ()
 ) -> list[PartFile]:
     """Return the files that are to come, with what is there of each. Raises NoSpaceError."""
-    parts = [PartFile(folder.parts, file) for file in files if file.name not in kept]
+    parts = [PartFile(folder.parts, file, folder.boot) for file in files if file.name not in kept]
     total = sum(file.size_bytes or 0 for file in files)
     missing = sum((part.file.size_bytes or 0) - part.num_done_bytes for part in parts)
     folder.check_space(missing)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from millrace_fetch.client import Client
 from millrace_fetch.content import Content, Layers, Remote, prepare_parts
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
-from millrace_fetch.folder import Folder, Marker
+from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, Manifest, RemoteFile
+from millrace_fetch.marker import Marker
 from millrace_fetch.names import check_names
 from millrace_fetch.order import Order
 from millrace_fetch.selection import read_shards, select
@@ -64,7 +65,7 @@ def _load_source(order: Order) -> Source:
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
-    folder = Folder(order.folder)
+    folder = Folder(order.folder, is_synced=order.is_synced)
     async with folder.locked(watch.say, Follower(watch, folder.counts).look):
         watch = Shared(watch, folder.counts)
         marker, fixed = folder.read_marker(), order.fixed
@@ -122,7 +123,7 @@ class _Fetch:
     def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
         """Return the files that an earlier revision has alike."""
         previous = self._folder.read_previous()
-        records = previous.files if previous else {}
+        records = previous.files if previous and previous.lasts else {}
         alike = {file.name: records[file.name] for file in files if file.name in records and file.is_known}
         by_name = {file.name: file for file in files}
         return {
@@ -132,7 +133,13 @@ class _Fetch:
         }
 
     def _complete(self, manifest: Manifest, records: dict[str, FileRecord]) -> Marker:
-        marker = Marker(self._order.uri.place, manifest.revision, list(self._order.include), records)
+        marker = Marker(
+            self._order.uri.place,
+            manifest.revision,
+            list(self._order.include),
+            records,
+            boot=self._folder.boot,
+        )
         self._folder.complete(marker)
         return marker
 

@@ -11,13 +11,13 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from millrace_fetch.errors import FolderError, NoSpaceError, UnsafeNameError
+from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord
-from millrace_fetch.names import LAYERS, OWN_FOLDER, check_names
+from millrace_fetch.marker import Marker, parse_marker, read_boot, render_marker
+from millrace_fetch.names import LAYERS, OWN_FOLDER
 from millrace_fetch.part import PartFile, writing
 
 LOCK = "lock"
@@ -30,27 +30,13 @@ _MAX_MOVES = 10
 """Of a folder that others move away before it is ours."""
 
 
-@dataclass(frozen=True)
-class Marker:
-    """What the folder holds, once it is whole."""
-
-    source: str
-    """Where the model is, without a revision and without what is secret."""
-    revision: str
-    include: list[str]
-    files: dict[str, FileRecord]
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all files."""
-        return sum(record.size_bytes for record in self.files.values())
-
-
 class Folder:
     """A model's folder, while this process alone writes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_synced: bool = True) -> None:
+        """Without `is_synced` nobody waits for the disk, where the machine tells one boot from another."""
         self.path = path
+        self.boot = None if is_synced else read_boot()
         self._own = path / OWN_FOLDER
         self.parts = self._own / "parts"
         self.counts = self._own / _COUNTS
@@ -147,11 +133,12 @@ class Folder:
 
     def read_marker(self) -> Marker | None:
         """Return what is whole here, or None."""
-        return _read_marker(self._own / MANIFEST)
+        marker = _read_marker(self._own / MANIFEST)
+        return marker if marker is not None and marker.lasts else None
 
     def read_previous(self) -> Marker | None:
-        """Return what was whole here before this fetch began."""
-        return self.read_marker() or _read_marker(self._own / _PREVIOUS)
+        """Return what was whole here before this fetch began. It may not have lasted, but is ours."""
+        return _read_marker(self._own / MANIFEST) or _read_marker(self._own / _PREVIOUS)
 
     def begin(self) -> None:
         """From now on, and until `complete`, nothing is whole here."""
@@ -167,11 +154,12 @@ class Folder:
             temporary = self._own / _NEW
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NOFOLLOW, 0o644)
             with os.fdopen(descriptor, "w") as file:
-                json.dump(asdict(marker), file, indent=1)
+                json.dump(render_marker(marker), file, indent=1)
                 file.flush()
-                os.fsync(file.fileno())
+                if self.boot is None:
+                    os.fsync(file.fileno())
             temporary.rename(self._own / MANIFEST)
-            _sync_folder(self._own)
+            self._sync(self._own)
             (self._own / _PREVIOUS).unlink(missing_ok=True)
         self._drop_counts()
         # After the marker: until then the journals tell which files are ours.
@@ -184,7 +172,12 @@ class Folder:
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             part.rename(target)
-            _sync_folder(target.parent)
+            self._sync(target.parent)
+
+    def _sync(self, folder: Path) -> None:
+        """Wait until the disk has a folder's names, unless nobody waits."""
+        if self.boot is None:
+            _sync_folder(folder)
 
     def settle(self, part: PartFile) -> FileRecord | None:
         """Give a file that an earlier process has finished its name. None where there is none such."""
@@ -245,17 +238,6 @@ def _read_marker(path: Path) -> Marker | None:
         return parse_marker(path.read_text())
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def parse_marker(text: str) -> Marker | None:
-    """Return what a folder holds that has this text for its marker; None where it can't be read."""
-    try:
-        fields = json.loads(text)
-        files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
-        check_names(files)  # who else writes the volume may have written this
-        return Marker(files=files, **fields)
-    except (UnsafeNameError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # of another version: then it is fetched anew
 
 
 def _sync_folder(path: Path) -> None:

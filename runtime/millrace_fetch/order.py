@@ -18,6 +18,8 @@ class Order:
     """Whether to hash what is there already."""
     revision: str | None = None
     """The only one that is wanted, as an earlier look at the source named it; None: what is there now."""
+    is_synced: bool = True
+    """Whether to wait for the disk. Else what came counts until the machine starts again."""
 
     @property
     def fixed(self) -> str | None:

@@ -3,6 +3,8 @@
 Both are in `.millrace/parts/`, so that no half file has a model's name. The journal's lines are JSON,
 appended: first what the file is, then each range that is on the disk, at last its hash. A line that a kill
 cut short is ignored, and so are bytes without a line.
+
+Who does not wait for the disk notes which boot of the machine it was: later ones believe nothing of it.
 """
 
 import errno
@@ -48,8 +50,11 @@ def writing(path: Path) -> Iterator[None]:
 class PartFile:
     """A file that is being fetched. Its owner calls it from one thread at a time, but for `write`."""
 
-    def __init__(self, parts: Path, file: RemoteFile) -> None:
+    def __init__(self, parts: Path, file: RemoteFile, boot: str | None = None) -> None:
+        """`boot` is that of the machine, where nobody waits for the disk; None where it is waited for."""
         self.file = file
+        self._is_synced = boot is None
+        self._head = {"file": file.identity} | ({} if boot is None else {"boot": boot})
         self.path = refuse_links(parts, parts / f"{file.name}.part")
         self._journal_path = refuse_links(parts, parts / f"{file.name}.journal")
         self.finished: FileRecord | None = None
@@ -63,7 +68,7 @@ class PartFile:
     def _recall(self) -> None:
         """Read what an earlier process left, if it is of the same file."""
         lines = _read_lines(self._journal_path)
-        if not self.file.is_known or lines[:1] != [{"file": self.file.identity}]:
+        if not self.file.is_known or lines[:1] != [self._head]:
             return
         if finished := [line["finished"] for line in lines if "finished" in line]:
             self.finished = FileRecord(self.file.size_bytes or 0, finished[-1], self.file.identity)
@@ -87,7 +92,7 @@ class PartFile:
             self._open_files(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             self.finished, self._spans, self._hashed = None, [], 0
             self._hashes = (hashlib.sha256(), None)
-            self._append({"file": self.file.identity})
+            self._append(self._head)
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -118,7 +123,8 @@ class PartFile:
     def note(self, span: Span) -> None:
         """Write down that a range is there, once the disk has it, and hash what has no gap before it."""
         with writing(self.path):
-            os.fdatasync(self._data)
+            if self._is_synced:
+                os.fdatasync(self._data)
             self._append({"done": list(span)})
         self._spans = merge([*self._spans, span])
         self._hash_up_to(find_frontier(self._spans))
@@ -135,7 +141,8 @@ class PartFile:
                 f"{wanted.hexdigest[:12]}…"
             )
         with writing(self.path):
-            os.fsync(self._data)
+            if self._is_synced:
+                os.fsync(self._data)
             self._append({"finished": sha256.hexdigest()})
         self.close()
         identity = self.file.identity if self.file.is_known else None

@@ -1,7 +1,8 @@
 """Whether a folder has a model already: what is wanted, in files of the right sizes."""
 
-from millrace_fetch.folder import MANIFEST, Folder, Marker
+from millrace_fetch.folder import MANIFEST, Folder
 from millrace_fetch.links import refuse_links
+from millrace_fetch.marker import Marker
 from millrace_fetch.names import OWN_FOLDER
 from millrace_fetch.order import Order
 

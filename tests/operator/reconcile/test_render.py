@@ -138,7 +138,9 @@ HUB_URI = f"hf://acme/chat-8b@{COMMIT}"
 def test_a_model_of_a_hub_is_fetched_into_the_pod_before_the_replica_starts() -> None:
     spec = template(model={"uri": HUB_URI})["spec"]
     (fetcher,) = spec["initContainers"]
-    assert fetcher["args"] == ["fetch", HUB_URI, "--to", "/mnt/model", "--progress-port", "8002"]
+    assert fetcher["args"] == [
+        "fetch", HUB_URI, "--to", "/mnt/model", "--progress-port", "8002", "--no-sync",
+    ]  # fmt: skip
     assert (fetcher["name"], fetcher["image"]) == ("fetch", SETTINGS.fetch_image)
     assert {"name": "model", "mountPath": "/mnt/model"} in fetcher["volumeMounts"]
     assert {"name": "model", "emptyDir": {}} in spec["volumes"]

@@ -11,7 +11,7 @@ from tests.operator.world import KEY, World, make_pod, resolver_status
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 MAIN = {"uri": "hf://acme/chat@main"}
 FIRST, SECOND = "1" * 40, "2" * 40
-TELLING = "--progress-port 8002"
+TELLING = "--progress-port 8002 --no-sync"
 GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.example/acme/chat"
 
 

@@ -1,6 +1,7 @@
 """Where a replica finds its model: the path, the volume, and the container that fetches it first. Pure."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ TERMINATION_MESSAGE = "/dev/termination-log"
 """Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
 _FETCHED = frozenset({"hf", "s3", "oci", "https", "http"})
 _TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
+_UNSYNCED = ("--no-sync",)
+"""Of a pod's own folder, which is lost with the pod. Many disks are slower than the network."""
 _DISK = "ephemeral-storage"
 _DISK_SHARE, _DISK_SPARE_MIB = 1.01, 64
 """Of a model's bytes, for what a file system keeps beside them, and for the pod's logs and /tmp."""
@@ -110,7 +113,8 @@ def render_fetchers(
     cache = spec.model.cache
     if not is_fetched(spec.model.uri) or (cache.claim is not None and not cache.is_on_nodes):
         return []
-    container = _render_writer(settings, spec, model_path(spec.model, model), model, scratch)
+    more = () if cache.is_on_nodes else _UNSYNCED
+    container = _render_writer(settings, spec, model_path(spec.model, model), model, scratch, more=more)
     resources = _render_resources(spec)
     resources = resources if cache.is_on_nodes else _ask_for_room(resources, model)
     return [{**container, "resources": resources, "securityContext": security}]
@@ -129,11 +133,17 @@ def render_filler(
 
 
 def _render_writer(
-    settings: RenderSettings, spec: Spec, folder: str, model: FoundModel | None, scratch: dict[str, Any]
+    settings: RenderSettings,
+    spec: Spec,
+    folder: str,
+    model: FoundModel | None,
+    scratch: dict[str, Any],
+    *,
+    more: Iterable[str] = (),
 ) -> dict[str, Any]:
     pinned = _pin(None if model is None else model.revision)
     return {
-        **_render_container(settings, spec, ["--to", folder, *pinned, *_TELLING]),
+        **_render_container(settings, spec, ["--to", folder, *pinned, *_TELLING, *more]),
         "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
         "volumeMounts": [scratch, {"name": VOLUME, "mountPath": MOUNT}, *_render_secret_mounts(spec)],
     }

@@ -1,0 +1,66 @@
+"""The marker of a folder that is whole: which model it holds, and for which boots of the machine that counts.
+
+Who waits for the disk may say it for good. Who does not can say it until the machine starts again: what it
+had not written by then is lost, and the names of the files are there.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace_fetch.errors import UnsafeNameError
+from millrace_fetch.manifest import FileRecord
+from millrace_fetch.names import check_names
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What the folder holds, once it is whole."""
+
+    source: str
+    """Where the model is, without a revision and without what is secret."""
+    revision: str
+    include: list[str]
+    files: dict[str, FileRecord]
+    boot: str | None = None
+    """The boot of the machine that it counts for, where nobody waited for the disk; None: for all."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the files are on the disk, or the machine has not started again since they came."""
+        return self.boot is None or self.boot == read_boot()
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all files."""
+        return sum(record.size_bytes for record in self.files.values())
+
+
+def read_boot() -> str | None:
+    """Return what tells this boot of the machine from all others; None where nothing does."""
+    try:
+        return _BOOT.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def render_marker(marker: Marker) -> dict[str, Any]:
+    """Return a marker's JSON. One of all boots is as it was before there were others."""
+    fields = asdict(marker)
+    if marker.boot is None:
+        del fields["boot"]
+    return fields
+
+
+def parse_marker(text: str) -> Marker | None:
+    """Return what a folder holds that has this text for its marker; None where it can't be read."""
+    try:
+        fields = json.loads(text)
+        files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
+        check_names(files)  # who else writes the volume may have written this
+        return Marker(files=files, **fields)
+    except (UnsafeNameError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # of another version: then it is fetched anew
