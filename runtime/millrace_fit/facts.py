@@ -107,6 +107,8 @@ def _read_shape(values: Mapping[str, Any]) -> LlamaConfig:
         value = getattr(shape, name)
         if kind is int or (name == "window" and value is not None):
             _read_count(value, least=1)
+        elif kind is float:
+            _read_factor(value)
         elif kind is bool and not isinstance(value, bool):
             raise ValueError(name)
     if shape.num_heads % shape.num_kv_heads:
@@ -121,7 +123,21 @@ def _read_count(value: Any, least: int) -> int:
     return value
 
 
+def _read_factor(value: Any) -> float:
+    """Return a number that a computation uses. Raises ValueError of one that none can have been made with."""
+    if type(value) not in (int, float) or not 0 < value <= MAX_COUNT:  # and not NaN
+        raise ValueError(value)
+    return float(value)
+
+
 def _read_scaling(values: Mapping[str, Any] | None) -> RotaryScaling | None:
     if values is None:
         return None
-    return Llama3Scaling(**values) if "original_length" in values else LinearScaling(**values)
+    if "original_length" not in values:
+        return LinearScaling(_read_factor(values["factor"]))
+    return Llama3Scaling(
+        _read_factor(values["factor"]),
+        _read_factor(values["low_frequency_factor"]),
+        _read_factor(values["high_frequency_factor"]),
+        _read_count(values["original_length"], least=1),
+    )

@@ -132,6 +132,21 @@ def test_other_text_is_no_facts(text: str) -> None:
         ("head_dim", 1.5),
         ("window", -1),
         ("is_tied", 1),
+        ("theta", 1e20),
+        ("theta", 10**30),
+        ("theta", float("nan")),
+        ("epsilon", -1e-05),
+        ("epsilon", "\ud800"),
+        ("scaling", {"factor": float("inf")}),
+        (
+            "scaling",
+            {
+                "factor": 8.0,
+                "low_frequency_factor": 1.0,
+                "high_frequency_factor": 4.0,
+                "original_length": 10**30,
+            },
+        ),
     ],
 )
 def test_a_shape_that_no_model_has_is_no_facts(name: str, value: object) -> None:
