@@ -3,10 +3,12 @@
 import json
 import shutil
 from itertools import pairwise
+from typing import Any
 
 import openai
 import pytest
 
+from e2e.cluster.api_reader import is_observed
 from e2e.cluster.product import find_gateway
 from e2e.cluster.settings import REPOSITORY
 from e2e.plugin import explain
@@ -144,7 +146,10 @@ def test_a_model_in_a_claim_is_served(service: Service) -> None:
 
 
 def check_look(service: Service) -> None:
-    """A Job has looked at the model in the claim. One that cannot fit gets no pod, and what serves stays."""
+    """A Job has looked at the model in the claim. One that cannot fit gets no pod, and what serves stays.
+
+    The refusal stands without a pod, and so the claim can be deleted.
+    """
     model = service.status()["model"]
     assert model["architecture"] == "LlamaForCausalLM"
     assert model["fit"] == "Fits"
@@ -157,9 +162,29 @@ def check_look(service: Service) -> None:
     service.wait_for("refused", lambda: service.condition("ModelReady").get("reason") == "DoesNotFit")
     assert "weights of " in service.condition("ModelReady")["message"]
     assert service.condition("Ready")["status"] == "True"
-    others = [pod for pod in service.pods() if pod["metadata"]["uid"] != serving["metadata"]["uid"]]
-    components = {pod["metadata"]["labels"]["millrace.dev/component"] for pod in others}
-    assert components == {"resolver"}
+    service.wait_for("kept", lambda: len(list_jobs(service)) == 1 and len(service.pods()) == 1)
+    [pod], [job] = service.pods(), list_jobs(service)
+    assert pod["metadata"]["uid"] == serving["metadata"]["uid"]
+    assert job["spec"]["suspend"]
+    service.wait_for("suspended", lambda: "conditions" in list_jobs(service)[0].get("status", {}))
+    [condition] = list_jobs(service)[0]["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Suspended", "True")
+    service.spec["rollout"] = {"progressDeadline": "45m"}  # no part of a revision
+    service.apply()
+    service.wait_for("seen", lambda: is_observed(service.read()))
+    assert service.condition("ModelReady")["reason"] == "DoesNotFit"
+    assert [one["metadata"]["uid"] for one in list_jobs(service)] == [job["metadata"]["uid"]]
+    assert [one["metadata"]["uid"] for one in service.pods()] == [serving["metadata"]["uid"]]
+    service.spec.update(scaling={"mode": "External"}, replicas=0)
+    service.apply()
+    service.wait_for("without a replica", lambda: not service.pods())
+    service.kubectl("delete", "pvc", "models", "--timeout=30s")
+    assert service.condition("ModelReady")["reason"] == "DoesNotFit"
+
+
+def list_jobs(service: Service) -> list[dict[str, Any]]:
+    path = f"/apis/batch/v1/namespaces/{service.namespace}/jobs"
+    return service.cluster.api.list(path, f"millrace.dev/service={service.name}")
 
 
 def test_a_model_that_two_workers_hold_is_served(service: Service) -> None:

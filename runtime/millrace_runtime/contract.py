@@ -23,7 +23,8 @@ COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
 COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source, or looks at a claim
 COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model into a claim, for all replicas
 
-# On that Job: what the source told of the model that it fetches, as the revision's record will keep it.
+# On that Job: what the source told of the model that it fetches, as the revision's record will keep it. And
+# on the one that keeps what was told of a model in a claim which no replica can serve.
 ANNOTATION_FOUND: Final = "millrace.dev/found-model"
 
 # What nodes keep of models, for spec.model.cache.type NodeLocal. In each namespace that may have some there

@@ -10,15 +10,17 @@ from millrace_operator.reconcile.following import Following
 from millrace_operator.reconcile.jobs import explain_delay, find_job, seconds_to_loss
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.fill_job import render_fill_job
-from millrace_operator.reconcile.render.metadata import fill_name, follow_name, revision_name
+from millrace_operator.reconcile.render.metadata import fill_name, follow_name, revision_name, told_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.network import render_service_account
 from millrace_operator.reconcile.render.resolve_job import (
     render_follow_job,
     render_look_job,
     render_resolve_job,
+    render_told_job,
 )
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.resolution import find_kept
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.reconcile.steps import Child, need
 from millrace_operator.resources.types import Spec
@@ -38,7 +40,7 @@ def render_jobs(
     """Return the Jobs that are waited for, without one that has ended and not done its work."""
     account = need(render_service_account(snapshot.service))
     return [
-        Child(job, account, is_optional=pending.stage is Stage.LOOK)
+        Child(job, account, is_optional=not is_fetched(pending.uri))
         for pending in waits
         for job in map(seal, _render_jobs_of(settings, snapshot, spec, pending, now))
         if not _is_outdated(snapshot, job)
@@ -55,13 +57,25 @@ def _render_jobs_of(
         if not is_lost:
             yield render_follow_job(settings, service, spec, revision)
         return
-    if _is_asked(snapshot, pending, is_lost=is_lost):
-        if is_fetched(pending.uri):
-            yield render_resolve_job(settings, service, spec, revision, pending.resolved)
-        else:
-            yield render_look_job(settings, service, spec, revision)
+    if not is_fetched(pending.uri):
+        yield from _render_look_jobs(settings, snapshot, spec, pending, is_lost=is_lost)
+    elif _is_asked(snapshot, pending, is_lost=is_lost):
+        yield render_resolve_job(settings, service, spec, revision, pending.resolved)
     if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
         yield render_fill_job(settings, service, spec, revision, pending.found)
+
+
+def _render_look_jobs(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending, *, is_lost: bool
+) -> Iterator[Obj]:
+    """Yield the Job that looks at a model in its claim, until another one keeps that no pod can serve it."""
+    service, revision = snapshot.service, pending.revision
+    if not is_lost and find_kept(snapshot, revision) is None:
+        yield render_look_job(settings, service, spec, revision)
+    if pending.found is not None:
+        keeper = render_told_job(settings, service, spec, revision, pending.found)
+        if not snapshot.find_foreign([keeper]):
+            yield keeper
 
 
 def _is_outdated(snapshot: Snapshot, job: Obj) -> bool:
@@ -75,11 +89,11 @@ def _is_outdated(snapshot: Snapshot, job: Obj) -> bool:
 
 
 def _is_asked(snapshot: Snapshot, pending: Pending, *, is_lost: bool) -> bool:
-    """Whether there is to be a Job that asks the source, or looks at the model in its claim.
+    """Whether there is to be a Job that asks the source.
 
     What it told counts until the record is written, or until another Job has it. It isn't made anew then.
     """
-    if pending.stage in (Stage.LOOK, Stage.RESOLVE):
+    if pending.stage is Stage.RESOLVE:
         return not is_lost
     owned, service = snapshot.owned(), snapshot.service
     has_asker = ObjectId(JOB.kind, revision_name(service, pending.revision)) in owned
@@ -114,7 +128,8 @@ def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float 
 
 def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:
     """Return the Jobs that alone know a revision's model, until its record is written."""
-    name = revision_name(snapshot.service, revision)
-    if ObjectId(CONTROLLER_REVISION.kind, name) in snapshot.owned():
+    service = snapshot.service
+    if ObjectId(CONTROLLER_REVISION.kind, revision_name(service, revision)) in snapshot.owned():
         return frozenset()
-    return frozenset({ObjectId(JOB.kind, name), ObjectId(JOB.kind, fill_name(snapshot.service, revision))})
+    names = (name(service, revision) for name in (revision_name, fill_name, told_name))
+    return frozenset(ObjectId(JOB.kind, name) for name in names)

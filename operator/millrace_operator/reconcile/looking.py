@@ -3,6 +3,9 @@
 What the Job tells may refuse the model. Nothing else may: where there is no Job, or it fails or takes too
 long, the revision is made without, and its replicas find out. The operator looks at the claim first. A pod
 binds a claim that is not bound yet, and this one would choose its volume without a thought of the replicas.
+
+The pod of a look holds the claim, also when it has ended. So where what it told refuses the model, another Job
+keeps that, which never has a pod, and the one that looked is deleted.
 """
 
 from collections.abc import Iterable

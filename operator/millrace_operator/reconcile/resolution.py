@@ -12,7 +12,7 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import find_job, list_pods
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
-from millrace_operator.reconcile.render.metadata import fill_name, revision_name
+from millrace_operator.reconcile.render.metadata import fill_name, revision_name, told_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_runtime import contract
@@ -24,7 +24,7 @@ def find_model(snapshot: Snapshot, uri: str, revision: str) -> FoundModel | None
     A Job that fetches it already counts more: it fetches what was found then, and the branch may have moved.
     """
     if not is_fetched(uri):
-        return _find_at_hand(snapshot, revision_name(snapshot.service, revision))
+        return _find_at_hand(snapshot, revision)
     filling = _read_kept(find_job(snapshot, fill_name(snapshot.service, revision)))
     if filling is not None:
         return filling
@@ -37,10 +37,24 @@ def find_told(snapshot: Snapshot, job: str) -> FoundModel | None:
     return next((found for found in told if found is not None and found.revision is not None), None)
 
 
-def _find_at_hand(snapshot: Snapshot, job: str) -> FoundModel | None:
-    """Return what a Job that looks at a claim has found; None while it has not. No revision is believed."""
-    told = (_read_told(pod) for pod in list_pods(snapshot, job))
-    return next((replace(found, revision=None) for found in told if found and found.facts), None)
+def find_kept(snapshot: Snapshot, revision: str) -> FoundModel | None:
+    """Return what a Job keeps of a look at a claim; None where there is none, or it can't be read."""
+    return _strip_revision(_read_kept(find_job(snapshot, told_name(snapshot.service, revision))))
+
+
+def _find_at_hand(snapshot: Snapshot, revision: str) -> FoundModel | None:
+    """Return what a look at a claim has found; None while it has not.
+
+    What a Job keeps counts more: the pod that told it may be gone.
+    """
+    pods = list_pods(snapshot, revision_name(snapshot.service, revision))
+    told = (_strip_revision(_read_told(pod)) for pod in pods)
+    return find_kept(snapshot, revision) or next((found for found in told if found is not None), None)
+
+
+def _strip_revision(found: FoundModel | None) -> FoundModel | None:
+    """Return the facts of a model in a claim; None without any. No revision of it is believed."""
+    return replace(found, revision=None) if found is not None and found.facts is not None else None
 
 
 def _read_kept(job: Obj) -> FoundModel | None:

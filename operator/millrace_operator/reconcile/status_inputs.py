@@ -14,7 +14,7 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
-from millrace_operator.reconcile.render.metadata import follow_name, revision_name
+from millrace_operator.reconcile.render.metadata import follow_name, revision_name, told_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
@@ -155,10 +155,12 @@ class StatusInputs:
 
     @property
     def _optional_jobs(self) -> set[tuple[str, str]]:
-        """The Job that asks whether a branch has moved on, and the one that looks at a model in a claim."""
+        """The Job that asks whether a branch has moved on, and those of a look at a model in a claim."""
         service, ask = self.snapshot.service, self.following.ask if self.following else None
         names = [] if ask is None else [follow_name(service, ask.revision)]
-        names += [] if is_fetched(self.spec.model.uri) else [revision_name(service, self.choice.asked)]
+        if not is_fetched(self.spec.model.uri):
+            revision = self.pending.revision if self.pending else self.choice.asked
+            names += [revision_name(service, revision), told_name(service, revision)]
         return {(JOB.kind, name) for name in names}
 
     def _sorted_pods(self) -> list[Pod]:

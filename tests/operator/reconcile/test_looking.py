@@ -146,18 +146,6 @@ async def test_a_model_that_cannot_fit_starts_no_pod_and_an_edit_makes_it_run() 
     assert not world.objects("Job")
 
 
-async def test_a_model_that_is_refused_is_looked_at_again_where_what_was_told_is_lost() -> None:
-    world = make_world(resources=SMALL)
-    await world.settle()
-    uid = get_job(world)["metadata"]["uid"]
-    world.now += 3 * 86400
-    world.cluster.remove(POD, KEY.namespace, get_pod(world)["metadata"]["name"])
-    await world.settle()
-    assert get_job(world)["metadata"]["uid"] != uid
-    assert told(world) == ("False", "DoesNotFit")
-    assert not world.objects("Deployment")
-
-
 async def test_another_model_in_the_claim_is_looked_at_where_somebody_deletes_the_job() -> None:
     world = make_world(resources=SMALL)
     await world.settle()

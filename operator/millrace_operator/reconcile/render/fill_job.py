@@ -1,10 +1,8 @@
 """The Job that fetches a model into a claim, before a pod of the revision is made. Pure."""
 
-import json
-
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.render.job import render_job, render_job_template
+from millrace_operator.reconcile.render.job import keep_found, render_job, render_job_template
 from millrace_operator.reconcile.render.metadata import fill_name
 from millrace_operator.reconcile.render.model_source import (
     render_filler,
@@ -33,6 +31,4 @@ def render_fill_job(
         ],
     }
     template = render_job_template(service, spec, contract.COMPONENT_FILLER, _PLACEMENT, parts)
-    job = render_job(service, fill_name(service, revision), revision, template)
-    told = json.dumps(found.render(), sort_keys=True)
-    return {**job, "metadata": {**job["metadata"], "annotations": {contract.ANNOTATION_FOUND: told}}}
+    return keep_found(render_job(service, fill_name(service, revision), revision, template), found)

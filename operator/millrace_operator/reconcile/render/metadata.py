@@ -29,6 +29,11 @@ def follow_name(service: Obj, revision: str) -> str:
     return f"{revision_name(service, revision)}-w"
 
 
+def told_name(service: Obj, revision: str) -> str:
+    """Name of the Job that keeps what a look at a model in a claim told: as long as `fill_name`."""
+    return f"{revision_name(service, revision)}-t"
+
+
 def replica_labels(service: Obj) -> dict[str, str]:
     """Labels that select all replicas of a service."""
     return {

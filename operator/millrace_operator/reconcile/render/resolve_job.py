@@ -1,8 +1,12 @@
-"""The Jobs that find out about a model before a pod is made: they ask its source, or look at it. Pure."""
+"""The Jobs that find out about a model before a pod is made, or keep what was found. Pure.
+
+They ask its source, or look at it in its claim.
+"""
 
 from millrace_operator.cluster.kinds import Obj
-from millrace_operator.reconcile.render.job import render_job, render_job_template
-from millrace_operator.reconcile.render.metadata import follow_name, revision_name
+from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.render.job import keep_found, render_job, render_job_template
+from millrace_operator.reconcile.render.metadata import follow_name, revision_name, told_name
 from millrace_operator.reconcile.render.model_source import (
     render_looker,
     render_model_volumes,
@@ -40,12 +44,28 @@ def render_follow_job(settings: RenderSettings, service: Obj, spec: Spec, revisi
 
 def render_look_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
     """Return the Job that looks at a model in a claim, which is mounted as the replicas mount it."""
+    return _render_look(settings, service, spec, revision, name=revision_name(service, revision))
+
+
+def render_told_job(
+    settings: RenderSettings, service: Obj, spec: Spec, revision: str, found: FoundModel
+) -> Obj:
+    """Return the Job that keeps what a look told of a model which no pod can serve.
+
+    It is suspended from the beginning, so it never has a pod. The pod of the look holds the claim even when
+    it has ended, and what it told goes with it.
+    """
+    job = _render_look(settings, service, spec, revision, name=told_name(service, revision))
+    return keep_found({**job, "spec": {**job["spec"], "suspend": True}}, found)
+
+
+def _render_look(settings: RenderSettings, service: Obj, spec: Spec, revision: str, *, name: str) -> Obj:
     parts = {
         "containers": [render_looker(settings, spec, SECURITY, SCRATCH)],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *render_model_volumes(spec.model)],
     }
     template = render_job_template(service, spec, contract.COMPONENT_RESOLVER, _AS_REPLICAS, parts)
-    return render_job(service, revision_name(service, revision), revision, template)
+    return render_job(service, name, revision, template)
 
 
 def _render(
