@@ -213,10 +213,10 @@ class World:
         status = {"allocatable": {"cpu": "64", "nvidia.com/gpu": str(num_gpus)}}
         self.cluster.put({"kind": NODE.kind, "metadata": metadata, "spec": {}, "status": status})
 
-    def put_claim(self, name: str, phase: str = "Bound") -> None:
+    def put_claim(self, name: str, phase: str = "Bound", **metadata: str) -> None:
         """Add a claim that many pods may share."""
         head = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind}
-        metadata = {"namespace": KEY.namespace, "name": name}
+        metadata = {"namespace": KEY.namespace, "name": name, **metadata}
         spec: dict[str, Any] = {"accessModes": ["ReadWriteMany"]}
         if phase == "Bound":
             spec["volumeName"] = f"pvc-of-{name}"

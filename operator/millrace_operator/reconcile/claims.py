@@ -28,9 +28,10 @@ def read_claim(namespace: str, name: str, obj: Mapping[str, Any] | None) -> Clai
     """Return what is known of a claim. `obj` is None where there is none."""
     if obj is None:
         return Claim(namespace, name, None)
-    spec, status = obj.get("spec", {}), obj.get("status", {})
+    spec, status, metadata = (obj.get(part, {}) for part in ("spec", "status", "metadata"))
     modes = frozenset(mode for part in (spec, status) for mode in part.get("accessModes", []))
-    return Claim(namespace, name, modes, spec.get("volumeName") if status.get("phase") == "Bound" else None)
+    volume = spec.get("volumeName") if status.get("phase") == "Bound" else None
+    return Claim(namespace, name, modes, volume, is_leaving="deletionTimestamp" in metadata)
 
 
 def judge_claim(spec: Spec, claim: Claim | None) -> Cause | None:

@@ -2,9 +2,10 @@
 
 What the Job tells may refuse the model. Nothing else may: where there is no Job, or it fails or takes too
 long, the revision is made without, and its replicas find out. The operator looks at the claim first. A pod
-binds a claim that is not bound yet, and this one would choose its volume without a thought of the replicas.
+binds a claim that is not bound yet, and this one would choose its volume without a thought of the replicas. A
+pod keeps a claim that is being deleted from going.
 
-The pod of a look holds the claim, also when it has ended. So where what it told refuses the model, another Job
+The pod of a look keeps it too, also when it has ended. So where what it told refuses the model, another Job
 keeps that, which never has a pod, and the one that looked is deleted.
 """
 
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
 from millrace_operator.reconcile.jobs import explain_delay, find_job, has_told_all, is_lost
 from millrace_operator.reconcile.pending import Pending, Stage
-from millrace_operator.reconcile.render.metadata import revision_name
+from millrace_operator.reconcile.render.metadata import revision_name, told_name
 from millrace_operator.reconcile.render.model_source import find_claim
 from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
@@ -36,6 +37,8 @@ class Awaited(NamedTuple):
     revision: str
     is_new: bool
     """Whether the wait begins now: status says that the model was refused, by what is lost if it is lost."""
+    has_job: bool
+    """Whether the Job that looks is there, or the one that keeps what was told."""
 
 
 def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited | None:
@@ -43,18 +46,20 @@ def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited |
     claim = find_claim(spec.model.uri)
     if claim is None:
         return None
-    name, uid = revision_name(service, hash_inputs(revision_inputs(spec))), service["metadata"]["uid"]
-    made = {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}
-    if any(object_id(child) in made and is_owned(child, uid) for child in children):
+    revision, uid = hash_inputs(revision_inputs(spec)), service["metadata"]["uid"]
+    name = revision_name(service, revision)
+    own = {object_id(child) for child in children if is_owned(child, uid)}
+    if own & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
         return None
+    jobs = {ObjectId(JOB.kind, name), ObjectId(JOB.kind, told_name(service, revision))}
     condition = find_condition(service.get("status", {}), "ModelReady") or {}
-    return Awaited(claim, name, condition.get("reason") in _REFUSED)
+    return Awaited(claim, name, condition.get("reason") in _REFUSED, bool(own & jobs))
 
 
 def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
     """Return that a Job looks at the model of a revision, or is to; None where nobody waits for it."""
     name = revision_name(snapshot.service, revision)
-    if not _is_bound(snapshot, spec) or _is_barred(snapshot, name):
+    if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
         return None
     pending, job = Pending(revision, spec.model.uri, Stage.LOOK), find_job(snapshot, name)
     if not job or is_lost(snapshot, name):
@@ -68,9 +73,11 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
     return None if is_due else replace(pending, until=None if made is None else made + AT_HAND_SECONDS)
 
 
-def _is_bound(snapshot: Snapshot, spec: Spec) -> bool:
+def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
     claim = snapshot.claim
-    return claim is not None and claim.name == find_claim(spec.model.uri) and claim.is_bound
+    if claim is None or claim.name != find_claim(spec.model.uri):
+        return False
+    return claim.is_bound and not claim.is_leaving
 
 
 def _is_barred(snapshot: Snapshot, name: str) -> bool:

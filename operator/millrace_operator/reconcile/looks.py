@@ -106,7 +106,8 @@ class Looks:
     async def find_claim(self, key: ServiceKey, service: Obj) -> Claim | None:
         """Return the claim of `spec.model.cache`, looked at anew where that is due.
 
-        Without such a cache it is the one that a model is in whose revision is to be made.
+        Without such a cache it is the one that a model is in whose revision is to be made. That is looked at
+        whenever a Job is to look at the model: days may have passed since the last time.
         """
         try:
             spec = self._cache.spec(key)
@@ -116,9 +117,10 @@ class Looks:
         awaited = find_awaited(service, spec, self._cache.children(key))
         self._note_awaited(key, awaited)
         name = cache or (awaited and awaited.claim)
+        looks_next = awaited is not None and not awaited.has_job
         if name is None:
             self._claims.forget(key)
-        elif self._claims.is_due(key, spec, generation, self._clock()):
+        elif looks_next or self._claims.is_due(key, spec, generation, self._clock()):
             claim = await self._look_at_claim(key, name, is_needed=cache is not None)
             self._claims.keep(key, claim, generation, self._clock())
         return self._claims.recall(key)

@@ -103,6 +103,8 @@ class Claim(NamedTuple):
     """None: there is no such claim."""
     volume: str | None = None
     """The PersistentVolume that it is bound to; None where it waits for one, or has lost it."""
+    is_leaving: bool = False
+    """Whether it is being deleted: a pod that is to mount it never begins, and keeps it from going."""
 
     @property
     def is_bound(self) -> bool:

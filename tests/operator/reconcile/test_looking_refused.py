@@ -12,6 +12,7 @@ from millrace_operator.reconcile.jobs import LOST_SECONDS
 from millrace_operator.reconcile.looking import DISTURBED_SECONDS
 from millrace_operator.reconcile.render.metadata import told_name
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rules import NAME_MAX_LENGTH
 from millrace_runtime import contract
 from tests.fit.models import MEDIUM, stored_of
@@ -19,6 +20,7 @@ from tests.operator.reconcile.test_fitting import FACTS
 from tests.operator.reconcile.test_looking import (
     LARGE,
     SMALL,
+    check_served_unseen,
     clean_up,
     get_job,
     get_pod,
@@ -277,6 +279,27 @@ async def test_a_job_of_somebody_else_with_the_name_is_left_alone() -> None:
     assert "Job named" not in world.condition("Degraded")["message"], "nothing that serves waits for it"
     assert {job["metadata"]["name"] for job in world.objects("Job")} == {name, f"{name}-t"}
     assert not world.objects("Deployment")
+
+
+async def test_before_another_look_the_claim_is_looked_at_again() -> None:
+    """The one that is there now may be another one, which no pod of ours may bind."""
+    world = make_world(resources=SMALL)
+    await world.settle()
+    world.now += 86400
+    world.put_claim("models", phase="Pending")
+    world.cluster.remove(JOB, KEY.namespace, get_job(world)["metadata"]["name"])
+    before = len(world.cluster.writes)
+    await world.settle()
+    assert list_writes_of_jobs(world, before) == []
+    check_served_unseen(world)
+
+
+async def test_a_claim_that_is_being_deleted_is_not_looked_into() -> None:
+    world = make_world()
+    world.put_claim("models", deletionTimestamp=render_time(world.now))
+    await world.settle()
+    assert list_writes_of_jobs(world) == []
+    check_served_unseen(world)
 
 
 def test_the_longest_name_of_a_service_leaves_room_for_the_jobs() -> None:
