@@ -91,6 +91,7 @@ async def measure(
         await settle(operator)
         found["writes_after_restart"] = await api.count_writes() - before
         alone = await measure_rest(api, operator)
+        found["rss_after_restart_mb"] = alone.rss_mb
         with start() as other:
             found["failover_crash_seconds"] = await measure_failover(operator, other, signal.SIGKILL)
             with start() as third:

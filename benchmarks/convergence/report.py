@@ -11,6 +11,7 @@ AIMS = {
     "cpu_ms_per_write": "<= 1.5",
     "converged_per_second": ">= 40",
     "rss_mb": "<= 200",
+    "rss_after_restart_mb": "",
     "writes_when_converged": "0",
     "writes_after_restart": "0",
     "idle_cpu_percent": "< 1",
