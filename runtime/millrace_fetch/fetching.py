@@ -123,7 +123,7 @@ class _Fetch:
     def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
         """Return the files that an earlier revision has alike."""
         previous = self._folder.read_previous()
-        records = previous.files if previous and previous.lasts else {}
+        records = previous.files if previous and self._folder.believes(previous) else {}
         alike = {file.name: records[file.name] for file in files if file.name in records and file.is_known}
         by_name = {file.name: file for file in files}
         return {

@@ -134,10 +134,14 @@ class Folder:
     def read_marker(self) -> Marker | None:
         """Return what is whole here, or None."""
         marker = _read_marker(self._own / MANIFEST)
-        return marker if marker is not None and marker.lasts else None
+        return marker if marker is not None and self.believes(marker) else None
+
+    def believes(self, marker: Marker) -> bool:
+        """Whether its files are on the disk; or came in this boot, where that is enough."""
+        return marker.boot in (None, self.boot)
 
     def read_previous(self) -> Marker | None:
-        """Return what was whole here before this fetch began. It may not have lasted, but is ours."""
+        """Return what was whole here before this fetch began. It may not be believed, but is ours."""
         return _read_marker(self._own / MANIFEST) or _read_marker(self._own / _PREVIOUS)
 
     def begin(self) -> None:

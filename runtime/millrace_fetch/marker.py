@@ -29,11 +29,6 @@ class Marker:
     """The boot of the machine that it counts for, where nobody waited for the disk; None: for all."""
 
     @property
-    def lasts(self) -> bool:
-        """Whether the files are on the disk, or the machine has not started again since they came."""
-        return self.boot is None or self.boot == read_boot()
-
-    @property
     def num_bytes(self) -> int:
         """The size of all files."""
         return sum(record.size_bytes for record in self.files.values())

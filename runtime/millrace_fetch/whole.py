@@ -13,7 +13,7 @@ def find_whole(order: Order) -> Marker | None:
     Whoever evicts a model looks for its readers while it holds the lock. So this takes part in the lock, or a
     reader that comes meanwhile would be told of a model that goes. Raises FolderError of a link.
     """
-    folder = Folder(order.folder)
+    folder = Folder(order.folder, is_synced=order.is_synced)
     refuse_links(order.folder, order.folder / OWN_FOLDER / MANIFEST)
     with folder.shared() as is_held:
         marker = folder.read_marker() if is_held else None

@@ -69,6 +69,18 @@ async def test_after_a_start_of_the_machine_all_is_fetched_anew(
     assert all(hub.large.sent[name] == 2 * len(hub.files.contents[name]) for name in SHARDS)
 
 
+async def test_who_waits_for_the_disk_believes_nothing_that_nobody_waited_for(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine
+) -> None:
+    await fetcher.fetch_order(make_order(fetcher))
+    assert find_whole(make_order(fetcher, is_synced=True)) is None
+    await fetcher.fetch_order(make_order(fetcher, is_synced=True))
+    assert machine.num_waits > len(SHARDS)
+    assert all(hub.large.sent[name] == 2 * len(hub.files.contents[name]) for name in SHARDS)
+    machine.start("second")
+    assert find_whole(make_order(fetcher, is_synced=True)) is not None
+
+
 @pytest.mark.usefixtures("hub")
 async def test_what_was_waited_for_lasts(fetcher: Fetcher, machine: Machine) -> None:
     await fetcher.fetch_order(make_order(fetcher, is_synced=True))
