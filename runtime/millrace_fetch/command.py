@@ -153,7 +153,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-sync",
         action="store_true",
-        help="do not wait for the disk; when this machine has started again, all is fetched anew",
+        help="do not wait for the disk; when this machine has started again, what is there is hashed first",
     )
     parser.add_argument(
         "--verify", action="store_true", help="hash the files that are there already, and fetch bad ones anew"

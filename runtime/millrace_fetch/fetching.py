@@ -14,6 +14,7 @@ from millrace_fetch.order import Order
 from millrace_fetch.selection import read_shards, select
 from millrace_fetch.sharing import Follower, Shared
 from millrace_fetch.sources.source import Source
+from millrace_fetch.thread import call_in_thread
 from millrace_fetch.trying import Say
 from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder
 from millrace_fetch.watch import Watch
@@ -68,6 +69,7 @@ async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     folder = Folder(order.folder, is_synced=order.is_synced)
     async with folder.locked(watch.say, Follower(watch, folder.counts).look):
         watch = Shared(watch, folder.counts)
+        await _revive(folder, watch.say)
         marker, fixed = folder.read_marker(), order.fixed
         # What was asked for never changes, so a pod that starts beside it needs no source.
         if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):
@@ -77,6 +79,14 @@ async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
                 return await _Fetch(order, source, watch, folder, client).run(marker)
             except RefusedError as error:
                 raise source.explain(error) from error
+
+
+async def _revive(folder: Folder, say: Say) -> None:
+    """Look what lasted where the disk was not waited for, and the machine has started again or it matters."""
+    marker = folder.find_doubtful()
+    if marker is not None:
+        say("nobody waited for the disk when the model came: hashing what is there")
+        folder.revive(marker, await call_in_thread(lambda: folder.list_lost(marker)))
 
 
 class _Fetch:
@@ -129,7 +139,9 @@ class _Fetch:
         return {
             name: record
             for name, record in alike.items()
-            if record.identity == by_name[name].identity and self._folder.has(name, record)
+            if record.identity == by_name[name].identity
+            and self._folder.has(name, record)
+            and not self._folder.may_be_another(name)
         }
 
     def _complete(self, manifest: Manifest, records: dict[str, FileRecord]) -> Marker:

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError
@@ -144,16 +145,53 @@ class Folder:
         """Return what was whole here before this fetch began. It may not be believed, but is ours."""
         return _read_marker(self._own / MANIFEST) or _read_marker(self._own / _PREVIOUS)
 
+    def find_doubtful(self) -> Marker | None:
+        """Return what was whole here and is not believed; None where there is none such."""
+        marker = _read_marker(self._own / MANIFEST)
+        return None if marker is None or self.believes(marker) else marker
+
+    def list_lost(self, marker: Marker) -> list[str]:
+        """Return the names of files that are not as they were. The others are on the disk, if that counts."""
+        return [name for name, record in marker.files.items() if not self._has_all_of(name, record)]
+
+    def _has_all_of(self, name: str, record: FileRecord) -> bool:
+        if not self.has(name, record):
+            return False
+        path = self._place(name)
+        self._sync(path.parent)
+        return self._hash_file(name, is_synced=self.boot is None) == record.sha256
+
+    def revive(self, marker: Marker, lost: Iterable[str]) -> None:
+        """Believe a marker again of what is not lost."""
+        for name in lost:
+            self.discard(name)
+        self._write_marker(replace(marker, boot=self.boot))
+
     def begin(self) -> None:
-        """From now on, and until `complete`, nothing is whole here."""
+        """From now on, and until `complete`, nothing is whole here.
+
+        What nobody can believe goes at once: there may be no room for it beside what comes.
+        """
         with writing(self._own), suppress(FileNotFoundError):
             (self._own / MANIFEST).rename(self._own / _PREVIOUS)
+        previous = self.read_previous()
+        for name in previous.files if previous and not self.believes(previous) else ():
+            self.discard(name)
 
     def complete(self, marker: Marker) -> None:
         """Remove what is no longer of the model, and then say that it is whole."""
         previous = self.read_previous()
         for name in set(previous.files if previous else ()) - set(marker.files):
             self.discard(name)
+        self._write_marker(marker)
+        with writing(self.path):
+            (self._own / _PREVIOUS).unlink(missing_ok=True)
+        self._drop_counts()
+        # After the marker: until then the journals tell which files are ours.
+        shutil.rmtree(self.parts, ignore_errors=True)
+        shutil.rmtree(self.path / LAYERS, ignore_errors=True)
+
+    def _write_marker(self, marker: Marker) -> None:
         with writing(self.path):
             temporary = self._own / _NEW
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NOFOLLOW, 0o644)
@@ -164,11 +202,6 @@ class Folder:
                     os.fsync(file.fileno())
             temporary.rename(self._own / MANIFEST)
             self._sync(self._own)
-            (self._own / _PREVIOUS).unlink(missing_ok=True)
-        self._drop_counts()
-        # After the marker: until then the journals tell which files are ours.
-        shutil.rmtree(self.parts, ignore_errors=True)
-        shutil.rmtree(self.path / LAYERS, ignore_errors=True)
 
     def install(self, part: Path, name: str) -> None:
         """Give a verified file its name."""
@@ -206,20 +239,35 @@ class Folder:
 
     def hash_file(self, name: str) -> str:
         """Return the sha256 of a file that is there."""
+        return self._hash_file(name, is_synced=False)
+
+    def _hash_file(self, name: str, *, is_synced: bool) -> str:
+        """Return the sha256 of a file that is there, once the disk has it where that is asked for."""
         path = self._place(name)
         with writing(path), os.fdopen(os.open(path, os.O_RDONLY | NOFOLLOW), "rb") as file:
+            if is_synced:
+                os.fsync(file.fileno())
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def may_be_another(self, name: str) -> bool:
+        """Whether a fetch that did not come to its end may have put another file in this one's place."""
+        return (self.parts / f"{name}.journal").exists()
 
     def check_foreign(self, names: Iterable[str]) -> None:
         """Raise FolderError where a file that is not ours would be overwritten."""
-        previous = self.read_previous()
+        previous, is_torn = self.read_previous(), self._has_torn_marker()
         for name in names:
-            is_ours = (previous and name in previous.files) or (self.parts / f"{name}.journal").exists()
+            is_ours = is_torn or (previous and name in previous.files) or self.may_be_another(name)
             if self._place(name).exists() and not is_ours:
                 raise FolderError(
                     f"{self.path / name} is there already, and not from millrace fetch: "
                     "give --to an empty folder"
                 )
+
+    def _has_torn_marker(self) -> bool:
+        """Whether a marker is there that can't be read: then nobody knows any more which files are ours."""
+        paths = [self._own / name for name in (MANIFEST, _PREVIOUS)]
+        return any(path.exists() and _read_marker(path) is None for path in paths)
 
     def _place(self, name: str) -> Path:
         """Return where a file is. Raises FolderError where the way there leads through a link."""

@@ -5,6 +5,7 @@ appended: first what the file is, then each range that is on the disk, at last i
 cut short is ignored, and so are bytes without a line.
 
 Who does not wait for the disk notes which boot of the machine it was: later ones believe nothing of it.
+What was waited for is believed by all.
 """
 
 import errno
@@ -53,8 +54,7 @@ class PartFile:
     def __init__(self, parts: Path, file: RemoteFile, boot: str | None = None) -> None:
         """`boot` is that of the machine, where nobody waits for the disk; None where it is waited for."""
         self.file = file
-        self._is_synced = boot is None
-        self._head = {"file": file.identity} | ({} if boot is None else {"boot": boot})
+        self._boot = boot
         self.path = refuse_links(parts, parts / f"{file.name}.part")
         self._journal_path = refuse_links(parts, parts / f"{file.name}.journal")
         self.finished: FileRecord | None = None
@@ -68,7 +68,9 @@ class PartFile:
     def _recall(self) -> None:
         """Read what an earlier process left, if it is of the same file."""
         lines = _read_lines(self._journal_path)
-        if not self.file.is_known or lines[:1] != [self._head]:
+        if self.file.is_known and lines[:1] == [_make_head(self.file, None)]:
+            self._boot = None  # it goes on as it began
+        if not self.file.is_known or lines[:1] != [_make_head(self.file, self._boot)]:
             return
         if finished := [line["finished"] for line in lines if "finished" in line]:
             self.finished = FileRecord(self.file.size_bytes or 0, finished[-1], self.file.identity)
@@ -92,14 +94,21 @@ class PartFile:
             self._open_files(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             self.finished, self._spans, self._hashed = None, [], 0
             self._hashes = (hashlib.sha256(), None)
-            self._append(self._head)
+            self._append(_make_head(self.file, self._boot))
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for descriptor in (self._data, self._journal):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._data = self._journal = -1
+        self._close_data()
+        journal, self._journal = self._journal, -1
+        if journal >= 0:
+            os.close(journal)
+
+    def _close_data(self) -> None:
+        """Close the file. Some volumes tell only now that they could not write it."""
+        data, self._data = self._data, -1
+        if data >= 0:
+            with writing(self.path):
+                os.close(data)
 
     @property
     def num_done_bytes(self) -> int:
@@ -123,7 +132,7 @@ class PartFile:
     def note(self, span: Span) -> None:
         """Write down that a range is there, once the disk has it, and hash what has no gap before it."""
         with writing(self.path):
-            if self._is_synced:
+            if self._boot is None:
                 os.fdatasync(self._data)
             self._append({"done": list(span)})
         self._spans = merge([*self._spans, span])
@@ -141,8 +150,9 @@ class PartFile:
                 f"{wanted.hexdigest[:12]}…"
             )
         with writing(self.path):
-            if self._is_synced:
+            if self._boot is None:
                 os.fsync(self._data)
+            self._close_data()
             self._append({"finished": sha256.hexdigest()})
         self.close()
         identity = self.file.identity if self.file.is_known else None
@@ -171,6 +181,11 @@ class PartFile:
     def _append(self, line: dict[str, Any]) -> None:
         # It begins with the line's end too: what a kill cut short before it is then a line of its own.
         os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
+
+
+def _make_head(file: RemoteFile, boot: str | None) -> dict[str, Any]:
+    """Return a journal's first line."""
+    return {"file": file.identity} | ({} if boot is None else {"boot": boot})
 
 
 def _read_lines(journal: Path) -> list[dict[str, Any]]:

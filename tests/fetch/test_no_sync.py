@@ -1,14 +1,17 @@
 """A fetch that does not wait for the disk: what it brought counts until the machine starts again."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from millrace_fetch.errors import NoSpaceError
 from millrace_fetch.order import Order
 from millrace_fetch.whole import find_whole
-from tests.fetch.conftest import SHARDS, Fetcher
+from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
 from tests.fetch.servers import FakeHub
 
 URI = f"hf://org/m@{'1' * 40}"
@@ -43,6 +46,16 @@ def make_order(fetcher: Fetcher, *, is_synced: bool = False) -> Order:
     return replace(fetcher.order(URI), is_synced=is_synced)
 
 
+async def fail_at_the_end(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("millrace_fetch.folder.Folder.complete", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            await fetcher.fetch_order(order)
+
+
 async def test_the_disk_is_waited_for_unless_somebody_asks_not_to(
     fetcher: Fetcher, hub: FakeHub, machine: Machine
 ) -> None:
@@ -56,7 +69,7 @@ async def test_the_disk_is_waited_for_unless_somebody_asks_not_to(
 
 
 @pytest.mark.parametrize("is_synced", [False, True])
-async def test_after_a_start_of_the_machine_all_is_fetched_anew(
+async def test_after_a_start_of_the_machine_only_what_is_right_by_its_hash_is_believed(
     fetcher: Fetcher, hub: FakeHub, machine: Machine, *, is_synced: bool
 ) -> None:
     await fetcher.fetch_order(make_order(fetcher))
@@ -66,19 +79,106 @@ async def test_after_a_start_of_the_machine_all_is_fetched_anew(
     assert find_whole(make_order(fetcher)) is None
     await fetcher.fetch_order(make_order(fetcher, is_synced=is_synced))
     fetcher.check(hub.files.contents)
-    assert all(hub.large.sent[name] == 2 * len(hub.files.contents[name]) for name in SHARDS)
+    sent = {name: hub.large.sent[name] // len(hub.files.contents[name]) for name in SHARDS}
+    assert sent == {name: 2 if name == SHARDS[0] else 1 for name in SHARDS}
+    assert "nobody waited for the disk when the model came: hashing what is there" in fetcher.witness.said
 
 
-async def test_who_waits_for_the_disk_believes_nothing_that_nobody_waited_for(
+async def test_what_lasted_needs_no_source(fetcher: Fetcher, hub: FakeHub, machine: Machine) -> None:
+    await fetcher.fetch_order(make_order(fetcher))
+    num_asked = hub.num_api_requests
+    machine.start("second")
+    assert not (await fetcher.fetch_order(make_order(fetcher))).has_fetched
+    assert hub.num_api_requests == num_asked
+    assert find_whole(make_order(fetcher)) is not None
+
+
+async def test_who_waits_for_the_disk_has_it_take_what_nobody_waited_for(
     fetcher: Fetcher, hub: FakeHub, machine: Machine
 ) -> None:
     await fetcher.fetch_order(make_order(fetcher))
     assert find_whole(make_order(fetcher, is_synced=True)) is None
+    assert machine.num_waits == 0
     await fetcher.fetch_order(make_order(fetcher, is_synced=True))
     assert machine.num_waits > len(SHARDS)
-    assert all(hub.large.sent[name] == 2 * len(hub.files.contents[name]) for name in SHARDS)
+    assert all(hub.large.sent[name] == len(hub.files.contents[name]) for name in SHARDS)
     machine.start("second")
     assert find_whole(make_order(fetcher, is_synced=True)) is not None
+
+
+@pytest.mark.parametrize("text", ["", None])
+async def test_a_marker_that_a_power_failure_took_refuses_nothing(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine, text: str | None
+) -> None:
+    """The disk has the marker's name, or that of the one before, and not what was written there."""
+    await fetcher.fetch_order(make_order(fetcher))
+    own = fetcher.folder / ".millrace"
+    (own / "manifest.json").write_text("")
+    if text is None:
+        (own / "manifest.json").rename(own / "previous.json")
+    machine.start("second")
+    await fetcher.fetch_order(make_order(fetcher))
+    fetcher.check(hub.files.contents)
+
+
+async def test_what_nobody_believes_takes_no_room(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod has room for its model once."""
+    room = int(1.5 * sum(len(hub.files.contents[name]) for name in NEEDED))
+
+    def count(_: Path) -> SimpleNamespace:
+        used = sum(path.stat().st_size for path in fetcher.folder.rglob("*") if path.is_file())
+        return SimpleNamespace(f_bavail=room - used, f_frsize=1)
+
+    monkeypatch.setattr(os, "statvfs", count)
+    await fetcher.fetch_order(make_order(fetcher))
+    machine.start("second")
+    for name in SHARDS:
+        (fetcher.folder / name).write_bytes(bytes(len(hub.files.contents[name])))
+    await fetcher.fetch_order(make_order(fetcher))
+    fetcher.check(hub.files.contents)
+    own = fetcher.folder / ".millrace"
+    (own / "manifest.json").rename(own / "previous.json")
+    machine.start("third")
+    await fetcher.fetch_order(make_order(fetcher))
+    fetcher.check(hub.files.contents)
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+async def test_a_volume_that_tells_at_its_end_that_it_could_not_write_is_believed(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
+) -> None:
+    """One over a network, or with a quota. What the file had is lost."""
+    close, lost = os.close, []
+
+    def close_late(descriptor: int) -> None:
+        is_part = Path(f"/proc/self/fd/{descriptor}").readlink().name == f"{SHARDS[0]}.part"
+        size = os.fstat(descriptor).st_size
+        if is_part and not lost:
+            os.ftruncate(descriptor, 0)
+            os.ftruncate(descriptor, size)
+        close(descriptor)
+        if is_part and not lost:
+            lost.append(descriptor)
+            raise OSError(errno.EDQUOT, "quota")
+
+    monkeypatch.setattr(os, "close", close_late)
+    with pytest.raises(NoSpaceError):
+        await fetcher.fetch_order(make_order(fetcher, is_synced=is_synced))
+    await fetcher.fetch_order(make_order(fetcher, is_synced=is_synced))
+    fetcher.check(hub.files.contents)
+    assert machine.num_waits > 0 if is_synced else machine.num_waits == 0
+
+
+async def test_who_stops_waiting_goes_on_with_what_was_waited_for(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail_at_the_end(fetcher, monkeypatch, make_order(fetcher, is_synced=True))
+    await fetcher.fetch_order(make_order(fetcher))
+    fetcher.check(hub.files.contents)
+    assert all(hub.large.sent[name] == len(hub.files.contents[name]) for name in SHARDS)
+    assert machine.num_waits > 0
 
 
 @pytest.mark.usefixtures("hub")
@@ -93,13 +193,7 @@ async def test_what_was_waited_for_lasts(fetcher: Fetcher, machine: Machine) -> 
 async def test_a_killed_fetch_goes_on_in_the_same_boot_alone(
     fetcher: Fetcher, hub: FakeHub, machine: Machine, monkeypatch: pytest.MonkeyPatch, boot: str
 ) -> None:
-    def die(*_: object) -> None:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("millrace_fetch.folder.Folder.complete", die)
-        with pytest.raises(RuntimeError, match="killed"):
-            await fetcher.fetch_order(make_order(fetcher))
+    await fail_at_the_end(fetcher, monkeypatch, make_order(fetcher))
     machine.start(boot)
     await fetcher.fetch_order(make_order(fetcher))
     fetcher.check(hub.files.contents)

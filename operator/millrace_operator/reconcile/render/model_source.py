@@ -107,8 +107,7 @@ def render_fetchers(
 ) -> list[dict[str, Any]]:
     """Return the init container that fetches the model into the volume; none where the model is there.
 
-    `scratch` is the mount of the pod's /tmp. A container that is started again goes on with what is there
-    already, unless the node was too.
+    `scratch` is the mount of the pod's /tmp. A pod whose node restarts it goes on with what is there already.
     On a node that keeps models it ends at once where another pod's has fetched this one.
     """
     cache = spec.model.cache
