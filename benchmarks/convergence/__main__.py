@@ -36,6 +36,7 @@ from benchmarks.convergence.operators import operating
 from benchmarks.convergence.report import render
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
+from benchmarks.runtime.process import ended_by_signals
 from e2e.cluster.controlplane import client_context
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.settings import REPOSITORY
@@ -150,7 +151,8 @@ async def prepare(
 def main(argv: list[str]) -> int:
     """Measure, and print what it came to."""
     arguments = build_parser().parse_args(argv)
-    found = run(measure_few, arguments) | run(measure, arguments)
+    with ended_by_signals():
+        found = run(measure_few, arguments) | run(measure, arguments)
     machine = describe_machine()
     print(render(found, arguments.services, machine))
     origin = {"commit": read_commit(), "date": read_date(), "machine": machine}
