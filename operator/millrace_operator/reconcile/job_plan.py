@@ -43,7 +43,7 @@ def render_jobs(
         Child(job, account, is_optional=not is_fetched(pending.uri))
         for pending in waits
         for job in map(seal, _render_jobs_of(settings, snapshot, spec, pending, now))
-        if not _is_outdated(snapshot, job)
+        if not _is_outdated(snapshot, job, pending)
     ]
 
 
@@ -78,12 +78,15 @@ def _render_look_jobs(
             yield keeper
 
 
-def _is_outdated(snapshot: Snapshot, job: Obj) -> bool:
+def _is_outdated(snapshot: Snapshot, job: Obj, pending: Pending) -> bool:
     """Whether the Job that is there does not get on, and would be made otherwise now: then it is made anew.
 
-    An operator with another image, or of a newer version, mends what it made before. What works stays.
+    An operator with another image, or of a newer version, mends what it made before. What works stays, and so
+    does what has told of the model already, whatever a container of others in its pod comes to.
     """
     name = job["metadata"]["name"]
+    if pending.found is not None and name == revision_name(snapshot.service, pending.revision):
+        return False
     seen = find_job(snapshot, name).get("metadata", {}).get("annotations", {}).get(APPLIED)
     return seen not in (None, job["metadata"]["annotations"][APPLIED]) and bool(explain_delay(snapshot, name))
 

@@ -1,6 +1,7 @@
 """Models whose device the labels of nodes tell: as nodes come, differ and go."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,25 @@ async def test_weights_larger_than_the_gpus_of_all_nodes_start_no_pod_and_the_wo
     assert "pod.nodeSelector" in ready["message"]
     assert not world.objects("Deployment")
     assert world.status["model"]["fit"] == "DoesNotFit"
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+async def test_what_was_told_outlasts_a_container_of_others_that_fails_and_another_operator(
+    phase: str,
+) -> None:
+    world = make_large()
+    world.put_gpu_node("a", L4)
+    await world.settle()
+    [job], [pod] = world.objects("Job"), world.objects("Pod")
+    back = {"waiting": {"reason": "CrashLoopBackOff"}}
+    proxy = {"name": "proxy", "state": back, "lastState": {"terminated": {"exitCode": 1}}}
+    containers = [*pod["status"]["containerStatuses"], proxy]
+    world.cluster.put({**pod, "status": {"phase": phase, "containerStatuses": containers}})
+    world.settings = replace(world.settings, fetch_image="another.example/fetch:2")
+    world.restart_operator()
+    await world.settle()
+    assert world.objects("Job") == [job], "it was told once, and for good"
+    assert world.condition("ModelReady")["reason"] == "DoesNotFit"
 
 
 async def test_a_larger_node_that_comes_lifts_a_refusal_and_its_going_takes_nothing_back() -> None:
