@@ -133,11 +133,11 @@ class Schedule:
         self.world.cluster.put({**self.world.service, "metadata": {**metadata, **beside}})
 
     def _delete(self, index: int) -> None:
-        if child := _pick(self._children(), index):
+        if child := pick(self._children(), index):
             self.world.cluster.remove(_kind_of(child), KEY.namespace, child["metadata"]["name"])
 
     def _unlabel(self, index: int) -> None:
-        if child := _pick(self._children(), index):
+        if child := pick(self._children(), index):
             labels = {
                 name: value
                 for name, value in child["metadata"]["labels"].items()
@@ -146,7 +146,7 @@ class Schedule:
             self.world.cluster.put({**child, "metadata": {**child["metadata"], "labels": labels}})
 
     def _tamper(self, index: int) -> None:
-        if deployment := _pick(self.world.objects("Deployment"), index):
+        if deployment := pick(self.world.objects("Deployment"), index):
             self.world.cluster.put({**deployment, "spec": {**deployment["spec"], "replicas": index % 5}})
 
     def _crash(self, index: int) -> None:
@@ -159,7 +159,7 @@ class Schedule:
         self._set_pod(index, UNREADY)
 
     def _set_pod(self, index: int, status: dict[str, Any]) -> None:
-        if pod := _pick(self.world.pods(), index):
+        if pod := pick(self.world.pods(), index):
             self.world.cluster.put({**pod, "status": status})
 
     def _nodes(self, are_lost: bool) -> None:  # noqa: FBT001  a step's value
@@ -210,7 +210,7 @@ class Schedule:
     def _busy(self, load: tuple[int, int, bool]) -> None:
         """Let gateways have requests at a replica, and have seen its mark or not."""
         index, in_flight, has_left = load
-        if pod := _pick(self.world.pods(), index):
+        if pod := pick(self.world.pods(), index):
             told = self.world.loads or {}
             self.world.loads = {**told, pod["metadata"]["uid"]: PodLoad(in_flight, has_left)}
 
@@ -287,7 +287,8 @@ async def _try(act: Any) -> None:
         return
 
 
-def _pick(objects: list[Obj], index: int) -> Obj | None:
+def pick(objects: list[Obj], index: int) -> Obj | None:
+    """Return one of the objects; None where there is none."""
     return objects[index % len(objects)] if objects else None
 
 

@@ -1,13 +1,13 @@
 """What holds of any plan, whatever was observed: it settles at once, and a part of it does no harm.
 
-The worlds are those that schedules come to: in mid-rollout, at rest, with pods in any state. From there only
-the planner acts, and the acting is pure: neither controllers nor time move.
+The worlds are those that schedules come to: in mid-rollout, at rest, with pods in any state. Some have models
+that Jobs look at, ask for or fetch, claims and nodes of any kind, and an API server that refuses writes. From
+there only the planner acts, and the acting is pure: neither controllers nor time move.
 """
 
 import asyncio
-import copy
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,170 +15,250 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from millrace_operator.cluster.kinds import CHILDREN, DEPLOYMENT, Obj
-from millrace_operator.reconcile.drain import Mark
-from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
-from millrace_operator.reconcile.snapshot import Snapshot, object_id
-from tests.operator.reconcile.schedule import SCHEDULES, STARTS, Schedule
-from tests.operator.world import World
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB
+from millrace_operator.reconcile.claims import judge_claim
+from millrace_operator.reconcile.filling import is_begun
+from millrace_operator.reconcile.fitting import judge_fit
+from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.jobs import explain_delay, seconds_to_loss
+from millrace_operator.reconcile.plan import Plan
+from millrace_operator.reconcile.render.metadata import fill_name, revision_name
+from millrace_operator.reconcile.render.model_source import find_claim, is_fetched
+from millrace_operator.reconcile.resolution import find_model, find_told
+from millrace_operator.reconcile.snapshot import ObjectId, is_owned, object_id
+from millrace_operator.reconcile.targets import find_revisions
+from millrace_operator.resources.status_types import Status
+from millrace_operator.resources.types import Spec
+from tests.operator.reconcile.circumstances import Circumstances
+from tests.operator.reconcile.instant import (
+    SETTINGS,
+    Instant,
+    Turn,
+    has_made,
+    list_actions,
+    read_end,
+    settle,
+)
+from tests.operator.reconcile.schedule import SCHEDULES
+from tests.operator.reconcile.surroundings import CIRCUMSTANCES, STARTING
 
-FEW, MANY = 150, 5_000
-MOST_PLANS = 3
-"""Until a plan is empty: one marks replicas, one lets them go, and one cleans up."""
-Action = dict[str, Any] | Mark | Apply | Delete
-"""One write of a plan; a status is a dict."""
-
-
-def take_snapshot(world: World) -> Snapshot:
-    """Return what an operator that knows everything sees now."""
-    pods = tuple(world.objects("Pod"))
-    loads = world._read_loads(pod["metadata"]["uid"] for pod in pods)
-    children = tuple(child for kind in CHILDREN for child in world.objects(kind.kind))
-    return Snapshot(
-        world.service,
-        children,
-        pods,
-        world._advise(),
-        replicas=world.replicas,
-        loads=loads,
-        demand=world.demand,
-    )
-
-
-def list_actions(chosen: Plan) -> list[Action]:
-    """Return a plan's writes in their order; events are courtesy."""
-    status = [] if chosen.status is None else [chosen.status]
-    return [*status, *chosen.marks, *chosen.applies, *chosen.deletes]
-
-
-def act(snapshot: Snapshot, actions: Iterable[Action]) -> Snapshot:
-    """Return what is there after these writes."""
-    for action in actions:
-        snapshot = _act_once(snapshot, action)
-    return snapshot
+FEW, MANY = 200, 5_000
+NUM_LOOKS = 6
+LEAST_SECONDS = 1.0
+"""That NUM_LOOKS looks of a service take together, where nothing but time moves."""
+Steps = Sequence[tuple[str, Any]]
+Starting = tuple[str, str | None, str, str, bool]
 
 
-def _act_once(snapshot: Snapshot, action: Action) -> Snapshot:
-    if isinstance(action, Mark):
-        return replace(snapshot, pods=tuple(_mark(pod, action) for pod in snapshot.pods))
-    if isinstance(action, Apply):
-        return _apply(snapshot, action)
-    if isinstance(action, Delete):
-        rest = (child for child in snapshot.children if object_id(child) != object_id(action.obj))
-        return replace(snapshot, children=tuple(rest))
-    return _advise_again(replace(snapshot, service={**snapshot.service, "status": action}))
-
-
-def _advise_again(snapshot: Snapshot) -> Snapshot:
-    """Let the advice be made from the count that status has now."""
-    if snapshot.advice is None:
-        return snapshot
-    count = snapshot.service["status"]["scaling"]["desiredReplicas"]
-    return replace(snapshot, advice=replace(snapshot.advice, made_from=count))
-
-
-def _mark(pod: Obj, mark: Mark) -> Obj:
-    if pod["metadata"]["uid"] != mark.uid:
-        return pod
-    merged = {**pod["metadata"].get("annotations", {}), **mark.annotations}
-    kept = {name: value for name, value in merged.items() if value is not None}
-    return {**pod, "metadata": {**pod["metadata"], "annotations": kept}}
-
-
-def _apply(snapshot: Snapshot, apply: Apply) -> Snapshot:
-    found = {object_id(child): child for child in snapshot.children}
-    key = object_id(apply.obj)
-    assert found.get(key) == apply.seen
-    made = {"metadata": {"uid": f"new-{key.kind}-{key.name}"}}
-    children = {**found, key: _merge(found.get(key, made), apply.obj)}
-    return replace(snapshot, children=tuple(children[name] for name in sorted(children)))
-
-
-def _merge(old: Any, new: Any) -> Any:
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return copy.deepcopy(new)
-    return {**old, **{name: _merge(old.get(name), value) for name, value in new.items()}}
-
-
-def settle(world: World, snapshot: Snapshot) -> tuple[Snapshot, list[Plan]]:
-    """Plan and act until a plan is empty, at one instant. Return what is there then, and the plans."""
-    plans: list[Plan] = []
-    while actions := list_actions(chosen := plan(world.settings, snapshot, world.now)):
-        plans.append(chosen)
-        assert len(plans) <= MOST_PLANS, [list_actions(each) for each in plans]
-        snapshot = act(snapshot, actions)
-    return snapshot, plans
-
-
-def read_end(snapshot: Snapshot) -> dict[Any, Obj]:
-    """Return everything that a plan writes, by its name."""
-    everything = (snapshot.service, *snapshot.children, *snapshot.pods)
-    return {object_id(obj): obj for obj in everything}
-
-
-def assert_same_words(first: Plan, later: Plan) -> None:
+def assert_same_words(first: Turn, later: Turn) -> None:
     """A plan that follows at once says nothing new, but that a method ends with the last old replica.
 
     A plan that takes replicas away may have spoken of these: status is written before they go, as a write of
-    them may be refused.
+    them may be refused. The same is true of Jobs, and of what is refused or was refused a former leader.
     """
-    if first.status is None or later.status is None or takes_away(first):
+    one, two = first.chosen.status, later.chosen.status
+    has_met = first.before.snapshot.refusals != first.after.snapshot.refusals
+    if one is None or two is None or has_met or first.chosen.is_hearsay or takes_away(first.chosen):
         return
-    before, after = ({**status, "rollout": None} for status in (first.status, later.status))
+    before, after = ({**status, "rollout": None} for status in (one, two))
     assert before == after
 
 
 def takes_away(chosen: Plan) -> bool:
-    """Whether a Deployment gets fewer replicas, or goes."""
+    """Whether a Deployment gets fewer replicas, or goes, or a Job goes."""
     lowered = (
         apply.seen is not None
         and apply.seen.get("spec", {}).get("replicas", 0) > apply.obj.get("spec", {}).get("replicas", 0)
         for apply in chosen.applies
         if apply.obj["kind"] == DEPLOYMENT.kind
     )
-    return any(lowered) or any(delete.obj["kind"] == DEPLOYMENT.kind for delete in chosen.deletes)
+    return any(lowered) or any(delete.obj["kind"] in (DEPLOYMENT.kind, JOB.kind) for delete in chosen.deletes)
 
 
-async def reach(start: str, steps: Sequence[tuple[str, Any]]) -> World:
-    schedule = Schedule(start)
-    await schedule.world.settle()
+def see(starting: Starting, steps: Steps) -> Instant:
+    """Return what is seen after these steps."""
+    return asyncio.run(_reach(starting, steps)).see()
+
+
+async def _reach(starting: Starting, steps: Steps) -> Circumstances:
+    start, model, resources, facts, is_settled = starting
+    circumstances = Circumstances(start, model, resources, facts)
+    await circumstances.begin(is_settled=is_settled)
     for step in steps:
-        await schedule.take(step)
-    return schedule.world
+        await circumstances.take(step)
+    return circumstances
 
 
-def check_plan(start: str, steps: Sequence[tuple[str, Any]]) -> None:
-    world = asyncio.run(reach(start, steps))
-    before = take_snapshot(world)
-    end, plans = settle(world, before)
-    for first, later in itertools.pairwise(plans):
+def check_settling(instant: Instant) -> None:
+    """Plans end at once, and in the same whatever part of the first one was written."""
+    end, turns = settle(instant)
+    for first, later in itertools.pairwise(turns):
         assert_same_words(first, later)
-    actions = list_actions(plans[0]) if plans else []
+    chosen = instant.plan()
+    actions = list_actions(chosen)
     for count in range(len(actions)):
-        part, _ = settle(world, act(before, actions[:count]))
+        part = instant.act(actions[:count])
+        part, _ = settle(part.note_words(chosen) if count else part)
         assert read_end(part) == read_end(end), f"after {count} of {actions}"
 
 
-STARTING = st.sampled_from(list(STARTS))
+def check_looks(instant: Instant) -> None:
+    """No plan asks for another one at once, now or when it is time for the next one."""
+    end, turns = settle(instant)
+    began = end.now
+    for turn in turns:
+        assert_is_later(turn.chosen)
+    for _ in range(NUM_LOOKS):
+        chosen = end.plan()
+        assert_is_later(chosen)
+        if chosen.requeue_after is None:
+            return
+        end, _ = settle(replace(end, now=end.now + chosen.requeue_after))
+    assert end.now >= began + LEAST_SECONDS
+
+
+def assert_is_later(chosen: Plan) -> None:
+    assert chosen.requeue_after is None or chosen.requeue_after > 0, chosen
+
+
+def check_writes(instant: Instant) -> None:
+    """The API server's rules let each status be, and no plan touches what is not the service's own."""
+    for turn in settle(instant)[1]:
+        chosen, uid = turn.chosen, turn.before.snapshot.uid
+        if chosen.status is not None:
+            read = Status.model_validate(chosen.status)
+            assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == chosen.status
+        touched = [apply.seen for apply in chosen.applies] + [delete.obj for delete in chosen.deletes]
+        assert all(is_owned(obj, uid) for obj in touched if obj is not None)
+        ours = {pod["metadata"]["uid"] for pod in turn.before.snapshot.pods}
+        assert ours.issuperset(mark.uid for mark in chosen.marks)
+
+
+class Asked:
+    """The revision that a spec asks for, where it was not made before."""
+
+    def __init__(self, instant: Instant) -> None:
+        self.instant, snapshot = instant, instant.snapshot
+        self.spec = Spec.model_validate(snapshot.service["spec"])
+        known = find_revisions(SETTINGS, snapshot, self.spec, instant.now)
+        self.revision = known.pending.revision if known.pending else known.asked
+        name = revision_name(snapshot.service, self.revision)
+        self.record, self.deployment = (
+            ObjectId(kind.kind, name) for kind in (CONTROLLER_REVISION, DEPLOYMENT)
+        )
+        self.job = ObjectId(JOB.kind, name)
+        self.filler = fill_name(snapshot.service, self.revision)
+        self.is_new = not any(has_made(snapshot, one) for one in (self.record, self.deployment))
+        self.is_at_hand = not is_fetched(self.spec.model.uri)
+        self.model = self.find_model(instant)
+
+    def find_model(self, instant: Instant) -> FoundModel | None:
+        """Return what its Jobs know of its model."""
+        return find_model(instant.snapshot, self.spec.model.uri, self.revision)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no replica can serve what its Jobs know."""
+        if self.model is None or self.model.facts is None:
+            return False
+        snapshot = self.instant.snapshot
+        is_free = self.is_at_hand or is_begun(snapshot, self.revision)
+        nodes = () if is_free else snapshot.gpu_nodes.values()
+        return judge_fit(self.spec, self.model.facts, nodes).refusal is not None
+
+    @property
+    def is_asked_anew(self) -> bool:
+        """Whether the Job that fetches its model alone knows it, and can't go on. Nothing is made of it."""
+        snapshot, job = self.instant.snapshot, self.filler
+        if find_told(snapshot, self.job.name) is not None:
+            return False
+        has_ended = seconds_to_loss(snapshot, job, self.instant.now) is not None
+        return self.has_no_place or has_ended or explain_delay(snapshot, job) is not None
+
+    @property
+    def has_no_place(self) -> bool:
+        """Whether nothing can be kept in its claim."""
+        claim = self.instant.snapshot.claim
+        return self.spec.model.cache.claim is not None and judge_claim(self.spec, claim) is not None
+
+
+def check_models(instant: Instant) -> None:
+    """What a plan does about a model whose revision is to be made."""
+    for turn in settle(instant)[1]:
+        asked = Asked(turn.before)
+        if asked.is_new:
+            check_made(asked, turn.chosen)
+            check_known(asked, turn.chosen)
+
+
+def check_made(asked: Asked, chosen: Plan) -> None:
+    """Of what is not known, is refused or has no place, no pod's template is written."""
+    made = {object_id(apply.obj) for apply in chosen.applies}
+    is_made = bool({asked.record, asked.deployment} & made)
+    assert not (is_made and asked.is_refused)
+    assert not (is_made and asked.model is None and not asked.is_at_hand)
+    served = {
+        one["data"].get("cache", {}).get("path") for one in asked.instant.snapshot.children if "data" in one
+    }
+    assert not (is_made and asked.has_no_place and not any(served))
+    claim = asked.instant.snapshot.claim
+    is_bound = claim is not None and claim.is_bound and claim.name == find_claim(asked.spec.model.uri)
+    assert not (asked.job in made and asked.is_at_hand and not is_bound)
+
+
+def check_known(asked: Asked, chosen: Plan) -> None:
+    """No part of a plan deletes what alone knows a model."""
+    if not asked.is_at_hand and asked.is_asked_anew:
+        return
+    actions = list_actions(chosen)
+    for count in range(len(actions) + 1):
+        after = asked.instant.act(actions[:count])
+        assert has_made(after.snapshot, asked.record) or asked.find_model(after) == asked.model, actions
+
+
+STEPS = st.integers(0, 3).flatmap(lambda number: CIRCUMSTANCES if number else SCHEDULES)
 UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
+few = settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
+AT_REST = ("Automatic", None, "unknown", "none", True)
 
 
-@settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
-@given(STARTING, SCHEDULES)
-@example("Automatic", [("edit", 4), ("edit", 4), ("evict", 0), ("quota", 0), ("controllers", 1)])
-@example("Automatic", [("edit", 4), ("edit", 4), ("plan", 1), ("controllers", 1), ("evict", 0)])
-@example("Automatic", [("edit", 4), ("edit", 4), ("edit", 4), ("delete", 5), ("evict", 0)])
+@few
+@given(STARTING, STEPS)
+@example(AT_REST, [("edit", 4), ("edit", 4), ("evict", 0), ("quota", 0), ("controllers", 1)])
+@example(AT_REST, [("edit", 4), ("edit", 4), ("plan", 1), ("controllers", 1), ("evict", 0)])
+@example(AT_REST, [("edit", 4), ("edit", 4), ("edit", 4), ("delete", 5), ("evict", 0)])
 def test_a_plan_settles_at_once_and_ends_the_same_after_any_part_of_it(
-    start: str, steps: list[tuple[str, Any]]
+    starting: Starting, steps: Steps
 ) -> None:
-    check_plan(start, steps)
+    check_settling(see(starting, steps))
+
+
+@few
+@given(STARTING, STEPS)
+def test_no_plan_asks_for_another_one_at_once(starting: Starting, steps: Steps) -> None:
+    check_looks(see(starting, steps))
+
+
+@few
+@given(STARTING, STEPS)
+def test_what_a_plan_writes_may_be_written(starting: Starting, steps: Steps) -> None:
+    check_writes(see(starting, steps))
+
+
+@few
+@given(STARTING, STEPS)
+def test_no_plan_forgets_a_model_or_makes_pods_of_one_that_is_refused(
+    starting: Starting, steps: Steps
+) -> None:
+    check_models(see(starting, steps))
 
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.parametrize("check", [check_settling, check_looks, check_writes, check_models])
 @settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
-@given(STARTING, SCHEDULES)
-def test_many_plans_settle_at_once_and_end_the_same_after_any_part_of_them(
-    start: str, steps: list[tuple[str, Any]]
+@given(starting=STARTING, steps=STEPS)
+def test_many_plans_settle_and_do_no_harm(
+    check: Callable[[Instant], None], starting: Starting, steps: Steps
 ) -> None:
-    check_plan(start, steps)
+    check(see(starting, steps))
