@@ -24,6 +24,7 @@ from millrace_operator.reconcile.looking import find_looking
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.orders import find_action, find_spent_order
 from millrace_operator.reconcile.pending import Pending, Stage
+from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.render.metadata import follow_name, revision_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.pod_template import render_pod_template
@@ -122,7 +123,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     followed = find_first_answer(spec, wanted, model, now)
     known = Known({**revisions, digest: made}, digest, followed=followed)
     is_kept = place is not None and served in revisions and revisions[served].cached == place
-    is_read = is_kept and snapshot.service["status"].get("readyReplicas", 0) > 0
+    is_read = is_kept and any(pod.revision == served and pod.is_ready for pod in map(read_pod, snapshot.pods))
     pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
         return known

@@ -117,6 +117,25 @@ async def test_a_restart_and_more_replicas_ask_and_fetch_nothing_again() -> None
     assert len(world.pods()) == 5
 
 
+async def test_no_job_is_made_where_a_replica_has_just_become_ready_with_the_model() -> None:
+    world = await make_filling(replicas=1)
+    world.is_filled = True
+    await world.settle()
+    (pod,) = world.pods()
+    world.cluster.put({**pod, "status": {}})
+    await world.reconcile_until_quiet()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    (job,) = world.objects("Job")
+    asker = world._make_job_pod(job)
+    assert world.status["readyReplicas"] == 0
+    world.cluster.put({**asker, "status": resolver_status(f'{{"revision": "{FIRST}"}}')})
+    world.cluster.put({**world.pods()[0], "status": pod["status"]})
+    await world.reconcile()
+    assert find_filler(world) is None
+    assert len(world.deployments()) == 2
+
+
 async def test_the_job_has_the_secret_and_the_replicas_do_not() -> None:
     model = {**CACHED, "credentials": {"secretName": "hub"}}
     pod = {"nodeSelector": {"zone": "a"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
