@@ -175,7 +175,8 @@ class Watch:
         token = ""
         while True:
             page = _parse_page(await self._fetch_page(token))
-            items += (self._source.pack(self._source.trim(item)) for item in page.items)
+            with _parsing("list of objects"):
+                items += [self._source.pack(self._source.trim(item)) for item in page.items]
             token = page.token
             if not token:
                 break

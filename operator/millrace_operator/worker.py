@@ -103,7 +103,13 @@ class Worker:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
         except ClusterError:
             return
-        if found is None and self._cache.service(key) is before:
+        held = self._cache.service(key)
+        if found is None and held is before:
             self._cache.drop(INFERENCE_SERVICE, *key)
-        elif found is not None:
+        elif found is not None and (held is before or is_same(held, found)):
             self._cache.put(found)
+
+
+def is_same(held: Obj | None, found: Obj) -> bool:
+    """Whether both are one object, in whatever version. Another one may have its name by now."""
+    return held is not None and held["metadata"].get("uid") == found["metadata"].get("uid")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_kubernetes import watch
+from millrace_kubernetes.collection import Object
 from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, backoff_seconds
 from tests.kubernetes.conftest import PODS, Followed, make_item
 
@@ -33,6 +34,23 @@ async def test_long_lists_come_in_pages(followed: Followed, monkeypatch: pytest.
     await followed.until_streaming()
     assert [len(names) for names in followed.sink.lists] == [5]
     assert followed.num_lists == 3
+
+
+async def test_a_list_that_cannot_be_read_is_asked_for_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a proxy in between sends such a one. The watch must not end by it."""
+    faults = iter([KeyError("metadata"), TypeError("null")])
+
+    def pack(item: Object) -> Object:
+        for fault in faults:
+            raise fault
+        return item
+
+    monkeypatch.setitem(vars(PODS), "pack", pack)
+    followed.put("one")
+    followed.follow()
+    await followed.until_named("one")
 
 
 async def test_an_expired_version_lists_again(followed: Followed) -> None:

@@ -214,8 +214,9 @@ async def test_edits_bring_no_hot_loop_while_statuses_fail(failure: ClusterError
         assert len(watched.looks) - before <= 15
 
 
-async def test_a_service_that_is_made_again_while_it_is_asked_for_stays_known() -> None:
-    """The answer that it is gone comes after the event of the new one."""
+@pytest.mark.parametrize("answers", ["nothing", "the old one"])
+async def test_a_service_that_is_made_again_while_it_is_asked_for_stays_known(answers: str) -> None:
+    """The answer comes after the event of the new one."""
     world = World(scaling=EXTERNAL, replicas=1)
     watched = Watched(world)
     with watched.queue.opened():
@@ -225,11 +226,11 @@ async def test_a_service_that_is_made_again_while_it_is_asked_for_stays_known() 
         async def fetch_late(kind: Kind, namespace: str, name: str) -> Obj | None:
             if kind is not INFERENCE_SERVICE:
                 return await fetch(kind, namespace, name)
-            service = copy.deepcopy(world.service)
+            old, service = copy.deepcopy(world.service), copy.deepcopy(world.service)
             service["metadata"] |= {"uid": "another", "resourceVersion": "999999"}
             watched.ingest.record_event(INFERENCE_SERVICE, "DELETED", world.service)
             watched.ingest.record_event(INFERENCE_SERVICE, "ADDED", service)
-            return None
+            return old if answers == "the old one" else None
 
         world.cluster.fetch = fetch_late  # type: ignore[method-assign]
         await find_next_look(watched, AbsentError("gone"))

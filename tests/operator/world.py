@@ -309,12 +309,12 @@ class World:
         return self._run_kubelets() or moved
 
     def _run_jobs(self) -> bool:
-        """Make the pod of each Job that is not suspended, and end it as soon as the source answers."""
+        """Make the pod of each Job that may have one, and end it as soon as the source answers."""
         for job in self.objects("Job"):
             if "creationTimestamp" not in job["metadata"]:
                 metadata = {**job["metadata"], "creationTimestamp": render_time(self.now)}
                 self.cluster.put({**job, "metadata": metadata})
-        jobs = [job for job in self.objects("Job") if "status" not in job and not job["spec"].get("suspend")]
+        jobs = [job for job in self.objects("Job") if "status" not in job and _may_run(job)]
         return sum(self._run_job(job) for job in jobs) > 0
 
     def _run_job(self, job: Obj) -> bool:
@@ -435,6 +435,10 @@ def _is_labelled(obj: Obj) -> bool:
 def _is_of_job(pod: Obj) -> bool:
     component = pod["metadata"]["labels"].get(contract.LABEL_COMPONENT)
     return component in (contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER)
+
+
+def _may_run(job: Obj) -> bool:
+    return not job["spec"].get("suspend") and job["spec"].get("parallelism", 1) > 0
 
 
 def _fills(job: Obj) -> bool:

@@ -18,6 +18,7 @@ from millrace_operator.reconcile.jobs import explain_delay, find_job, has_told_a
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.metadata import revision_name, told_name
 from millrace_operator.reconcile.render.model_source import find_claim
+from millrace_operator.reconcile.resolution import read_kept
 from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.resources.conditions import Reason, find_condition, parse_time
@@ -38,7 +39,7 @@ class Awaited(NamedTuple):
     is_new: bool
     """Whether the wait begins now: status says that the model was refused, by what is lost if it is lost."""
     has_job: bool
-    """Whether the Job that looks is there, or the one that keeps what was told."""
+    """Whether the Job that looks is there, or one that keeps what was told and can be read."""
 
 
 def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited | None:
@@ -48,12 +49,13 @@ def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited |
         return None
     revision, uid = hash_inputs(revision_inputs(spec)), service["metadata"]["uid"]
     name = revision_name(service, revision)
-    own = {object_id(child) for child in children if is_owned(child, uid)}
-    if own & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
+    own = {object_id(child): child for child in children if is_owned(child, uid)}
+    if own.keys() & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
         return None
-    jobs = {ObjectId(JOB.kind, name), ObjectId(JOB.kind, told_name(service, revision))}
+    keeper = own.get(ObjectId(JOB.kind, told_name(service, revision)), {})
+    has_job = ObjectId(JOB.kind, name) in own or read_kept(keeper) is not None
     condition = find_condition(service.get("status", {}), "ModelReady") or {}
-    return Awaited(claim, name, condition.get("reason") in _REFUSED, bool(own & jobs))
+    return Awaited(claim, name, condition.get("reason") in _REFUSED, has_job)
 
 
 def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:

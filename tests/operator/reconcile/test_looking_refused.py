@@ -76,6 +76,32 @@ async def test_what_was_told_is_kept_before_the_pod_that_told_it_goes() -> None:
     assert list_writes_of_jobs(world) == [("create", False), ("create", True), ("delete", False)]
 
 
+async def test_whoever_lifts_the_suspension_gets_no_pod_and_no_claim_is_mounted() -> None:
+    world = await make_refused()
+    job = get_job(world)
+    world.cluster.put({**job, "spec": {**job["spec"], "suspend": False}})
+    world.now += 1800
+    await world.settle()
+    assert not world.objects("Pod")
+    template = get_job(world)["spec"]["template"]["spec"]
+    assert not any("persistentVolumeClaim" in volume for volume in template["volumes"])
+    mounted = {mount["name"] for mount in template["containers"][0]["volumeMounts"]}
+    assert mounted <= {volume["name"] for volume in template["volumes"]}
+
+
+async def test_a_claim_is_read_again_where_what_was_kept_cannot_be_read() -> None:
+    """Another claim may have its name by then."""
+    world = await make_refused()
+    world.put_claim("models", phase="Pending")
+    job = get_job(world)
+    kept = {**job["metadata"]["annotations"], contract.ANNOTATION_FOUND: "torn"}
+    world.cluster.put({**job, "metadata": {**job["metadata"], "annotations": kept}})
+    world.now += 86400
+    before = len(world.cluster.writes)
+    await world.settle()
+    assert ("create", False) not in list_writes_of_jobs(world, before)
+
+
 async def test_a_container_that_others_added_and_that_never_ends_does_not_hold_the_claim() -> None:
     world = make_world(None, resources=SMALL)
     await world.settle()

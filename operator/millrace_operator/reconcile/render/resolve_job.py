@@ -3,6 +3,8 @@
 They ask its source, or look at it in its claim.
 """
 
+from typing import Any
+
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.job import keep_found, render_job, render_job_template
@@ -44,7 +46,9 @@ def render_follow_job(settings: RenderSettings, service: Obj, spec: Spec, revisi
 
 def render_look_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
     """Return the Job that looks at a model in a claim, which is mounted as the replicas mount it."""
-    return _render_look(settings, service, spec, revision, name=revision_name(service, revision))
+    looker = render_looker(settings, spec, SECURITY, SCRATCH)
+    template = _render_look_template(service, spec, looker, render_model_volumes(spec.model))
+    return render_job(service, revision_name(service, revision), revision, template)
 
 
 def render_told_job(
@@ -52,20 +56,18 @@ def render_told_job(
 ) -> Obj:
     """Return the Job that keeps what a look told of a model which no pod can serve.
 
-    It is suspended from the beginning, so it never has a pod. The pod of the look holds the claim even when
-    it has ended, and what it told goes with it.
+    The pod of the look holds the claim even when it has ended, and what it told goes with it. This Job never
+    has a pod, also where somebody lifts its suspension, as controllers of queues do; and it mounts no claim.
     """
-    job = _render_look(settings, service, spec, revision, name=told_name(service, revision))
-    return keep_found({**job, "spec": {**job["spec"], "suspend": True}}, found)
+    looker = {**render_looker(settings, spec, SECURITY, SCRATCH), "volumeMounts": [SCRATCH]}
+    template = _render_look_template(service, spec, looker, [])
+    job = render_job(service, told_name(service, revision), revision, template)
+    return keep_found({**job, "spec": {**job["spec"], "suspend": True, "parallelism": 0}}, found)
 
 
-def _render_look(settings: RenderSettings, service: Obj, spec: Spec, revision: str, *, name: str) -> Obj:
-    parts = {
-        "containers": [render_looker(settings, spec, SECURITY, SCRATCH)],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *render_model_volumes(spec.model)],
-    }
-    template = render_job_template(service, spec, contract.COMPONENT_RESOLVER, _AS_REPLICAS, parts)
-    return render_job(service, name, revision, template)
+def _render_look_template(service: Obj, spec: Spec, container: Obj, volumes: list[dict[str, Any]]) -> Obj:
+    parts = {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes]}
+    return render_job_template(service, spec, contract.COMPONENT_RESOLVER, _AS_REPLICAS, parts)
 
 
 def _render(
