@@ -9,9 +9,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
-import asyncio, sys
+import asyncio, signal, sys
 from contextlib import contextmanager
 import benchmarks.convergence.__main__ as benchmark
+
+# A shell that runs the tests in the background ignores it, and what is ignored is inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Cluster:
     def __init__(self, *_, **__): pass

@@ -9,7 +9,7 @@ from millrace_operator.cluster.credentials import Access
 
 
 def access(refresh: Callable[[object], None] | None, **keys: str) -> Access:
-    return Access(SimpleNamespace(refresh_api_key_hook=refresh, api_key=keys))
+    return Access(SimpleNamespace(refresh_api_key_hook=refresh, api_key=keys), "https://api")
 
 
 def fail_with(error: Exception) -> Callable[[object], None]:

@@ -11,7 +11,9 @@ from tests.operator.world import KEY, World, make_pod, resolver_status
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 MAIN = {"uri": "hf://acme/chat@main"}
 FIRST, SECOND = "1" * 40, "2" * 40
-TELLING = "--progress-port 8002 --no-sync"
+TELLING = "--progress-port 8002"
+OWN = f"{TELLING} --no-sync"
+"""Of a folder that is the pod's own."""
 GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.example/acme/chat"
 
 
@@ -47,7 +49,7 @@ async def test_all_replicas_fetch_what_the_source_told_once() -> None:
     world = make_world()
     world.model_revision = FIRST
     await world.settle()
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {OWN}"]
     assert world.status["model"]["resolvedRevision"] == FIRST
     assert world.status["replicas"] == 2
     assert world.condition("UpToDate")["status"] == "True"
@@ -57,7 +59,7 @@ async def test_all_replicas_fetch_what_the_source_told_once() -> None:
     world.restart_operator()
     world.edit(replicas=3)
     await world.settle()
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {OWN}"]
     assert len(world.pods()) == 3
     assert world.status["model"]["resolvedRevision"] == FIRST
     assert not world.objects("Job")
@@ -79,7 +81,7 @@ async def test_what_serves_goes_on_while_the_next_model_is_asked_for() -> None:
     world.model_revision = FIRST
     await world.settle()
     assert world.status["currentRevision"] == world.status["updateRevision"] != serving
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {OWN}"]
     assert world.condition("UpToDate")["status"] == "True"
 
 
@@ -92,7 +94,7 @@ async def test_going_back_serves_the_old_bytes_of_a_branch_that_has_moved_on() -
     world.model_revision = SECOND
     world.edit(model=MAIN)
     await world.settle()
-    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {TELLING}"]
+    assert fetched(world) == [f"fetch {MAIN['uri']} --to /mnt/model --revision {FIRST} {OWN}"]
     assert world.status["model"]["resolvedRevision"] == FIRST
 
 
