@@ -77,7 +77,8 @@ def test_a_request_waits_no_longer_than_it_may_where_no_replica_can_come(resting
     assert WAIT_SECONDS <= time.monotonic() - began < WAIT_SECONDS + 30.0  # the default is five minutes
     assert refusal.value.code == 503
     assert int(refusal.value.headers["Retry-After"]) > 0
-    assert "has no replica that can answer now" in refusal.value.read().decode()
+    with refusal.value:
+        assert "has no replica that can answer now" in refusal.value.read().decode()
     assert resting.pods() == []
 
 

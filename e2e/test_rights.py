@@ -46,8 +46,9 @@ def test_it_can_mark_a_pod_and_change_nothing_that_the_pod_runs(service: Service
     forged = {"spec": {"containers": [{**container, "image": "example.com/forged:1"}]}}
     mark = {"metadata": {"annotations": {DELETION_COST: "-100"}}}
 
-    with pytest.raises(urllib.error.HTTPError, match="403"):
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         patch_as_operator(service, path, forged)
+    refused.value.close()
     patch_as_operator(service, f"{path}/status", {**mark, **forged})
 
     (after,) = service.pods()
