@@ -49,6 +49,17 @@ def get_pod(world: World) -> Obj:
     return pod
 
 
+async def die_after_each_write(world: World) -> None:
+    """Let the operator die after no write, after one, and so on, and another one go on."""
+    for num_writes in range(8):
+        world.cluster.faults.extend([*[None] * num_writes, *[TransientError("it died")] * 20])
+        with suppress(TransientError):
+            await world.reconcile()
+        world.cluster.faults.clear()
+        world.restart_operator()
+        world.run_controllers()
+
+
 def get_record(world: World) -> dict[str, Any]:
     (record,) = world.objects("ControllerRevision")
     data: dict[str, Any] = record["data"]
@@ -240,13 +251,7 @@ async def test_a_new_operator_counts_the_minute_from_the_jobs_creation() -> None
 
 async def test_an_operator_that_dies_after_the_job_has_told_goes_on() -> None:
     world = make_world()
-    for num_writes in range(8):
-        world.cluster.faults.extend([*[None] * num_writes, *[TransientError("it died")] * 20])
-        with suppress(TransientError):
-            await world.reconcile()
-        world.cluster.faults.clear()
-        world.restart_operator()
-        world.run_controllers()
+    await die_after_each_write(world)
     await world.settle()
     assert len(world.pods()) == 2
     assert get_record(world)["model"]["facts"] == json.loads(FACTS.to_json())

@@ -1,7 +1,6 @@
 """A model in a claim that was refused: what was told stays, and nothing holds the claim."""
 
 import json
-from contextlib import suppress
 
 import pytest
 
@@ -22,6 +21,7 @@ from tests.operator.reconcile.test_looking import (
     SMALL,
     check_served_unseen,
     clean_up,
+    die_after_each_write,
     get_job,
     get_pod,
     get_record,
@@ -128,13 +128,7 @@ async def test_a_refusal_outlives_the_pod_that_told_why() -> None:
 
 async def test_an_operator_that_dies_while_what_was_told_is_kept_goes_on() -> None:
     world = make_world(resources=SMALL)
-    for num_writes in range(8):
-        world.cluster.faults.extend([*[None] * num_writes, *[TransientError("it died")] * 20])
-        with suppress(TransientError):
-            await world.reconcile()
-        world.cluster.faults.clear()
-        world.restart_operator()
-        world.run_controllers()
+    await die_after_each_write(world)
     await world.settle()
     check_refused(world)
     assert list_writes_of_jobs(world).count(("create", True)) < 8
