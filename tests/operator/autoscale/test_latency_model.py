@@ -249,3 +249,20 @@ def test_real_steps_soon_outweigh_those_that_were_tried(factor: float) -> None:
         model = model.learn(replace(real, seconds=factor * real.seconds))
     assert model.is_fitted
     assert model.predict(16, 16_000) == pytest.approx(factor * (ALPHA + BETA * 16 + GAMMA * 16_000), rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [0.6, 3.0, 6.0])
+def test_the_first_real_steps_replace_what_was_tried_of_their_kind(factor: float) -> None:
+    """A replica tried its steps in a quiet moment of a busy node. Windows overlap, as they are read."""
+    rng, model = random.Random(3), LatencyModel.begin(TRIALS)
+    for tick in range(50):
+        real = idle(rng)
+        weight = 0.1 if tick else 1.0
+        model = model.learn(
+            replace(real, seconds=factor * real.seconds), weight=weight, forgetting=0.01 * weight
+        )
+        assert model.is_fitted
+    assert model.predict(1, 50) == pytest.approx(factor * (ALPHA + BETA + GAMMA * 50), rel=0.1)
+    assert model.relative_error is not None
+    assert model.relative_error < 0.25
+    assert model.predict(64, 64) - model.predict(1, 64) == pytest.approx(63 * BETA, rel=0.3)
