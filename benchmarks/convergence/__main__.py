@@ -20,10 +20,11 @@ from benchmarks.convergence.measures import (
     NUM_STRANGERS,
     add_pods,
     add_strangers,
-    compare,
+    compare_cpu,
     measure_convergence,
     measure_edits,
     measure_failover,
+    measure_memory,
     measure_rest,
     measure_restores,
     measure_start,
@@ -92,7 +93,6 @@ async def measure(
         await settle(operator)
         found["writes_after_restart"] = await api.count_writes() - before
         alone = await measure_rest(api, operator)
-        found["rss_after_restart_mb"] = alone.rss_mb
         with start() as other:
             found["failover_crash_seconds"] = await measure_failover(operator, other, signal.SIGKILL)
             with start() as third:
@@ -102,11 +102,14 @@ async def measure(
         await measure_start(operator)
         await settle(operator)
         found |= await measure_edits(api, operator)
+    found["rss_after_restart_mb"] = await measure_memory(start)
     await add_strangers(api, NUM_STRANGERS)
     with start() as operator:
         await measure_start(operator)
         await settle(operator)
-        found["unrelated_objects_cost"] = compare(alone, await measure_rest(api, operator))
+        cpu = compare_cpu(alone, await measure_rest(api, operator))
+    rss = await measure_memory(start) / found["rss_after_restart_mb"]
+    found["unrelated_objects_cost"] = {"rss": rss, "cpu": cpu}
     return found
 
 
