@@ -81,17 +81,16 @@ class PartFile:
         """Make the files, or go on with those that are there."""
         if self._spans:
             with writing(self.path):
-                self._open_files(os.O_RDWR)
+                self._open_files(0)
         else:
             self.reset()
 
     def reset(self) -> None:
-        """Begin from nothing."""
+        """Begin from nothing. The journal stays there: it tells that an earlier fetch was here."""
         self.close()
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._journal_path.unlink(missing_ok=True)
-            self._open_files(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self._open_files(os.O_CREAT | os.O_TRUNC)
             self.finished, self._spans, self._hashed = None, [], 0
             self._hashes = (hashlib.sha256(), None)
             self._append(_make_head(self.file, self._boot))
@@ -174,9 +173,10 @@ class PartFile:
             self._hashed += len(data)
 
     def _open_files(self, flags: int) -> None:
-        self._data = os.open(self.path, flags | NOFOLLOW, 0o644)
+        """Open both, the journal first: it never tells of bytes that are just being emptied."""
         appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._journal = os.open(self._journal_path, appending | NOFOLLOW, 0o644)
+        self._journal = os.open(self._journal_path, flags | appending | NOFOLLOW, 0o644)
+        self._data = os.open(self.path, flags | os.O_RDWR | NOFOLLOW, 0o644)
 
     def _append(self, line: dict[str, Any]) -> None:
         # It begins with the line's end too: what a kill cut short before it is then a line of its own.

@@ -75,34 +75,6 @@ async def test_a_finished_file_that_is_gone_comes_again(
     assert fetcher.witness.done == fetcher.witness.total
 
 
-async def test_going_back_from_half_a_revision_brings_the_old_bytes(
-    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its shards have the names and the sizes of those that were whole."""
-    old = dict(hub.files.contents)
-    new = old | {name: bytes(reversed(old[name])) for name in SHARDS}
-
-    def die(_folder: Folder, _marker: object) -> None:
-        raise RuntimeError("killed")
-
-    await fetcher.fetch(URI)
-    serve(hub, new, "2" * 40)
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "complete", die)
-        with pytest.raises(RuntimeError, match="killed"):
-            await fetcher.fetch(URI)
-    serve(hub, old, "1" * 40)
-    await fetcher.fetch(URI)
-    fetcher.check(old)
-
-
-def serve(hub: FakeHub, contents: dict[str, bytes], commit: str) -> None:
-    for known in (hub.files.contents, hub.large.contents):
-        known.clear()
-        known.update(contents)
-    hub.commit, hub.revisions = commit, {"main", commit}
-
-
 async def test_a_folder_that_cannot_be_made_says_so(fetcher: Fetcher, hub: FakeHub) -> None:
     fetcher.folder.write_text("a file")
     with pytest.raises(FolderError, match="can't be written"):

@@ -1,0 +1,76 @@
+"""One revision, or one source, after another in a folder: no file of the one is taken for the other's."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from millrace_fetch.errors import NoSpaceError
+from millrace_fetch.folder import Folder
+from tests.fetch.conftest import SHARDS, Fetcher
+from tests.fetch.servers import FakeHub
+
+URI = "hf://org/m"
+
+
+async def fetch_and_die(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, uri: str = URI) -> None:
+    """Fetch all, and be killed before the marker is written."""
+
+    def die(_folder: Folder, _marker: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "complete", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            await fetcher.fetch(uri)
+
+
+def serve(hub: FakeHub, contents: dict[str, bytes], commit: str) -> None:
+    for known in (hub.files.contents, hub.large.contents):
+        known.clear()
+        known.update(contents)
+    hub.commit, hub.revisions = commit, {"main", commit}
+
+
+def turn(contents: dict[str, bytes]) -> dict[str, bytes]:
+    """Return other bytes in files of the same names and sizes."""
+    return contents | {name: bytes(reversed(contents[name])) for name in SHARDS}
+
+
+async def test_going_back_from_half_a_revision_brings_the_old_bytes(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shards have the names and the sizes of those that were whole."""
+    old = dict(hub.files.contents)
+    await fetcher.fetch(URI)
+    serve(hub, turn(old), "2" * 40)
+    await fetch_and_die(fetcher, monkeypatch)
+    serve(hub, old, "1" * 40)
+    await fetcher.fetch(URI)
+    fetcher.check(old)
+
+
+async def test_a_disk_that_is_full_between_two_revisions_mixes_nothing(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = dict(hub.files.contents)
+    await fetcher.fetch(URI)
+    serve(hub, turn(old), "2" * 40)
+    await fetch_and_die(fetcher, monkeypatch)
+    third = turn(old) | {name: b"3" * len(old[name]) for name in SHARDS}
+    serve(hub, third, "3" * 40)
+    make = os.open
+
+    def refuse(path: Path, flags: int, *more: int, **named: int) -> int:
+        if str(path).endswith(".part") and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "full")
+        return make(path, flags, *more, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(NoSpaceError):
+            await fetcher.fetch(URI)
+    serve(hub, old, "1" * 40)
+    await fetcher.fetch(URI)
+    fetcher.check(old)
