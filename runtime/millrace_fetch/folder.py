@@ -18,8 +18,8 @@ from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord
 from millrace_fetch.marker import Marker, parse_marker, read_boot, render_marker
-from millrace_fetch.names import LAYERS, OWN_FOLDER
-from millrace_fetch.part import PartFile, writing
+from millrace_fetch.names import LAYERS, OWN_FOLDER, find_fault
+from millrace_fetch.part import JOURNAL, PartFile, writing
 
 LOCK = "lock"
 MANIFEST = "manifest.json"
@@ -180,8 +180,7 @@ class Folder:
 
     def complete(self, marker: Marker) -> None:
         """Remove what is no longer of the model, and then say that it is whole."""
-        previous = self.read_previous()
-        for name in set(previous.files if previous else ()) - set(marker.files):
+        for name in self._list_ours() - set(marker.files):
             self.discard(name)
         self._write_marker(marker)
         with writing(self.path):
@@ -190,6 +189,13 @@ class Folder:
         # After the marker: until then the journals tell which files are ours.
         shutil.rmtree(self.parts, ignore_errors=True)
         shutil.rmtree(self.path / LAYERS, ignore_errors=True)
+
+    def _list_ours(self) -> set[str]:
+        """Return the names of all files that fetches have put here, also of those that were killed."""
+        previous = self.read_previous()
+        journals = (path.relative_to(self.parts) for path in self.parts.rglob(f"*{JOURNAL}"))
+        names = {journal.as_posix().removesuffix(JOURNAL) for journal in journals}
+        return {name for name in names if find_fault(name) is None} | set(previous.files if previous else ())
 
     def _write_marker(self, marker: Marker) -> None:
         with writing(self.path):
@@ -251,7 +257,7 @@ class Folder:
 
     def may_be_another(self, name: str) -> bool:
         """Whether a fetch that did not come to its end may have put another file in this one's place."""
-        return (self.parts / f"{name}.journal").exists()
+        return (self.parts / f"{name}{JOURNAL}").exists()
 
     def check_foreign(self, names: Iterable[str]) -> None:
         """Raise FolderError where a file that is not ours would be overwritten."""

@@ -22,6 +22,8 @@ from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord, RemoteFile
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge
 
+JOURNAL = ".journal"
+"""Ends the name of a file's journal."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
@@ -56,7 +58,7 @@ class PartFile:
         self.file = file
         self._boot = boot
         self.path = refuse_links(parts, parts / f"{file.name}.part")
-        self._journal_path = refuse_links(parts, parts / f"{file.name}.journal")
+        self._journal_path = refuse_links(parts, parts / f"{file.name}{JOURNAL}")
         self.finished: FileRecord | None = None
         """Once all bytes are there and verified."""
         self._spans: list[Span] = []

@@ -8,7 +8,7 @@ import pytest
 
 from millrace_fetch.errors import NoSpaceError
 from millrace_fetch.folder import Folder
-from tests.fetch.conftest import SHARDS, Fetcher
+from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher
 from tests.fetch.servers import FakeHub
 
 URI = "hf://org/m"
@@ -36,6 +36,11 @@ def serve(hub: FakeHub, contents: dict[str, bytes], commit: str) -> None:
 def turn(contents: dict[str, bytes]) -> dict[str, bytes]:
     """Return other bytes in files of the same names and sizes."""
     return contents | {name: bytes(reversed(contents[name])) for name in SHARDS}
+
+
+def put_in_one_file(contents: dict[str, bytes]) -> dict[str, bytes]:
+    small = [name for name in NEEDED if name not in (INDEX, *SHARDS)]
+    return {name: contents[name] for name in small} | {"model.safetensors": b"w" * 5000}
 
 
 async def test_going_back_from_half_a_revision_brings_the_old_bytes(
@@ -72,5 +77,20 @@ async def test_a_disk_that_is_full_between_two_revisions_mixes_nothing(
         with pytest.raises(NoSpaceError):
             await fetcher.fetch(URI)
     serve(hub, old, "1" * 40)
+    await fetcher.fetch(URI)
+    fetcher.check(old)
+
+
+async def test_what_a_killed_fetch_of_another_revision_left_goes(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica would read the index that is left, and the shards that it names."""
+    old = dict(hub.files.contents)
+    new = put_in_one_file(old)
+    await fetch_and_die(fetcher, monkeypatch)
+    serve(hub, new, "2" * 40)
+    await fetcher.fetch(URI)
+    fetcher.check(new, list(new))
+    serve(hub, old, "3" * 40)
     await fetcher.fetch(URI)
     fetcher.check(old)
