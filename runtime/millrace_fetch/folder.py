@@ -20,6 +20,7 @@ from millrace_fetch.manifest import FileRecord
 from millrace_fetch.marker import Marker, parse_marker, read_boot, render_marker
 from millrace_fetch.names import LAYERS, OWN_FOLDER, find_fault
 from millrace_fetch.part import JOURNAL, PartFile, writing
+from millrace_fetch.selection import is_read
 
 LOCK = "lock"
 MANIFEST = "manifest.json"
@@ -191,10 +192,14 @@ class Folder:
         shutil.rmtree(self.path / LAYERS, ignore_errors=True)
 
     def _list_ours(self) -> set[str]:
-        """Return the names of all files that fetches have put here, also of those that were killed."""
+        """Return the names of all files that fetches have put here, also of those that were killed.
+
+        Where nobody knows it any more, they are those that a replica would read.
+        """
         previous = self.read_previous()
-        journals = (path.relative_to(self.parts) for path in self.parts.rglob(f"*{JOURNAL}"))
-        names = {journal.as_posix().removesuffix(JOURNAL) for journal in journals}
+        names = {name.removesuffix(JOURNAL) for name in _list_names(self.parts, f"*{JOURNAL}")}
+        if self._has_torn_marker():
+            names |= {name for name in _list_names(self.path, "*") if is_read(name)}
         return {name for name in names if find_fault(name) is None} | set(previous.files if previous else ())
 
     def _write_marker(self, marker: Marker) -> None:
@@ -271,9 +276,8 @@ class Folder:
                 )
 
     def _has_torn_marker(self) -> bool:
-        """Whether a marker is there that can't be read: then nobody knows any more which files are ours."""
-        paths = [self._own / name for name in (MANIFEST, _PREVIOUS)]
-        return any(path.exists() and _read_marker(path) is None for path in paths)
+        """Whether a marker is there that says nothing: then nobody knows any more which files are ours."""
+        return any(_is_torn(self._own / name) for name in (MANIFEST, _PREVIOUS))
 
     def _place(self, name: str) -> Path:
         """Return where a file is. Raises FolderError where the way there leads through a link."""
@@ -291,11 +295,24 @@ class Folder:
             )
 
 
+def _list_names(folder: Path, pattern: str) -> set[str]:
+    """Return the names of the plain files below a folder, as a model's files are named."""
+    paths = (path for path in folder.rglob(pattern) if path.is_file() and not path.is_symlink())
+    return {path.relative_to(folder).as_posix() for path in paths}
+
+
 def _read_marker(path: Path) -> Marker | None:
     try:
         return parse_marker(path.read_text())
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a marker's text says nothing. One that only can't be read may be whole."""
+    with suppress(OSError):
+        return parse_marker(path.read_text(errors="replace")) is None
+    return False
 
 
 def _sync_folder(path: Path) -> None:

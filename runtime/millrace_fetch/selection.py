@@ -74,6 +74,12 @@ def _included(names: Collection[str], pattern: str) -> list[str]:
     return sorted(found)
 
 
+def is_read(name: str) -> bool:
+    """Whether a replica may read a file of this name without an index that names it."""
+    pattern = TEMPLATES if "/" in name else "*.safetensors"
+    return name in (*SMALL_FILES, INDEX) or fnmatchcase(name, pattern)
+
+
 def is_forbidden(name: str) -> bool:
     """Whether loading such a file may run code of its author."""
     return any(fnmatchcase(name.lower(), pattern) for pattern in NEVER)

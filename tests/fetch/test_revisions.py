@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.errors import NoSpaceError
+from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.folder import Folder
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher
 from tests.fetch.servers import FakeHub
@@ -94,3 +94,34 @@ async def test_what_a_killed_fetch_of_another_revision_left_goes(
     serve(hub, old, "3" * 40)
     await fetcher.fetch(URI)
     fetcher.check(old)
+
+
+async def test_a_torn_marker_leaves_no_file_of_the_model_that_was(fetcher: Fetcher, hub: FakeHub) -> None:
+    await fetcher.fetch(URI)
+    (fetcher.folder / ".millrace" / "manifest.json").write_text("")
+    new = put_in_one_file(dict(hub.files.contents))
+    serve(hub, new, "2" * 40)
+    await fetcher.fetch(URI)
+    fetcher.check(new, list(new))
+
+
+async def test_a_marker_that_can_not_be_read_just_now_is_not_a_torn_one(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the files of others in the folder would go."""
+    own = fetcher.folder / ".millrace"
+    own.mkdir(parents=True)
+    (own / "manifest.json").write_text("")
+    (fetcher.folder / "config.json").write_text("mine")
+    read = Path.read_text
+
+    def fail(path: Path, *more: str, **named: str) -> str:
+        if path.name == "manifest.json":
+            raise OSError(errno.EIO, "broken")
+        return read(path, *more, **named)
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(FolderError, match="is there already, and not from millrace fetch"):
+        await fetcher.fetch(URI)
+    assert (fetcher.folder / "config.json").read_text() == "mine"
+    assert hub.large.requests == []
