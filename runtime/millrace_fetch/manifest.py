@@ -28,11 +28,16 @@ class RemoteFile:
     and lets a change be seen before the end."""
     has_ranges: bool = True
     """Whether the server gives parts of the file."""
+    place: str = ""
+    """Where it is, without what is secret: a date, and many an ETag, says nothing of files elsewhere. Empty
+    where there is a checksum, or the validator is one."""
 
     @property
     def identity(self) -> str:
         """Bytes of two files with equal identities may be put together."""
-        return f"{self.checksum or self.validator} {self.size_bytes}"
+        if self.checksum or not self.place:
+            return f"{self.checksum or self.validator} {self.size_bytes}"
+        return f"{self.validator} {self.size_bytes} {self.place}"
 
     @property
     def is_known(self) -> bool:

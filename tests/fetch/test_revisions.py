@@ -8,8 +8,8 @@ import pytest
 
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.folder import Folder
-from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher
-from tests.fetch.servers import FakeHub
+from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.servers import FakeHub, WebFolderServer
 
 URI = "hf://org/m"
 
@@ -125,3 +125,20 @@ async def test_a_marker_that_can_not_be_read_just_now_is_not_a_torn_one(
         await fetcher.fetch(URI)
     assert (fetcher.folder / "config.json").read_text() == "mine"
     assert hub.large.requests == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_two_folders_of_web_servers_with_the_same_dates_are_two(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """As of two fine-tunes in images that are built alike: many servers make ETags of date and size."""
+    first = make_model()
+    async with WebFolderServer(first) as one, WebFolderServer(turn(first)) as other:
+        for server in (one, other):
+            server.files.etags.update({name: f'"0-{len(content):x}"' for name, content in first.items()})
+        if is_killed:
+            await fetch_and_die(fetcher, monkeypatch, one.uri)
+        else:
+            await fetcher.fetch(one.uri)
+        await fetcher.fetch(other.uri)
+    fetcher.check(turn(first))

@@ -16,7 +16,7 @@ from millrace_fetch.names import check_names
 from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.trying import Say, with_tries
-from millrace_fetch.uri import WebFolder
+from millrace_fetch.uri import WebFolder, redact
 
 _ABSENT = (403, 404, 410)
 """Storage that may not be listed answers 403 for what is not there."""
@@ -101,4 +101,5 @@ def _announce(name: str, url: str, response: aiohttp.ClientResponse) -> RemoteFi
         size_bytes=int(size) if size.isdecimal() else None,
         validator=read_validator(response),
         has_ranges=is_part or headers.get("Accept-Ranges", "").lower() == "bytes",
+        place=redact(url),
     )
