@@ -66,7 +66,7 @@ def _load_source(order: Order) -> Source:
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
-    folder = Folder(order.folder, is_synced=order.is_synced)
+    folder = Folder(order.folder, is_synced=order.is_synced, verify=order.verify)
     async with folder.locked(watch.say, Follower(watch, folder.counts).look):
         watch = Shared(watch, folder.counts)
         await _revive(folder, watch.say)
@@ -140,8 +140,8 @@ class _Fetch:
             name: record
             for name, record in alike.items()
             if record.identity == by_name[name].identity
-            and self._folder.has(name, record)
             and not self._folder.may_be_another(name)
+            and self._folder.keeps(name, record)
         }
 
     def _complete(self, manifest: Manifest, records: dict[str, FileRecord]) -> Marker:

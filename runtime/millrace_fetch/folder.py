@@ -35,9 +35,13 @@ _MAX_MOVES = 10
 class Folder:
     """A model's folder, while this process alone writes it."""
 
-    def __init__(self, path: Path, *, is_synced: bool = True) -> None:
-        """Without `is_synced` nobody waits for the disk, where the machine tells one boot from another."""
+    def __init__(self, path: Path, *, is_synced: bool = True, verify: bool = False) -> None:
+        """Without `is_synced` nobody waits for the disk, where the machine tells one boot from another.
+
+        With `verify` no file of an earlier fetch is taken over without its hash.
+        """
         self.path = path
+        self._verify = verify
         self.boot = None if is_synced else read_boot()
         self._own = path / OWN_FOLDER
         self.parts = self._own / "parts"
@@ -233,7 +237,11 @@ class Folder:
             return None
         if part.path.exists():
             self.install(part.path, part.file.name)
-        return part.finished if self.has(part.file.name, part.finished) else None
+        return part.finished if self.keeps(part.file.name, part.finished) else None
+
+    def keeps(self, name: str, record: FileRecord) -> bool:
+        """Whether a file of an earlier fetch is there: by its size; where it is asked for, by its hash."""
+        return self.has(name, record) and (not self._verify or self.hash_file(name) == record.sha256)
 
     def has(self, name: str, record: FileRecord) -> bool:
         """Whether the file is there in its size."""
