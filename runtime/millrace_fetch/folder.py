@@ -180,8 +180,15 @@ class Folder:
         with writing(self._own), suppress(FileNotFoundError):
             (self._own / MANIFEST).rename(self._own / _PREVIOUS)
         previous = self.read_previous()
-        for name in previous.files if previous and not self.believes(previous) else ():
+        if previous is not None and not self.believes(previous):
+            self._drop(previous)
+
+    def _drop(self, previous: Marker) -> None:
+        """Remove all files of what was whole, and then its record: the next run is to keep what comes now."""
+        for name in previous.files:
             self.discard(name)
+        with writing(self._own):
+            (self._own / _PREVIOUS).unlink(missing_ok=True)
 
     def complete(self, marker: Marker) -> None:
         """Remove what is no longer of the model, and then say that it is whole."""

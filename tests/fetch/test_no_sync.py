@@ -146,6 +146,22 @@ async def test_what_nobody_believes_takes_no_room(
 
 
 @pytest.mark.parametrize("is_synced", [False, True])
+async def test_what_nobody_believes_goes_once(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
+) -> None:
+    """A fetch that is killed again and again goes on each time."""
+    await fetcher.fetch_order(make_order(fetcher))
+    own = fetcher.folder / ".millrace"
+    (own / "manifest.json").rename(own / "previous.json")
+    machine.start("second")
+    for _ in range(2):
+        await fail_at_the_end(fetcher, monkeypatch, make_order(fetcher, is_synced=is_synced))
+    await fetcher.fetch_order(make_order(fetcher, is_synced=is_synced))
+    fetcher.check(hub.files.contents)
+    assert all(hub.large.sent[name] == 2 * len(hub.files.contents[name]) for name in SHARDS)
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
 async def test_a_volume_that_tells_at_its_end_that_it_could_not_write_is_believed(
     fetcher: Fetcher, hub: FakeHub, machine: Machine, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
 ) -> None:
