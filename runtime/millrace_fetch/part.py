@@ -65,6 +65,8 @@ class PartFile:
         self._hashed = 0
         self._hashes: tuple[_Hash, _Hash | None] = (hashlib.sha256(), None)
         self._data = self._journal = -1
+        self._has_lost = False
+        """Whether the disk has told that it could not write. It tells so once, and not of which bytes."""
         self._recall()
 
     def _recall(self) -> None:
@@ -93,23 +95,36 @@ class PartFile:
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open_files(os.O_CREAT | os.O_TRUNC)
-            self.finished, self._spans, self._hashed = None, [], 0
+            self.finished, self._spans, self._hashed, self._has_lost = None, [], 0, False
             self._hashes = (hashlib.sha256(), None)
             self._append(_make_head(self.file, self._boot))
 
     def close(self) -> None:
         """Give the descriptors back."""
-        self._close_data()
-        journal, self._journal = self._journal, -1
-        if journal >= 0:
-            os.close(journal)
+        try:
+            self._close_data()
+        finally:
+            journal, self._journal = self._journal, -1
+            if journal >= 0:
+                os.close(journal)
 
     def _close_data(self) -> None:
         """Close the file. Some volumes tell only now that they could not write it."""
         data, self._data = self._data, -1
         if data >= 0:
-            with writing(self.path):
+            with writing(self.path), self._waiting():
                 os.close(data)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Wait for the disk. Where it fails nothing more is noted, and what was noted without it goes."""
+        try:
+            yield
+        except OSError:
+            self._has_lost = True
+            if self._boot is not None:
+                os.ftruncate(self._journal, 0)
+            raise
 
     @property
     def num_done_bytes(self) -> int:
@@ -131,10 +146,16 @@ class PartFile:
                 offset, view = offset + written, view[written:]
 
     def note(self, span: Span) -> None:
-        """Write down that a range is there, once the disk has it, and hash what has no gap before it."""
+        """Write down that a range is there, once the disk has it, and hash what has no gap before it.
+
+        After the disk has failed, nothing is written down: the range may be what it has lost.
+        """
+        if self._has_lost:
+            return
         with writing(self.path):
             if self._boot is None:
-                os.fdatasync(self._data)
+                with self._waiting():
+                    os.fdatasync(self._data)
             self._append({"done": list(span)})
         self._spans = merge([*self._spans, span])
         self._hash_up_to(find_frontier(self._spans))
@@ -152,7 +173,8 @@ class PartFile:
             )
         with writing(self.path):
             if self._boot is None:
-                os.fsync(self._data)
+                with self._waiting():
+                    os.fsync(self._data)
             self._close_data()
             self._append({"finished": sha256.hexdigest()})
         self.close()
