@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -79,8 +80,7 @@ class Download:
         except ExceptionGroup as error:
             raise _find_first(error) from error
         finally:
-            for part in parts:
-                part.close()
+            _close_all(parts)
         assert len(self._records) == len(parts), "a file was left out"
         return self._records
 
@@ -225,6 +225,13 @@ def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, *, is_rang
         )
     if is_range and response.status != 206:
         raise RefusedError(f"the server gives no part of {file.name}, which it said it does", response.status)
+
+
+def _close_all(parts: Sequence[PartFile]) -> None:
+    """Close each of them, also where one can't be: a volume tells of every file that it could not write."""
+    with ExitStack() as exits:
+        for part in parts:
+            exits.callback(part.close)
 
 
 def _find_first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -3,45 +3,58 @@
 A web server announces no hash, so nothing else would find it.
 """
 
+import asyncio
 import errno
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from millrace_fetch.errors import NoSpaceError, StorageError
 from tests.fetch.conftest import SHARDS, Fetcher
-from tests.fetch.servers import WebFolderServer
+from tests.fetch.servers import Fault, WebFolderServer
 
 
 class Disk:
-    """Has of the first shard what was waited for, and fails once with the rest."""
+    """Has of the shards what was waited for, loses the rest at once, and tells so once for each of them."""
 
-    def __init__(self, error: int) -> None:
+    def __init__(self, folder: Path, error: int) -> None:
+        self._parts = folder / ".millrace" / "parts"
         self._error = error
-        self._has_failed = False
-        self._content = b""
+        self._content = {f"{name}.part": b"" for name in SHARDS}
+        self._untold: set[str] = set()
 
     def fail(self, descriptor: int) -> None:
-        """Lose what nobody waited for, and tell of it. Nothing, of other files and after the first time."""
-        if (
-            self._has_failed
-            or _name_of(descriptor) != f"{SHARDS[0]}.part"
-            or not os.fstat(descriptor).st_size
-        ):
-            return
-        self._has_failed = True
-        size = os.fstat(descriptor).st_size
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, self._content, 0)
-        os.ftruncate(descriptor, size)
-        raise OSError(self._error, os.strerror(self._error))
+        """Lose what nobody waited for, or tell that it is lost; of other files nothing."""
+        name = _name_of(descriptor)
+        if name in self._content and os.fstat(descriptor).st_size:
+            self._lose()
+        if name in self._untold:
+            self._untold.remove(name)
+            raise OSError(self._error, os.strerror(self._error))
+
+    def _lose(self) -> None:
+        self._untold |= self._content.keys()
+        for path in [self._parts / name for name in self._content]:
+            if path.exists():
+                size = path.stat().st_size
+                path.write_bytes(self._content[path.name])
+                os.truncate(path, size)
+        self._content.clear()
+
+    def close(self, descriptor: int) -> None:
+        """Close a file, and fail only then."""
+        try:
+            self.fail(descriptor)
+        finally:
+            os.closerange(descriptor, descriptor + 1)
 
     def keep(self, descriptor: int) -> None:
         """Write all that there is."""
-        if _name_of(descriptor) == f"{SHARDS[0]}.part":
-            self._content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        if _name_of(descriptor) in self._content:
+            self._content[_name_of(descriptor)] = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def _name_of(descriptor: int) -> str:
@@ -51,21 +64,42 @@ def _name_of(descriptor: int) -> str:
 async def test_a_volume_that_fails_when_the_file_is_closed(
     fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, close = Disk(errno.EDQUOT), os.close
-
-    def close_late(descriptor: int) -> None:
-        try:
-            disk.fail(descriptor)
-        finally:
-            close(descriptor)
-
     order = replace(fetcher.order(folder_server.uri), is_synced=False)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "close", close_late)
+        patch.setattr(os, "close", Disk(fetcher.folder, errno.EDQUOT).close)
         with pytest.raises(NoSpaceError):
             await fetcher.fetch_order(order)
     await fetcher.fetch_order(order)
     fetcher.check(folder_server.files.contents)
+
+
+async def test_a_volume_that_fails_when_two_files_are_closed_after_a_stop(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is closed, and tells of itself alone."""
+    files = folder_server.files
+    order = replace(fetcher.order(folder_server.uri), is_synced=False)
+    monkeypatch.setattr("millrace_fetch.download.REQUEST_BYTES", 10_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", Disk(fetcher.folder, errno.EDQUOT).close)
+        files.faults.append(_keep_open(SHARDS[0]))
+        fetching = asyncio.ensure_future(fetcher.fetch_order(order))
+        files.on_sent = lambda _: fetching.cancel() if files.sent[SHARDS[1]] >= 40_000 else None
+        with pytest.raises((NoSpaceError, asyncio.CancelledError)):
+            await fetching
+    files.faults, files.on_sent = [], None
+    await fetcher.fetch_order(order)
+    fetcher.check(files.contents)
+
+
+def _keep_open(name: str) -> Fault:
+    """Never give the last bytes of a file."""
+
+    def fault(request: web.Request) -> web.StreamResponse | None:
+        is_last = request.path.endswith(name) and request.headers.get("Range") == "bytes=90000-99999"
+        return web.Response(status=500) if is_last else None
+
+    return fault
 
 
 @pytest.mark.parametrize("num_syncs", [1, 3])
@@ -73,7 +107,7 @@ async def test_a_disk_that_fails_once_while_others_write_the_same_file(
     fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch, num_syncs: int
 ) -> None:
     """Who waits for it next is told nothing."""
-    disk, sync, left = Disk(errno.EIO), os.fdatasync, iter(range(num_syncs))
+    disk, sync, left = Disk(fetcher.folder, errno.EIO), os.fdatasync, iter(range(num_syncs))
 
     def fail_once(descriptor: int) -> None:
         if next(left, None) is None:
