@@ -117,9 +117,10 @@ class _Fetch:
         content = await self._open(manifest)
         files = choose_files(content.by_name, await content.read_index(), self._order.include)
         self._folder.check_foreign(file.name for file in files)
-        self._folder.begin()
         kept = self._keep(files)
+        self._folder.drop_doubtful()
         parts = prepare_parts(self._folder, self._watch, files, kept)
+        self._folder.begin(kept)
         records = kept | await content.bring(parts)
         return Outcome(self._complete(manifest, records), has_fetched=True)
 

@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.links import NOFOLLOW, refuse_links
@@ -148,7 +148,8 @@ class Folder:
 
     def read_previous(self) -> Marker | None:
         """Return what was whole here before this fetch began. It may not be believed, but is ours."""
-        return _read_marker(self._own / MANIFEST) or _read_marker(self._own / _PREVIOUS)
+        marker = self._own / MANIFEST
+        return _read_marker(marker if marker.exists() else self._own / _PREVIOUS)
 
     def find_doubtful(self) -> Marker | None:
         """Return what was whole here and is not believed; None where there is none such."""
@@ -162,23 +163,16 @@ class Folder:
     def _has_all_of(self, name: str, record: FileRecord) -> bool:
         if not self.has(name, record):
             return False
-        path = self._place(name)
-        self._sync(path.parent)
         return self._hash_file(name, is_synced=self.boot is None) == record.sha256
 
     def revive(self, marker: Marker, lost: Iterable[str]) -> None:
         """Believe a marker again of what is not lost."""
         for name in lost:
             self.discard(name)
-        self._write_marker(replace(marker, boot=self.boot))
+        self._declare(replace(marker, boot=self.boot))
 
-    def begin(self) -> None:
-        """From now on, and until `complete`, nothing is whole here.
-
-        What nobody can believe goes at once: there may be no room for it beside what comes.
-        """
-        with writing(self._own), suppress(FileNotFoundError):
-            (self._own / MANIFEST).rename(self._own / _PREVIOUS)
+    def drop_doubtful(self) -> None:
+        """Remove what was whole and nobody can believe: there may be no room for it beside what comes."""
         previous = self.read_previous()
         if previous is not None and not self.believes(previous):
             self._drop(previous)
@@ -190,11 +184,27 @@ class Folder:
         with writing(self._own):
             (self._own / _PREVIOUS).unlink(missing_ok=True)
 
+    def begin(self, kept: Collection[str]) -> None:
+        """From now on, and until `complete`, nothing is whole here, and only `kept` is what it was.
+
+        The disk has that before any file is replaced, whoever waits for it: after a power failure there may
+        be an older marker else, that counts for all boots.
+        """
+        previous = self.read_previous()
+        if previous is not None:
+            self._write(_PREVIOUS, _forget_all_but(kept, previous))
+        with writing(self._own), suppress(FileNotFoundError):
+            if previous is None:  # a torn one stays, to tell that there was one
+                (self._own / MANIFEST).rename(self._own / _PREVIOUS)
+            else:
+                (self._own / MANIFEST).unlink(missing_ok=True)
+            _sync_folder(self._own)
+
     def complete(self, marker: Marker) -> None:
         """Remove what is no longer of the model, and then say that it is whole."""
         for name in self._list_ours() - set(marker.files):
             self.discard(name)
-        self._write_marker(marker)
+        self._declare(marker)
         with writing(self.path):
             (self._own / _PREVIOUS).unlink(missing_ok=True)
         self._drop_counts()
@@ -213,17 +223,28 @@ class Folder:
             names |= {name for name in _list_names(self.path, "*") if is_read(name)}
         return {name for name in names if find_fault(name) is None} | set(previous.files if previous else ())
 
-    def _write_marker(self, marker: Marker) -> None:
+    def _declare(self, marker: Marker) -> None:
+        """Say what is whole, once the disk has the names of its files, and has lost those that went."""
+        folders = {self.path / folder for name in marker.files for folder in PurePosixPath(name).parents}
+        with writing(self.path):
+            for folder in folders:
+                if folder.is_dir():
+                    self._sync(folder)
+        self._write(MANIFEST, marker)
+
+    def _write(self, name: str, marker: Marker) -> None:
+        """Write a marker; once the disk has it, where it counts for all boots."""
         with writing(self.path):
             temporary = self._own / _NEW
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NOFOLLOW, 0o644)
             with os.fdopen(descriptor, "w") as file:
                 json.dump(render_marker(marker), file, indent=1)
                 file.flush()
-                if self.boot is None:
+                if marker.boot is None:
                     os.fsync(file.fileno())
-            temporary.rename(self._own / MANIFEST)
-            self._sync(self._own)
+            temporary.rename(self._own / name)
+            if marker.boot is None:
+                _sync_folder(self._own)
 
     def install(self, part: Path, name: str) -> None:
         """Give a verified file its name."""
@@ -308,6 +329,15 @@ class Folder:
                 f"{self.path} has {free / 1e9:.1f} GB free, and {num_bytes / 1e9:.1f} GB are still to come: "
                 "make room"
             )
+
+
+def _forget_all_but(kept: Collection[str], marker: Marker) -> Marker:
+    """Return a marker that says what these files are, and of the others only that they are ours."""
+    files = {
+        name: record if name in kept else replace(record, identity=None)
+        for name, record in marker.files.items()
+    }
+    return replace(marker, files=files)
 
 
 def _list_names(folder: Path, pattern: str) -> set[str]:

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,3 +160,18 @@ async def test_who_asks_for_it_has_also_what_an_earlier_fetch_left_hashed(
     await fetcher.fetch(URI, verify=True)
     fetcher.check(new)
     assert hub.large.sent[SHARDS[1]] == len(new[SHARDS[1]])
+
+
+async def test_a_revision_that_has_no_room_leaves_the_one_that_is_whole(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = dict(hub.files.contents)
+    await fetcher.fetch(URI)
+    serve(hub, turn(old), "2" * 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10, f_frsize=4096))
+        with pytest.raises(NoSpaceError):
+            await fetcher.fetch(URI)
+    fetcher.check(old)
+    serve(hub, old, "1" * 40)
+    assert not (await fetcher.fetch(URI)).has_fetched
