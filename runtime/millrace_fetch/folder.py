@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.links import NOFOLLOW, refuse_links
 from millrace_fetch.manifest import FileRecord
-from millrace_fetch.marker import Marker, parse_marker, read_boot, render_marker
+from millrace_fetch.marker import Marker, forget_all_but, is_torn, read_boot, read_marker, render_marker
 from millrace_fetch.names import LAYERS, OWN_FOLDER, find_fault
 from millrace_fetch.part import JOURNAL, PartFile, writing
 from millrace_fetch.selection import is_read
@@ -139,7 +139,7 @@ class Folder:
 
     def read_marker(self) -> Marker | None:
         """Return what is whole here, or None."""
-        marker = _read_marker(self._own / MANIFEST)
+        marker = read_marker(self._own / MANIFEST)
         return marker if marker is not None and self.believes(marker) else None
 
     def believes(self, marker: Marker) -> bool:
@@ -149,11 +149,11 @@ class Folder:
     def read_previous(self) -> Marker | None:
         """Return what was whole here before this fetch began. It may not be believed, but is ours."""
         marker = self._own / MANIFEST
-        return _read_marker(marker if marker.exists() else self._own / _PREVIOUS)
+        return read_marker(marker if marker.exists() else self._own / _PREVIOUS)
 
     def find_doubtful(self) -> Marker | None:
         """Return what was whole here and is not believed; None where there is none such."""
-        marker = _read_marker(self._own / MANIFEST)
+        marker = read_marker(self._own / MANIFEST)
         return None if marker is None or self.believes(marker) else marker
 
     def list_lost(self, marker: Marker) -> list[str]:
@@ -192,7 +192,7 @@ class Folder:
         """
         previous = self.read_previous()
         if previous is not None:
-            self._write(_PREVIOUS, _forget_all_but(kept, previous))
+            self._write(_PREVIOUS, forget_all_but(kept, previous))
         with writing(self._own), suppress(FileNotFoundError):
             if previous is None:  # a torn one stays, to tell that there was one
                 (self._own / MANIFEST).rename(self._own / _PREVIOUS)
@@ -302,9 +302,9 @@ class Folder:
 
     def check_foreign(self, names: Iterable[str]) -> None:
         """Raise FolderError where a file that is not ours would be overwritten."""
-        previous, is_torn = self.read_previous(), self._has_torn_marker()
+        previous, has_torn = self.read_previous(), self._has_torn_marker()
         for name in names:
-            is_ours = is_torn or (previous and name in previous.files) or self.may_be_another(name)
+            is_ours = has_torn or (previous and name in previous.files) or self.may_be_another(name)
             if self._place(name).exists() and not is_ours:
                 raise FolderError(
                     f"{self.path / name} is there already, and not from millrace fetch: "
@@ -313,7 +313,7 @@ class Folder:
 
     def _has_torn_marker(self) -> bool:
         """Whether a marker is there that says nothing: then nobody knows any more which files are ours."""
-        return any(_is_torn(self._own / name) for name in (MANIFEST, _PREVIOUS))
+        return any(is_torn(self._own / name) for name in (MANIFEST, _PREVIOUS))
 
     def _place(self, name: str) -> Path:
         """Return where a file is. Raises FolderError where the way there leads through a link."""
@@ -331,33 +331,10 @@ class Folder:
             )
 
 
-def _forget_all_but(kept: Collection[str], marker: Marker) -> Marker:
-    """Return a marker that says what these files are, and of the others only that they are ours."""
-    files = {
-        name: record if name in kept else replace(record, identity=None)
-        for name, record in marker.files.items()
-    }
-    return replace(marker, files=files)
-
-
 def _list_names(folder: Path, pattern: str) -> set[str]:
     """Return the names of the plain files below a folder, as a model's files are named."""
     paths = (path for path in folder.rglob(pattern) if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix() for path in paths}
-
-
-def _read_marker(path: Path) -> Marker | None:
-    try:
-        return parse_marker(path.read_text())
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether a marker's text says nothing. One that only can't be read may be whole."""
-    with suppress(OSError):
-        return parse_marker(path.read_text(errors="replace")) is None
-    return False
 
 
 def _sync_folder(path: Path) -> None:

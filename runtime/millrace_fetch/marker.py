@@ -5,7 +5,9 @@ had not written by then is lost, and the names of the files are there.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,27 @@ def parse_marker(text: str) -> Marker | None:
         return Marker(files=files, **fields)
     except (UnsafeNameError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # of another version: then it is fetched anew
+
+
+def read_marker(path: Path) -> Marker | None:
+    """Return the marker in a file; None where there is none, or none that can be read."""
+    try:
+        return parse_marker(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def is_torn(path: Path) -> bool:
+    """Whether a marker's text says nothing. One that only can't be read may be whole."""
+    with suppress(OSError):
+        return parse_marker(path.read_text(errors="replace")) is None
+    return False
+
+
+def forget_all_but(kept: Collection[str], marker: Marker) -> Marker:
+    """Return a marker that says what these files are, and of the others only that they are ours."""
+    files = {
+        name: record if name in kept else replace(record, identity=None)
+        for name, record in marker.files.items()
+    }
+    return replace(marker, files=files)
