@@ -57,6 +57,22 @@ async def test_going_back_from_half_a_revision_brings_the_old_bytes(
     fetcher.check(old)
 
 
+async def test_a_folder_that_an_earlier_version_left_so_is_not_believed_either(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote down nothing of the files that it was about to replace. Their journals tell."""
+    old = dict(hub.files.contents)
+    await fetcher.fetch(URI)
+    own = fetcher.folder / ".millrace"
+    marker = (own / "manifest.json").read_text()
+    serve(hub, turn(old), "2" * 40)
+    await fetch_and_die(fetcher, monkeypatch)
+    (own / "previous.json").write_text(marker)
+    serve(hub, old, "1" * 40)
+    await fetcher.fetch(URI)
+    fetcher.check(old)
+
+
 async def test_a_disk_that_is_full_between_two_revisions_mixes_nothing(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
