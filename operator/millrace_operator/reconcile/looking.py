@@ -18,7 +18,7 @@ from millrace_operator.reconcile.jobs import explain_delay, find_job, has_told_a
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.metadata import revision_name, told_name
 from millrace_operator.reconcile.render.model_source import find_claim
-from millrace_operator.reconcile.resolution import read_kept
+from millrace_operator.reconcile.resolution import read_look
 from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.resources.conditions import Reason, find_condition, parse_time
@@ -53,7 +53,7 @@ def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited |
     if own.keys() & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
         return None
     keeper = own.get(ObjectId(JOB.kind, told_name(service, revision)), {})
-    has_job = ObjectId(JOB.kind, name) in own or read_kept(keeper) is not None
+    has_job = ObjectId(JOB.kind, name) in own or read_look(keeper) is not None
     condition = find_condition(service.get("status", {}), "ModelReady") or {}
     return Awaited(claim, name, condition.get("reason") in _REFUSED, has_job)
 

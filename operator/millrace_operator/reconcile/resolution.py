@@ -25,7 +25,7 @@ def find_model(snapshot: Snapshot, uri: str, revision: str) -> FoundModel | None
     """
     if not is_fetched(uri):
         return _find_at_hand(snapshot, revision)
-    filling = read_kept(find_job(snapshot, fill_name(snapshot.service, revision)))
+    filling = _read_kept(find_job(snapshot, fill_name(snapshot.service, revision)))
     if filling is not None:
         return filling
     return find_told(snapshot, revision_name(snapshot.service, revision))
@@ -39,7 +39,7 @@ def find_told(snapshot: Snapshot, job: str) -> FoundModel | None:
 
 def find_kept(snapshot: Snapshot, revision: str) -> FoundModel | None:
     """Return what a Job keeps of a look at a claim; None where there is none, or it can't be read."""
-    return _strip_revision(read_kept(find_job(snapshot, told_name(snapshot.service, revision))))
+    return read_look(find_job(snapshot, told_name(snapshot.service, revision)))
 
 
 def _find_at_hand(snapshot: Snapshot, revision: str) -> FoundModel | None:
@@ -57,7 +57,12 @@ def _strip_revision(found: FoundModel | None) -> FoundModel | None:
     return replace(found, revision=None) if found is not None and found.facts is not None else None
 
 
-def read_kept(job: Obj) -> FoundModel | None:
+def read_look(job: Obj) -> FoundModel | None:
+    """Return what a Job keeps of a look at a claim; None where it has no facts, or they can't be read."""
+    return _strip_revision(_read_kept(job))
+
+
+def _read_kept(job: Obj) -> FoundModel | None:
     """Return what a Job keeps in its annotation; None where it keeps nothing, or it can't be read."""
     annotations: dict[str, str] = job.get("metadata", {}).get("annotations", {})
     return _read_json(annotations.get(contract.ANNOTATION_FOUND, ""))

@@ -102,6 +102,18 @@ async def test_a_claim_is_read_again_where_what_was_kept_cannot_be_read() -> Non
     assert ("create", False) not in list_writes_of_jobs(world, before)
 
 
+async def test_a_claim_is_read_again_where_what_was_kept_has_no_facts() -> None:
+    """A revision alone says nothing of a model in a claim, so the model is looked at anew."""
+    world = await make_refused()
+    world.put_claim("models", phase="Pending")
+    write_kept(world, json.dumps({"revision": "1" * 40}))
+    world.now += 86400
+    before = len(world.cluster.writes)
+    await world.settle()
+    assert ("create", False) not in list_writes_of_jobs(world, before)
+    check_served_unseen(world)
+
+
 async def test_a_container_that_others_added_and_that_never_ends_does_not_hold_the_claim() -> None:
     world = make_world(None, resources=SMALL)
     await world.settle()
