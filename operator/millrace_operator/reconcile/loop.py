@@ -99,6 +99,8 @@ class Reconciler:
         """When a status was written last of which words alone were new."""
         self._tried: set[ServiceKey] = set()
         """Services of which a whole plan was acted on."""
+        self._uids: dict[ServiceKey, str] = {}
+        """Of the services that something is known of."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Plan and act once.
@@ -109,6 +111,7 @@ class Reconciler:
         if service is None:
             self._forget(key)
             return Outcome()
+        self._forget_another(key, service["metadata"]["uid"])
         await self._looks.reveal(key, service)
         conflicts = await self._looks.find_conflicts(key, service)
         refusals = self._refusals.recall(key, self._clock())
@@ -138,8 +141,15 @@ class Reconciler:
             self._looks.suspect_rivals(key)
         return await self._act(key, service, chosen, refusals)
 
+    def _forget_another(self, key: ServiceKey, uid: str) -> None:
+        """Forget another service of this name. Its end and the begin of this one may have come together."""
+        if self._uids.get(key, uid) != uid:
+            self._forget(key)
+        self._uids[key] = uid
+
     def _forget(self, key: ServiceKey) -> None:
         """Forget a service that is gone."""
+        self._uids.pop(key, None)
         self._refusals.forget(key)
         self._looks.forget(key)
         self._tried.discard(key)

@@ -20,6 +20,7 @@ from tests.operator.test_argocd_health import judge
 from tests.operator.world import KEY, World, crash_status, make_service, resolver_status
 
 CACHED: dict[str, Any] = {**MAIN, "cache": {"type": "PersistentVolumeClaim", "claimName": "models"}}
+EMPTY_CLAIM: dict[str, Any] = {**CACHED, "cache": {**CACHED["cache"], "claimName": "of-nobody"}}
 FOLDER = name_folder(MAIN["uri"], FIRST)
 GIB = 2**30
 
@@ -242,6 +243,14 @@ async def test_one_failed_look_changes_nothing_that_is_known_of_a_claim() -> Non
         await world.settle()
         assert told(world) == ("False", "CacheUnusable")
         assert find_filler(world) is None
+
+
+async def test_the_claim_of_a_service_that_is_made_anew_is_looked_at_at_once() -> None:
+    """Also where nobody looked between the two services. Both are in their first generation."""
+    world = await make_filling()
+    world.cluster.put(make_service(model=EMPTY_CLAIM, scaling=EXTERNAL, replicas=2))
+    await world.settle()
+    assert told(world) == ("False", "CacheUnusable")
 
 
 async def test_an_edit_of_the_engine_fetches_nothing_that_is_there() -> None:

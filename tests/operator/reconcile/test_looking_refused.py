@@ -114,6 +114,20 @@ async def test_a_claim_is_read_again_where_what_was_kept_has_no_facts() -> None:
     check_served_unseen(world)
 
 
+@pytest.mark.parametrize("is_collected", [True, False])
+async def test_a_service_that_is_made_anew_is_looked_at_anew(is_collected: bool) -> None:
+    """Nobody looked between the end of the one and the begin of the other, as with kubectl replace --force."""
+    world = await make_refused()
+    world.now += 86400
+    before = len(world.cluster.writes)
+    world.cluster.put({**make_service(), "spec": world.service["spec"]})
+    while is_collected and world.run_controllers():
+        pass
+    await world.settle()
+    assert ("create", "Deployment") not in {write[:2] for write in world.cluster.writes[before:]}
+    check_refused(world)
+
+
 async def test_a_container_that_others_added_and_that_never_ends_does_not_hold_the_claim() -> None:
     world = make_world(None, resources=SMALL)
     await world.settle()
