@@ -12,8 +12,8 @@ from millrace_operator.resources.quantities import parse_quantity
 
 APPLIED = "millrace.dev/applied"
 """Annotation: the hash of what we applied. It shows fields that we no longer want."""
-_OTHERWISE = re.compile(rb"\x7f|[:,\[]-?[0-9.]+e")
-"""What both write, and not alike: DEL, and numbers with an exponent."""
+_OTHERWISE = re.compile(rb"\x7f|[:,\[]-?(?:[0-9.]+e|0\.0000)")
+"""What both write, and not alike: DEL, and numbers with an exponent, which only one of them may write so."""
 
 
 def seal(obj: Obj) -> Obj:

@@ -68,9 +68,20 @@ VALUES = st.recursive(
 
 @given(VALUES)
 @example("\x7f")
-@example({"epsilon": 1e-05, "theta": 10**20, "all": [-1e-06, 1e20]})
+@example({"epsilon": 1e-05})
+@example([-2.5e-05])
+@example({"theta": 10**20, "all": [-1e-06, 1e20]})
 def test_a_seal_is_the_same_in_each_version_so_that_an_upgrade_writes_no_object_anew(value: Any) -> None:
     obj = {"metadata": {"name": "x"}, "spec": value}
     text = json.dumps(obj, sort_keys=True, separators=(",", ":"))
     expected = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert seal(obj)["metadata"]["annotations"][APPLIED] == expected
+
+
+@pytest.mark.parametrize("power", range(-12, 25))
+def test_a_seal_is_the_same_for_numbers_of_any_size(power: int) -> None:
+    for digits in ("1", "-2.5", "9.999", "1.2345678901234567"):
+        content = {"spec": [float(f"{digits}e{power}")], "metadata": {}}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        expected = hashlib.sha256(text.encode()).hexdigest()[:16]
+        assert seal(content)["metadata"]["annotations"][APPLIED] == expected, digits
