@@ -16,7 +16,6 @@ from yarl import URL
 
 from millrace_kubernetes.errors import AccessError
 from millrace_operator.cluster.body import encode_body
-from millrace_operator.cluster.compact import compact
 from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import (
     AbsentError,
@@ -27,6 +26,7 @@ from millrace_operator.cluster.errors import (
     TransientError,
 )
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, Scope, kind_of
+from millrace_operator.cluster.pages import read_page
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
 
@@ -79,7 +79,7 @@ class ApiServer(Cluster):
             await self._session.close()
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        return await self._send("GET", kind.path(namespace, name), may_be_absent=True)
+        return await self._read(kind.path(namespace, name), may_be_absent=True)
 
     async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
         """List in chunks of LIST_CHUNK. A list that expires on the way is begun anew, LIST_TRIES in all."""
@@ -97,16 +97,12 @@ class ApiServer(Cluster):
         if label_selector:
             query["labelSelector"] = label_selector
         while True:
-            page = await self._send("GET", kind.path(scope.namespace), query=query) or {}
-            found += [
-                compact({"apiVersion": kind.api_version, "kind": kind.kind, **kind.trim(item)})
-                for item in page.get("items", [])
-            ]
-            metadata = page.get("metadata", {})
-            token = metadata.get("continue")
-            if not token:
-                return Listing(found, int(metadata.get("resourceVersion") or 0))
-            query["continue"] = token
+            answer = await self._read(kind.path(scope.namespace), query)
+            page = read_page(kind, answer or {"metadata": {}})
+            found += page.objects
+            if not page.token:
+                return Listing(found, page.version)
+            query["continue"] = page.token
 
     async def apply_new(self, obj: Obj) -> Obj:
         return await self._apply(obj, {"resourceVersion": CREATE_ONLY_VERSION})
@@ -159,6 +155,15 @@ class ApiServer(Cluster):
         names = body["metadata"]
         path = kind_of(obj).path(names["namespace"], names["name"], subresource)
         return await self._write("PATCH", path, body, APPLY_TYPE, APPLY_QUERY)
+
+    async def _read(
+        self, path: str, query: dict[str, str] | None = None, *, may_be_absent: bool = False
+    ) -> Obj | None:
+        """Return an object or a list. Raises TransientError where it has no metadata, as all of them have."""
+        found = await self._send("GET", path, query=query, may_be_absent=may_be_absent)
+        if found is not None and not isinstance(found.get("metadata"), dict):
+            raise TransientError(f"GET {path}: no object of Kubernetes in the answer: {str(found)[:200]}")
+        return found
 
     async def _write(
         self,

@@ -31,6 +31,7 @@ from millrace_operator.cluster.kinds import (
     LEASE,
     POD,
     SERVICE,
+    Listing,
     Scope,
 )
 from tests.addresses import needs_ipv6
@@ -115,6 +116,37 @@ async def test_a_page_is_asked_for_by_any_token(api: ApiServer, recorder: Record
     ]
     await api.fetch_all(Scope(SERVICE), "a/b in (c,d)")
     assert recorder.requests[1][2] == {"limit": "500", "labelSelector": "a/b in (c,d)", "continue": token}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"status": "maintenance"},
+        {"items": [], "metadata": None},
+        {"items": [{}], "metadata": {}},
+        {"items": [None], "metadata": {}},
+        {"items": {"one": 1}, "metadata": {}},
+        {"items": [], "metadata": {"resourceVersion": "new"}},
+    ],
+)
+async def test_a_list_that_nobody_can_read_is_worth_another_try(
+    api: ApiServer, recorder: Recorder, page: dict[str, Any]
+) -> None:
+    """It would end the operator: whoever lists expects no other errors."""
+    recorder.answers = [web.json_response(page)]
+    with pytest.raises(TransientError, match="in the answer"):
+        await api.fetch_all(Scope(SERVICE))
+
+
+async def test_an_empty_list_may_be_written_as_none(api: ApiServer, recorder: Recorder) -> None:
+    recorder.answers = [web.json_response({"items": None, "metadata": {"resourceVersion": "7"}})]
+    assert await api.fetch_all(Scope(SERVICE)) == Listing([], 7)
+
+
+async def test_a_lease_that_nobody_can_read_is_worth_another_try(api: ApiServer, recorder: Recorder) -> None:
+    recorder.answers = [web.json_response({"status": "maintenance"})]
+    with pytest.raises(TransientError, match="maintenance"):
+        await api.fetch(LEASE, "millrace", "millrace-operator")
 
 
 @pytest.mark.parametrize("host", ["http://[::1", "https://api:99999999", "https://api:abc"])
