@@ -19,7 +19,7 @@ from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
 from millrace_operator.worker import Worker
 from tests.operator.reconcile.test_fit_on_nodes import H100, L4, make_large
 from tests.operator.watched import Watched
-from tests.operator.world import KEY, World
+from tests.operator.world import KEY, World, make_service
 
 EXTERNAL = {"mode": "External"}
 
@@ -237,6 +237,31 @@ async def test_a_service_that_is_made_again_while_it_is_asked_for_stays_known(an
         found = world.cache.service(KEY)
         assert found is not None
         assert found["metadata"]["uid"] == "another"
+
+
+async def test_a_service_that_is_made_again_while_its_status_is_written_gets_children_of_its_own() -> None:
+    """The answer comes after the event of the new one. No pod may be made for the old one."""
+    world = World(scaling=EXTERNAL, replicas=1)
+    watched = Watched(world)
+    write = world.cluster.apply_status
+
+    async def make_again(obj: Obj) -> Obj:
+        world.cluster.apply_status = write  # type: ignore[method-assign]
+        written = await write(obj)
+        world.cluster.remove(INFERENCE_SERVICE, *KEY)
+        watched.watch()
+        world.cluster.put(make_service(scaling=EXTERNAL, replicas=1))
+        watched.watch()
+        return written
+
+    with watched.queue.opened():
+        await watched.run(10)
+        world.edit(replicas=2)
+        world.cluster.apply_status = make_again  # type: ignore[method-assign]
+        await watched.run(10)
+    created = [write for write in world.cluster.writes if write[:2] == ("create", "Deployment")]
+    assert len(created) == 2, "one of each service"
+    assert world.status["readyReplicas"] == 1
 
 
 async def test_what_happens_between_edits_is_looked_at_within_a_second() -> None:

@@ -29,7 +29,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.cluster.node import GpuNode
 from millrace_operator.ingest.cache import Cache, owner_of
 from millrace_operator.ingest.candidates import read_candidate
-from millrace_operator.ingest.news import is_news
+from millrace_operator.ingest.news import is_late, is_news
 from millrace_operator.ingest.queue import Cause, WorkQueue
 
 RecordEvent = Callable[[Kind, str | None, Obj], None]
@@ -69,7 +69,7 @@ class Ingest:
 
     def put_written(self, obj: Obj) -> bool:
         """Put what a write of ours returned into the cache. Return whether it is new: so an event is due."""
-        is_new = self._cache.put(obj)
+        is_new = not is_late(self._cache.find(obj), obj) and self._cache.put(obj)
         if is_new:
             self._expected_since.setdefault(obj["kind"], self._clock())
         return is_new

@@ -1,4 +1,4 @@
-"""Which change of a watched object is worth a look at its service. Pure.
+"""Which change of a watched object is worth a look at its service, and which answer comes too late. Pure.
 
 A write of ours comes back from the watch as it is in the cache already. Argo CD, backup tools and people put
 labels and annotations of their own on services: each of them was a reconcile that found nothing to do.
@@ -23,6 +23,18 @@ def is_news(before: Obj | None, after: Obj | None) -> bool:
     if before is None or after is None:
         return True
     return _read(before) != _read(after)
+
+
+def is_late(held: Obj | None, written: Obj) -> bool:
+    """Whether what a write of ours returned is gone by now, or was made anew: that event came first.
+
+    Services and pods are made by others, so one that is not there is gone.
+    """
+    if held is None:
+        return kind_of(written).role in (Role.SERVICE, Role.POD)
+    known, told = held["metadata"], written["metadata"]
+    is_another = known.get("uid") != told.get("uid")
+    return is_another and int(known["resourceVersion"]) > int(told["resourceVersion"])
 
 
 def _read(obj: Obj) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from millrace_operator.cluster.kinds import (
     Listing,
     Obj,
     Scope,
+    kind_of,
 )
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
@@ -18,6 +19,10 @@ from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
 from millrace_runtime.contract import LABEL_COMPONENT, LABEL_REVISION
 from tests.operator.world import KEY, make_pod, make_service
+
+
+def make_child() -> Obj:
+    return {**make_pod("svc"), "kind": "Service"}
 
 
 def versioned(obj: Obj, version: int, uid: str = "u") -> Obj:
@@ -122,10 +127,48 @@ def test_a_late_delete_of_an_old_object_spares_its_successor() -> None:
     assert len(cache.pods(KEY)) == 1
 
 
-def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
+@pytest.mark.parametrize("make", [make_service, make_pod])
+def test_the_late_answer_to_a_write_brings_back_nothing_that_is_gone(make: Callable[[], Obj]) -> None:
+    """Services and pods are made by others, so what is not there was deleted meanwhile."""
     now = [0.0]
     cache = Cache()
     ingest = Ingest(cache, WorkQueue(), lambda: now[0])
+    ingest.record_event(kind_of(make()), "ADDED", versioned(make(), 1))
+    ingest.record_event(kind_of(make()), "DELETED", versioned(make(), 3))
+    assert not ingest.put_written(versioned(make(), 2))
+    now[0] = 90
+    assert (len(cache), ingest.overdue_seconds()) == (0, 0)
+
+
+@pytest.mark.parametrize("make", [make_service, make_pod, make_child])
+def test_the_late_answer_to_a_write_does_not_replace_what_was_made_anew(make: Callable[[], Obj]) -> None:
+    cache = Cache()
+    ingest = Ingest(cache, WorkQueue())
+    cache.put(versioned(make(), 3, uid="new"))
+    assert not ingest.put_written(versioned(make(), 2, uid="old"))
+    found = cache.find(make())
+    assert found is not None
+    assert found["metadata"]["uid"] == "new"
+
+
+def test_what_is_created_is_known_at_once_also_where_the_end_of_another_one_is_late() -> None:
+    cache = Cache()
+    ingest = Ingest(cache, WorkQueue())
+    assert ingest.put_written(versioned(make_child(), 2, uid="old"))
+    assert ingest.put_written(versioned(make_child(), 5, uid="new"))
+    assert cache.children(KEY)[0]["metadata"]["uid"] == "new"
+
+
+def hold(obj: Obj) -> Cache:
+    """Return a cache that has the object in an early version."""
+    cache = Cache()
+    cache.put(versioned(obj, 1))
+    return cache
+
+
+def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
+    now = [0.0]
+    ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
     now[0] = 1000
     assert ingest.overdue_seconds() == 0
     ingest.put_written(versioned(make_pod(), 5))
@@ -159,7 +202,7 @@ def test_a_dead_watch_of_one_namespace_is_seen_without_any_write_of_ours() -> No
 def test_while_all_watches_try_and_fail_no_event_is_overdue() -> None:
     """The API server is away: another start of ours would bring it back no sooner."""
     now = [0.0]
-    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
     scopes = [Scope(kind) for kind in CHILDREN]
     for scope in scopes:
         ingest.expect_list(scope)
@@ -179,7 +222,7 @@ def test_while_all_watches_try_and_fail_no_event_is_overdue() -> None:
 
 def test_a_watch_that_fails_among_those_that_live_leaves_its_event_overdue() -> None:
     now = [0.0]
-    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
     scopes = [Scope(kind) for kind in CHILDREN]
     for scope in scopes:
         ingest.expect_list(scope)
@@ -197,7 +240,7 @@ def test_kopfs_watch_of_services_ends_by_itself_when_it_is_silent() -> None:
 
 def test_events_of_one_kind_hide_no_dead_watch_of_another() -> None:
     now = [0.0]
-    ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
+    ingest = Ingest(hold(make_service()), WorkQueue(), lambda: now[0])
     ingest.put_written(versioned(make_service(), 5))
     now[0] = 90
     ingest.record_event(POD, "ADDED", versioned(make_pod(), 6))

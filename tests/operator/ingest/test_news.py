@@ -68,9 +68,10 @@ def test_coming_and_going_is_news() -> None:
 
 @pytest.mark.parametrize(("kind", "obj"), [(INFERENCE_SERVICE, make_service()), (SERVICE, make_child())])
 def test_the_echo_of_a_write_queues_nothing(kind: Kind, obj: Obj) -> None:
-    queue = WorkQueue()
-    ingest = Ingest(Cache(), queue)
+    cache, queue = Cache(), WorkQueue()
+    ingest = Ingest(cache, queue)
     with queue.opened():
+        cache.put(change(obj, 3))
         assert ingest.put_written(change(obj, 5))
         ingest.record_event(kind, "MODIFIED", change(obj, 5))
         ingest.record_event(kind, "MODIFIED", change(obj, 4))  # late, and older
@@ -90,10 +91,10 @@ def test_what_we_deleted_is_no_news_when_the_watch_tells() -> None:
 
 
 def test_kopfs_first_list_is_looked_at_whether_it_is_news_or_not() -> None:
-    queue = WorkQueue()
-    ingest = Ingest(Cache(), queue)
+    cache, queue = Cache(), WorkQueue()
+    ingest = Ingest(cache, queue)
     with queue.opened():
-        ingest.put_written(change(make_service(), 5))
+        cache.put(change(make_service(), 5))
         ingest.record_event(INFERENCE_SERVICE, None, change(make_service(), 5))
         assert len(queue) == 1
 
