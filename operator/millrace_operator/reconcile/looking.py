@@ -83,7 +83,10 @@ def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
 
 
 def _is_barred(snapshot: Snapshot, name: str) -> bool:
-    """Whether the Job can't be made. A refused record says that the revision was to be made without it."""
+    """Whether the Job can't be made. A refused record says that the revision was to be made without it.
+
+    A Job of another service that had the name is no bar: it goes soon.
+    """
     head = {"kind": JOB.kind, "metadata": {"name": name}}
     refused = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)} & snapshot.refusals.keys()
-    return bool(refused) or bool(snapshot.find_foreign([head]))
+    return bool(refused) or bool(snapshot.find_foreign([head]) - snapshot.find_left_over())

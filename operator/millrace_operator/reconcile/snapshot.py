@@ -8,6 +8,7 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import GpuNode
 from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.status_types import ReplicaStatus
+from millrace_runtime import contract
 
 
 class ObjectId(NamedTuple):
@@ -166,8 +167,19 @@ class Snapshot:
         seen = {object_id(child) for child in self.children if not is_owned(child, self.uid)}
         return (self.conflicts | seen) & {object_id(obj) for obj in wanted}
 
+    def find_left_over(self) -> frozenset[ObjectId]:
+        """Return the children of another service that had the name. Garbage collection is to take them."""
+        return frozenset(object_id(child) for child in self.children if _is_of_another(child, self.uid))
+
 
 def is_owned(obj: Obj, uid: str) -> bool:
     """Whether the object's controller is the one of that uid."""
     references = obj["metadata"].get("ownerReferences", [])
     return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
+
+
+def _is_of_another(obj: Obj, uid: str) -> bool:
+    """Whether the object's controller is a service, and not the one of that uid."""
+    references = obj["metadata"].get("ownerReferences", [])
+    owner: Obj = next((one for one in references if one.get("controller")), {})
+    return bool(owner.get("kind") == contract.KIND and owner.get("uid") != uid)

@@ -115,8 +115,8 @@ async def test_a_claim_is_read_again_where_what_was_kept_has_no_facts() -> None:
 
 
 @pytest.mark.parametrize("is_collected", [True, False])
-async def test_a_service_that_is_made_anew_is_looked_at_anew(is_collected: bool) -> None:
-    """Nobody looked between the end of the one and the begin of the other, as with kubectl replace --force."""
+async def test_a_service_that_is_made_anew_is_looked_at_anew(*, is_collected: bool) -> None:
+    """Nobody looked between the two, as with kubectl replace --force."""
     world = await make_refused()
     world.now += 86400
     before = len(world.cluster.writes)
@@ -126,6 +126,29 @@ async def test_a_service_that_is_made_anew_is_looked_at_anew(is_collected: bool)
     await world.settle()
     assert ("create", "Deployment") not in {write[:2] for write in world.cluster.writes[before:]}
     check_refused(world)
+
+
+async def test_the_look_of_the_service_before_is_no_obstacle_to_one_that_is_made_anew() -> None:
+    """Its Job has the name until garbage collection takes it."""
+    world = make_world(None, resources=SMALL)
+    await world.settle()
+    world.model_facts = TOLD
+    world.cluster.put({**make_service(), "spec": world.service["spec"]})
+    await world.settle()
+    check_refused(world)
+
+
+async def test_a_job_of_the_service_before_that_never_goes_is_not_waited_for_for_long() -> None:
+    world = make_world(None, resources=SMALL)
+    await world.settle()
+    world._collect = lambda: False  # type: ignore[method-assign]
+    world.cluster.put({**make_service(), "spec": world.service["spec"]})
+    outcome = await world.reconcile()
+    assert outcome.look_again is not None
+    assert not world.objects("ControllerRevision")
+    world.now += DISTURBED_SECONDS
+    await world.reconcile_until_quiet()
+    assert len(world.objects("ControllerRevision")) == 1
 
 
 async def test_a_container_that_others_added_and_that_never_ends_does_not_hold_the_claim() -> None:
