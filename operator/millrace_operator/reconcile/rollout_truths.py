@@ -18,16 +18,23 @@ WAIT_SECONDS = 5.0
 
 def progressing(inputs: StatusInputs) -> Truth:
     """Return the condition Progressing."""
-    truth = _wait_for_model(inputs) or _progress(inputs)
+    truth = _wait_for_revision(inputs) or _progress(inputs)
     return replace(truth, message=truth.message + _explain_order(inputs))
 
 
-def _wait_for_model(inputs: StatusInputs) -> Truth | None:
+def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
+    """Return that the revision that the spec asks for is not made; None where it is.
+
+    It is True also where somebody has to mend something first. Who waits for False would take an edit that
+    nobody applied for done, and a model that somebody makes room for starts by itself.
+    """
     pending = inputs.pending
+    if inputs.unserved is not None:
+        return Truth("Progressing", True, Reason.SETTINGS_INVALID, str(inputs.unserved))
     if pending is None:
         return None
     if pending.is_stuck and pending.cause:
-        return Truth("Progressing", False, pending.cause.reason, pending.cause.message)
+        return Truth("Progressing", True, pending.cause.reason, pending.cause.message)
     return Truth("Progressing", True, pending.reason, pending.describe())
 
 

@@ -308,7 +308,7 @@ async def test_a_claim_that_is_absent_is_named_until_it_appears() -> None:
     await world.settle()
     assert told(world) == ("False", "CacheUnusable")
     assert "no PersistentVolumeClaim models in this namespace" in world.condition("Degraded")["message"]
-    assert told(world, "Progressing")[0] == "False"
+    assert told(world, "Progressing") == ("True", "CacheUnusable")
     assert find_filler(world) is None
     assert (await world.reconcile()).look_again == LOOK_SECONDS
 

@@ -39,7 +39,7 @@ async def test_weights_that_are_larger_than_the_memory_start_no_pod() -> None:
     assert "weights of 14.96 GiB" in message
     assert "8.00 GiB of the pod" in message
     assert "it fits with" in message, "the nearest setting"
-    assert world.condition("Progressing")["status"] == "False"
+    assert world.condition("Progressing")["status"] == "True", "nobody is told that it is settled"
     assert judge(world.service)[0] == "Degraded"
     assert not world.objects("Deployment")
     assert not world.pods()
