@@ -195,8 +195,9 @@ class Priors:
         if record.uid is None:
             written = await self._cluster.apply_new(obj)
         else:
-            written = await self._cluster.apply_owned(obj, record.uid)
-        self._records[key] = replace(record, uid=written["metadata"]["uid"], num_unwritten=0)
+            written = await self._cluster.apply_owned(obj, record.uid, record.version)
+        uid, version = (written["metadata"][field] for field in ("uid", "resourceVersion"))
+        self._records[key] = replace(record, uid=uid, version=version, num_unwritten=0)
 
 
 def _recall(key: ServiceKey, record: Record, serving: Serving) -> Memory:

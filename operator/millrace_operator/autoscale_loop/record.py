@@ -30,6 +30,8 @@ class Record:
 
     uid: str | None = None
     """Of the ConfigMap; None where there is none of ours."""
+    version: str | None = None
+    """The resourceVersion that it was read or written at: what is late must not undo a newer leader's."""
     is_foreign: bool = False
     """Whether somebody else's object has the name. It is left alone."""
     prior: str = ""
@@ -89,4 +91,5 @@ def read_record(found: Obj | None, uid: str) -> Record:
         memory = read_prior(parse_prior(prior), None, None) if prior else None
     except PriorError as error:
         trouble = str(error)
-    return Record(found["metadata"]["uid"], False, prior, memory, trouble, changes)
+    uid, version = (found["metadata"][field] for field in ("uid", "resourceVersion"))
+    return Record(uid, version, prior=prior, memory=memory, trouble=trouble, changes=changes)

@@ -313,6 +313,28 @@ async def test_of_two_that_believe_they_lead_the_late_one_undoes_nothing(prometh
     assert len(read_changes(late.config_map["data"]["changes"])) == 1
 
 
+async def test_what_a_former_leader_writes_late_undoes_nothing(prometheus: str) -> None:
+    """Both have read the record. The late one meets what the other has written since, and reads it again."""
+    late, quick = Stage(prometheus), Stage(prometheus)
+    quick.cluster = late.cluster
+    quick.lead()
+    await late.learn()
+    await quick.tick()
+    quick.teach(replace(LEARNED, prompt_tokens=400.0))
+    quick.now += PERIOD_SECONDS
+    await quick.tick()
+    written = quick.config_map
+    assert json.loads(written["data"]["prior"])["promptTokens"] == 400.0
+    late.teach(replace(LEARNED, prompt_tokens=4000.0))
+    late.now += PERIOD_SECONDS
+    await late.tick()
+    assert late.config_map == written
+    for _ in range(2):
+        late.now += PERIOD_SECONDS
+        await late.tick()
+    assert json.loads(late.config_map["data"]["prior"])["promptTokens"] == 4000.0
+
+
 async def test_who_leads_no_more_writes_nothing_and_knows_nothing_when_it_leads_again(stage: Stage) -> None:
     await stage.learn()
     stage.teach(replace(LEARNED, prompt_tokens=4000.0))
