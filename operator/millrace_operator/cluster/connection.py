@@ -108,17 +108,21 @@ class ApiServer(Cluster):
         return await self._apply(obj, {"resourceVersion": CREATE_ONLY_VERSION})
 
     async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
-        seen = {} if version is None else {"resourceVersion": version}
-        return await self._apply(obj, {"uid": uid, **seen})
+        return await self._apply(obj, _name_seen(uid, version))
 
     async def apply_status(self, obj: Obj) -> Obj:
         return await self._apply(obj, {}, "status")
 
     async def annotate_pod(
-        self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: dict[str, str | None],
+        version: str | None = None,
     ) -> Obj:
         """Annotate it by way of its status: whoever may change a pod's status can't change its image."""
-        body = {"metadata": {"uid": uid, "annotations": annotations}}
+        body = {"metadata": {**_name_seen(uid, version), "annotations": annotations}}
         return await self._write(
             "PATCH",
             POD.path(namespace, name, "status"),
@@ -131,8 +135,7 @@ class ApiServer(Cluster):
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
     ) -> None:
         """Delete the object, and its dependents in the background."""
-        seen = {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": seen}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": _name_seen(uid, version)}
         body["propagationPolicy"] = "Background"
         await self._write("DELETE", kind.path(namespace, name), body, may_be_absent=True)
 
@@ -231,6 +234,11 @@ class ApiServer(Cluster):
             self._on_request(method, 0)
             raise TransientError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         return _parse(content, f"{method} {path}")
+
+
+def _name_seen(uid: str, version: str | None) -> dict[str, str]:
+    """Return what names the object that a write means, and the version of it where one is given."""
+    return {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}
 
 
 def _parse(content: bytes, request: str) -> Obj:

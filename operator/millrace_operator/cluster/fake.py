@@ -98,9 +98,7 @@ class FakeCluster(Cluster):
     async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
         self._record("apply", obj)
         self._admit(obj)
-        old = self._require(obj, uid)
-        if version not in (None, old["metadata"]["resourceVersion"]):
-            raise ConflictError(f"{obj['metadata']['name']} has been modified")
+        old = self._require(obj, uid, version)
         return self._store_if_changed(old, _merge(old, obj))
 
     async def apply_status(self, obj: Obj) -> Obj:
@@ -111,12 +109,17 @@ class FakeCluster(Cluster):
         return self._store_if_changed(old, {**old, "status": copy.deepcopy(obj["status"])})
 
     async def annotate_pod(
-        self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: dict[str, str | None],
+        version: str | None = None,
     ) -> Obj:
         pod: Obj = {"kind": POD.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("annotate", pod)
         old = self._find(pod)
-        self._require(pod, uid)
+        self._require(pod, uid, version)
         merged = {**old["metadata"].get("annotations", {}), **annotations}
         kept = {key: value for key, value in merged.items() if value is not None}
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
@@ -127,9 +130,7 @@ class FakeCluster(Cluster):
         obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
         self._record("delete", obj)
         if ObjectKey(kind.kind, namespace, name) in self.objects:
-            old = self._require(obj, uid)
-            if version not in (None, old["metadata"]["resourceVersion"]):
-                raise ConflictError(f"{name} has been modified")
+            self._require(obj, uid, version)
             self.remove(kind, namespace, name)
 
     async def create_event(self, event: Obj) -> Obj:
@@ -176,11 +177,13 @@ class FakeCluster(Cluster):
             raise AbsentError(f"{metadata['name']} not found")
         return old
 
-    def _require(self, obj: Obj, uid: str | None) -> Obj:
+    def _require(self, obj: Obj, uid: str | None, version: str | None = None) -> Obj:
         metadata = obj["metadata"]
         old = self.objects.get(ObjectKey(obj["kind"], metadata["namespace"], metadata["name"]))
         if old is None or (uid is not None and old["metadata"]["uid"] != uid):
             raise ConflictError(f"{metadata['name']} is gone or another object")
+        if version not in (None, old["metadata"]["resourceVersion"]):
+            raise ConflictError(f"{metadata['name']} has been modified")
         return old
 
     def _store_if_changed(self, old: Obj, new: Obj) -> Obj:

@@ -30,11 +30,16 @@ class Cluster(Protocol):
         """
 
     async def annotate_pod(
-        self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: dict[str, str | None],
+        version: str | None = None,
     ) -> Obj:
-        """Set annotations of a pod, None removing one. Raises ConflictError when it is another pod.
+        """Set annotations of a pod, None removing one: of that resourceVersion where one is given.
 
-        Raises AbsentError when the pod is gone.
+        Raises ConflictError when it is another one by now, and AbsentError when the pod is gone.
         """
 
     async def delete(

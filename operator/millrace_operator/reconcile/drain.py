@@ -29,6 +29,8 @@ class Mark:
 
     pod: str
     uid: str
+    version: str | None
+    """The pod's resourceVersion as it was seen: a mark that is late must not undo what came after it."""
     annotations: Mapping[str, str | None]
     """As a merge patch has them: None removes one."""
     why: str
@@ -141,13 +143,14 @@ def _let_go(count: int, current: int, leaving: Sequence[Pod], traffic: Traffic) 
 
 def _mark(pod: Pod, traffic: Traffic) -> Mark:
     annotations = {DELETION_COST: LEAVING_COST, ANNOTATION_LEAVING: render_time(traffic.now)}
-    return Mark(pod.name, pod.uid, annotations, f"it goes first ({traffic.describe_load(pod)})")
+    return Mark(pod.name, pod.uid, pod.version, annotations, f"it goes first ({traffic.describe_load(pod)})")
 
 
 def _mark_done(pod: Pod) -> Mark:
-    return Mark(pod.name, pod.uid, {DELETION_COST: DONE_COST}, "it has no requests that are waited for")
+    why = "it has no requests that are waited for"
+    return Mark(pod.name, pod.uid, pod.version, {DELETION_COST: DONE_COST}, why)
 
 
 def _unmark(pod: Pod) -> Mark:
     annotations = {DELETION_COST: None, ANNOTATION_LEAVING: None}
-    return Mark(pod.name, pod.uid, annotations, "no replica has to go any more")
+    return Mark(pod.name, pod.uid, pod.version, annotations, "no replica has to go any more")

@@ -228,11 +228,17 @@ class Reconciler:
         """Mark one pod, or unmark it."""
         identity = ObjectId(POD.kind, mark.pod)
         try:
-            pod = await self._cluster.annotate_pod(key.namespace, mark.pod, mark.uid, dict(mark.annotations))
+            pod = await self._cluster.annotate_pod(
+                key.namespace, mark.pod, mark.uid, dict(mark.annotations), mark.version
+            )
         except AbsentError:  # its DELETED event is late
             self._cache.drop(POD, key.namespace, mark.pod)
             _tell(key, written)
             LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
+            return Done.AGAIN
+        except ConflictError:  # its MODIFIED event is late, or its successor's ADDED
+            _tell(key, written)
+            LOG.info("%s: Pod %s has changed before it was marked", key, mark.pod)
             return Done.AGAIN
         except RefusedError as error:
             self._note_refusal(key, identity, error, written)

@@ -65,6 +65,8 @@ class Pod:
     """Where it is; empty while it has no node."""
     may_stay: bool = False
     """Whether it tolerates that its node is being emptied. A replacement of it could land there too."""
+    version: str | None = None
+    """Its resourceVersion as it was seen."""
 
     @property
     def is_marked(self) -> bool:
@@ -134,6 +136,7 @@ def read_pod(obj: Obj) -> Pod:
         is_fetching=find_state(find_fetcher(status), "running") is not None,
         node=obj.get("spec", {}).get("nodeName", ""),
         may_stay=may_stay(obj),
+        version=metadata.get("resourceVersion"),
     )
 
 

@@ -143,6 +143,34 @@ async def an_annotation_is_of_one_pod(cluster: Cluster, namespace: str) -> None:
 
 
 @case
+async def a_late_annotation_undoes_nothing(cluster: Cluster, namespace: str) -> None:
+    spec = {**TEMPLATE["spec"], "nodeSelector": {"contract": "nowhere"}}
+    pod = await cluster.apply_new(make(POD, namespace, spec=spec))
+    uid, version = (pod["metadata"][field] for field in ("uid", "resourceVersion"))
+    await cluster.annotate_pod(namespace, "one", uid, {"cost": "-2"})
+    with pytest.raises(ConflictError):
+        await cluster.annotate_pod(namespace, "one", uid, {"cost": "-1"}, version)
+    assert await annotate_as_it_is(cluster, namespace, {"time": "1"}) == {"cost": "-2", "time": "1"}
+
+
+async def annotate_as_it_is(
+    cluster: Cluster, namespace: str, annotations: dict[str, str | None]
+) -> dict[str, str]:
+    """Annotate the pod at the version that it has. The scheduler may write between: then at the next one."""
+    for _ in range(20):
+        found = await cluster.fetch(POD, namespace, "one")
+        assert found is not None
+        uid, version = (found["metadata"][field] for field in ("uid", "resourceVersion"))
+        try:
+            written = await cluster.annotate_pod(namespace, "one", uid, annotations, version)
+        except ConflictError:
+            continue
+        told: dict[str, str] = written["metadata"]["annotations"]
+        return told
+    raise AssertionError("another version each time")
+
+
+@case
 async def an_event_can_be_told_again_until_it_is_gone(cluster: Cluster, namespace: str) -> None:
     service = {
         "apiVersion": "millrace.dev/v1alpha1",

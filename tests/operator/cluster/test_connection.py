@@ -327,7 +327,10 @@ async def test_a_server_that_is_away_is_worth_another_try() -> None:
 
 async def test_an_annotation_is_a_merge_patch_of_one_pod(api: ApiServer, recorder: Recorder) -> None:
     await api.annotate_pod("shop", "p", "uid-p", {"cost": "-1", "old": None})
-    assert recorder.requests[0][3]["metadata"] == {"uid": "uid-p", "annotations": {"cost": "-1", "old": None}}
+    await api.annotate_pod("shop", "p", "uid-p", {"cost": "-1"}, "7")
+    first, second = (request[3]["metadata"] for request in recorder.requests)
+    assert first == {"uid": "uid-p", "annotations": {"cost": "-1", "old": None}}
+    assert second == {"uid": "uid-p", "resourceVersion": "7", "annotations": {"cost": "-1"}}
 
 
 async def test_events_are_created_in_their_namespace(api: ApiServer, recorder: Recorder) -> None:

@@ -122,7 +122,9 @@ class FaultyServer:
             return body
         if subresource == "status" and "status" not in body:
             metadata = body["metadata"]
-            return await self.store.annotate_pod(namespace, name, metadata["uid"], metadata["annotations"])
+            return await self.store.annotate_pod(
+                namespace, name, metadata["uid"], metadata["annotations"], metadata.get("resourceVersion")
+            )
         return await self._apply(body, subresource)
 
     async def _apply(self, body: Obj, subresource: str) -> Obj:

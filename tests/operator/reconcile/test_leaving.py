@@ -2,10 +2,12 @@
 
 import pytest
 
-from millrace_operator.reconcile.drain import UNTOLD_SECONDS
+from millrace_operator.reconcile.drain import DONE_COST, LEAVING_COST, UNTOLD_SECONDS
+from millrace_operator.reconcile.outcome import SOON
 from millrace_operator.reconcile.pods import DELETION_COST, read_pod
 from millrace_operator.reconcile.rollout_truths import WAIT_SECONDS
 from millrace_operator.reconcile.snapshot import PodLoad
+from millrace_operator.resources.conditions import render_time
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.operator.world import World
 
@@ -121,6 +123,48 @@ async def test_a_mark_that_an_older_operator_took_back_in_part_is_taken_back() -
         world.cluster.put(pod)
     await scale(world, 2)
     assert [pod for pod in world.pods() if ANNOTATION_LEAVING in pod["metadata"].get("annotations", {})] == []
+
+
+def mark(world: World, uid: str, cost: str, since: float) -> None:
+    """Mark a pod as another leader does."""
+    pod = next(pod for pod in world.pods() if pod["metadata"]["uid"] == uid)
+    annotations = {DELETION_COST: cost, ANNOTATION_LEAVING: render_time(since)}
+    world.cluster.put({**pod, "metadata": {**pod["metadata"], "annotations": annotations}})
+
+
+async def test_a_late_mark_changes_nothing_of_what_the_next_leader_has_marked() -> None:
+    """It would take back that the replica is done, and its time would begin anew."""
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    idle = min(uids(world))
+    world.loads[idle] = PodLoad(0, has_left=True)
+    world.edit(replicas=1)
+    world.observe()
+    mark(world, idle, DONE_COST, world.now)
+    (before,) = [pod for pod in world.pods() if pod["metadata"]["uid"] == idle]
+    world.now += 60.0
+    outcome = await world.reconcile(is_stale=True)
+    assert ("annotate", "Pod", before["metadata"]["name"]) in world.cluster.writes
+    assert before in world.pods()
+    assert outcome.retry == SOON
+    others = uids(world) - {idle}
+    await world.settle()
+    assert uids(world) == others
+
+
+async def test_a_late_mark_of_another_replica_is_taken_back_and_the_idlest_goes() -> None:
+    world = await settled(3)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    await scale(world, 2)
+    (leaver,) = marked(world)
+    kept = uids(world) - {leaver}
+    world.loads |= dict.fromkeys(kept, PodLoad(2, has_left=True))
+    mark(world, min(kept), LEAVING_COST, world.now)
+    await world.settle()
+    assert marked(world) == [leaver]
+    world.loads[leaver] = PodLoad(0, has_left=True)
+    await world.settle()
+    assert uids(world) == kept
 
 
 async def test_gateways_that_tell_nothing_hold_no_replica_for_long() -> None:
