@@ -112,8 +112,8 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic)
     """
     marked = [pod for pod in pods if pod.is_marked]
     if count >= current:
-        is_settled = len(pods) <= count
-        return Shrink(count, tuple(map(_unmark, marked)) if is_settled else ())
+        may_unmark = len(pods) <= count and not traffic.is_mark_refused
+        return Shrink(count, tuple(map(_unmark, marked)) if may_unmark else ())
     is_unconditional = count == 0 and not traffic.is_resting  # somebody wants none, whatever comes
     if is_unconditional or traffic.is_mark_refused:
         return Shrink(count)  # each finishes what it has

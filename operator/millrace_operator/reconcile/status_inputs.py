@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from millrace_operator.cluster.kinds import JOB
+from millrace_operator.cluster.kinds import JOB, POD
 from millrace_operator.reconcile.causes import Cause, explain_refusal
 from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.claims import judge_claim
@@ -148,10 +148,16 @@ class StatusInputs:
             explain_refusal(kind, name, message)
             for (kind, name), message in sorted(self.snapshot.refusals.items())
             if (kind, name) not in self._optional_jobs  # nothing that serves waits for them
+            and (kind != POD.kind or self._wants_mark(name))
         ]
         found += self.observed.refusals
         is_short = self.observed.num_ready < self.count.desired
         return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
+
+    def _wants_mark(self, name: str) -> bool:
+        """Whether a pod has to be marked still, or to lose its mark."""
+        pods = [pod for pod in self.observed.pods if pod.name == name]
+        return any(pod.is_marked or self.observed.num_wanted > self.count.desired for pod in pods)
 
     @property
     def _optional_jobs(self) -> set[tuple[str, str]]:

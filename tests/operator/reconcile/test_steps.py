@@ -111,6 +111,33 @@ async def test_replicas_go_unmarked_where_marks_are_refused() -> None:
     assert world.condition("Degraded")["status"] == "False"
 
 
+async def test_a_refused_mark_is_told_while_somebody_wants_it() -> None:
+    """It was told for ten minutes, after the replica had gone without a mark or served on."""
+    world = World(scaling=EXTERNAL, replicas=2)
+    await world.settle()
+    world.cluster.refuse_other = {"annotate": WORDS}
+    world.edit(replicas=1)
+    for _ in range(2):
+        await world.reconcile()
+    assert world.condition("Degraded")["reason"] == "ChildRefused"
+    await world.settle()
+    assert list(world.deployments().values()) == [1]
+    assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_a_mark_that_cannot_be_taken_back_is_told() -> None:
+    """Gateways send such a replica nothing new."""
+    world = World(scaling=EXTERNAL, replicas=2)
+    await world.settle()
+    world.loads = {pod["metadata"]["uid"]: PodLoad(1, has_left=False) for pod in world.pods()}
+    world.edit(replicas=1)
+    await world.settle()
+    world.cluster.refuse_other = {"annotate": WORDS}
+    world.edit(replicas=2)
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "ChildRefused"
+
+
 async def test_a_replacement_stays_beside_the_old_replica_where_marks_are_refused() -> None:
     world = World(scaling=EXTERNAL, replicas=1)
     world.put_node("a")
