@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fetch.errors import CorruptError
-from millrace_fit.facts import ModelFacts, find_facts
-from millrace_fit.formats import explain_formats
+from millrace_fit.facts import ModelFacts, find_facts, shorten
+from millrace_fit.formats import explain_formats, find_formats
 from millrace_fit.headers import MAX_TENSORS, StoredTensor
 
 
@@ -52,6 +52,6 @@ def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTe
 def describe_head(head: ModelHead) -> ModelFacts:
     """Return the facts. Of a model without safetensors they say which other formats there are."""
     facts = find_facts(head.config, head.tensors)
-    if head.tensors or facts.shape is None:
+    if head.tensors or (facts.shape is None and not find_formats(head.names)):
         return facts
-    return replace(facts, fault=explain_formats(head.names))
+    return replace(facts, fault=shorten(explain_formats(head.names)))

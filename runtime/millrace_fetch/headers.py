@@ -10,7 +10,14 @@ from millrace_fetch.errors import CorruptError, RefusedError, SourceError
 from millrace_fetch.head import ModelHead, merge, parse_config
 from millrace_fetch.manifest import Manifest, RemoteFile
 from millrace_fetch.names import check_names
-from millrace_fetch.selection import CONFIG, INDEX, read_shards, select
+from millrace_fetch.selection import (
+    CONFIG,
+    INDEX,
+    check_config,
+    is_of_another_format,
+    read_shards,
+    select,
+)
 from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.trying import Say, with_tries
 from millrace_fit.errors import HeaderError
@@ -38,13 +45,15 @@ async def read_head(client: Client, manifest: Manifest, say: Say) -> ModelHead:
             "fetch, and ask about the folder"
         )
     by_name = manifest.by_name()
-    if CONFIG not in by_name:
-        raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
+    if is_of_another_format(by_name):
+        config = parse_config(await read_small(client, by_name[CONFIG], say)) if CONFIG in by_name else {}
+        return ModelHead(manifest.revision, config, {}, frozenset(by_name), 0)
+    check_config(by_name)
     config = parse_config(await read_small(client, by_name[CONFIG], say))
     index = by_name.get(INDEX)
     shards = read_shards(await read_small(client, index, say)) if index else None
     files = []
-    if any(name.endswith(".safetensors") for name in by_name):
+    if shards is not None or any(name.endswith(".safetensors") for name in by_name):
         names = select(by_name, shards, ())
         check_names(names)
         files = [by_name[name] for name in names if name.endswith(".safetensors")]

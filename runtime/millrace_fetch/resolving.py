@@ -8,7 +8,7 @@ from millrace_fetch.headers import read_head
 from millrace_fetch.manifest import Manifest
 from millrace_fetch.order import Order
 from millrace_fetch.resolved import Resolved
-from millrace_fetch.selection import INDEX
+from millrace_fetch.selection import INDEX, is_of_another_format
 from millrace_fetch.sources.source import Source, read_small
 from millrace_fetch.trying import Say
 
@@ -33,6 +33,8 @@ def _describe_image(manifest: Manifest) -> Resolved:
 
 async def _describe_files(order: Order, client: Client, manifest: Manifest, say: Say) -> Resolved:
     by_name = manifest.by_name()
+    if is_of_another_format(by_name):
+        return Resolved(manifest.revision, 0, None, describe_head(await read_head(client, manifest, say)))
     index = await read_small(client, by_name[INDEX], say) if INDEX in by_name else None
     sizes = [file.size_bytes for file in choose_files(by_name, index, order.include)]
     known = [size for size in sizes if size is not None]

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from millrace_fetch.errors import SourceError, UsageError
+from millrace_fit.formats import explain_formats, find_formats
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -32,14 +33,31 @@ NEVER = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py", "*.pyc
 
 def select(names: Collection[str], shards: Collection[str] | None, include: Sequence[str]) -> list[str]:
     """Return the names to fetch: small files first, then weights. `shards` are those of the index, if any."""
-    if CONFIG not in names:
-        raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
+    if is_of_another_format(names):
+        raise SourceError(explain_formats(names))
+    check_config(names)
     small = [name for name in SMALL_FILES if name in names] + sorted(
         name for name in names if fnmatchcase(name, TEMPLATES)
     )
     weights = _select_weights(names, shards)
     more = [name for pattern in include for name in _included(names, pattern)]
     return list(dict.fromkeys([*small, *more, *weights]))
+
+
+def is_of_another_format(names: Collection[str]) -> bool:
+    """Whether files hold weights, all of them in formats that no replica reads.
+
+    Where there are no weights yet, or an index names some, somebody may be uploading the model just now.
+    """
+    if INDEX in names or any(name.endswith(".safetensors") for name in names):
+        return False
+    return bool(find_formats(names))
+
+
+def check_config(names: Collection[str]) -> None:
+    """Raise SourceError where there is no config.json."""
+    if CONFIG not in names:
+        raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
 
 
 def read_shards(index: bytes) -> frozenset[str]:
@@ -62,7 +80,7 @@ def _select_weights(names: Collection[str], shards: Collection[str] | None) -> l
         return [WHOLE]
     root = [name for name in names if "/" not in name and name.endswith(".safetensors")]
     if not root:
-        raise SourceError("there are no *.safetensors: other formats of weights can't be served")
+        raise SourceError(explain_formats(names))
     return sorted(name for name in root if not name.startswith("consolidated")) or sorted(root)
 
 

@@ -57,7 +57,7 @@ class ModelFacts:
                 stored={str(name): _read_count(count, least=0) for name, count in values["stored"].items()},
                 served_type=str(values["served_type"]),
                 shape=None if shape is None else _read_shape(shape),
-                fault=None if fault is None else _shorten(str(fault)),
+                fault=None if fault is None else shorten(str(fault)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FactsError(
@@ -86,7 +86,7 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
         stored=dict(stored.most_common(MAX_TYPES)),
         served_type=served_type,
         shape=shape,
-        fault=None if fault is None else _shorten(fault),
+        fault=None if fault is None else shorten(fault),
     )
 
 
@@ -95,7 +95,8 @@ def _name_architecture(config: Mapping[str, Any]) -> str:
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return a text that others may have written as one line of at most MAX_FAULT characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= MAX_FAULT else f"{line[: MAX_FAULT - 1]}…"
 

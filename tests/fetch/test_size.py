@@ -174,7 +174,8 @@ def test_other_formats_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([str(tmp_path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "Not served: there are no *.safetensors" in out
-    assert "There are GGUF and pickled weights of torch." in out
+    named = "There are GGUF (model.Q4.gguf) and pickled weights of torch (pytorch_model.bin)."
+    assert named in out
 
 
 @pytest.mark.usefixtures("contents")

@@ -5,7 +5,7 @@ files: it changes when one of them does.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import aiohttp
 
@@ -17,6 +17,7 @@ from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_sha
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.trying import Say, with_tries
 from millrace_fetch.uri import WebFolder, redact
+from millrace_fit.formats import USUAL_NAMES
 
 _ABSENT = (403, 404, 410)
 """Storage that may not be listed answers 403 for what is not there."""
@@ -50,7 +51,9 @@ class WebSource:
         weights = sorted(read_shards(await read_small(client, index, say))) if index else [WHOLE]
         others = [name for name in (*SMALL_FILES, *self._include, *weights) if name != CONFIG]
         check_names(others)
-        found = await asyncio.gather(*(self._probe(client, name, say) for name in dict.fromkeys(others)))
+        found = await self._probe_all(client, others, say)
+        if not {file.name for file in found}.intersection(weights):
+            found += await self._probe_all(client, USUAL_NAMES, say)  # so that their format can be told
         files = tuple(file for file in (config, index, *found) if file)
         return Manifest(hash_state(files), files)
 
@@ -59,6 +62,11 @@ class WebSource:
         if refusal.status in (401, 403):
             return SourceError(f"{refusal}: it wants to know who asks, or the signed address has expired")
         return refusal
+
+    async def _probe_all(self, client: Client, names: Iterable[str], say: Say) -> list[RemoteFile]:
+        """Return those of the files that are there."""
+        found = await asyncio.gather(*(self._probe(client, name, say) for name in dict.fromkeys(names)))
+        return [file for file in found if file]
 
     async def _probe(
         self, client: Client, name: str, say: Say, *, is_required: bool = False

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from millrace_fetch.head import ModelHead, describe_head
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.verdict import Answer
 from millrace_operator.reconcile.fitting import find_device, judge_fit
@@ -89,6 +90,16 @@ async def test_an_architecture_that_no_replica_serves_is_refused_by_its_name() -
     degraded = world.condition("Degraded")
     assert degraded["reason"] == "ModelInvalid"
     assert "MixtralForCausalLM" in degraded["message"]
+    assert not world.objects("Deployment")
+
+
+async def test_a_format_that_no_replica_reads_is_refused_by_its_name() -> None:
+    facts = describe_head(ModelHead(FIRST, LLAMA_8B, {}, frozenset({"config.json", "m.Q4.gguf"}), 0))
+    world = make_world(facts)
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "ModelInvalid"
+    assert "There are GGUF (m.Q4.gguf)" in degraded["message"]
     assert not world.objects("Deployment")
 
 

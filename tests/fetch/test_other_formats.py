@@ -1,0 +1,100 @@
+"""A model whose weights are of a format that no replica reads: refused by the format's name, unfetched."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millrace_fetch import resolving
+from millrace_fetch.errors import SourceError
+from millrace_fetch.resolved import Resolved
+from millrace_fit.facts import ModelFacts
+from tests.fetch.conftest import Fetcher
+from tests.fetch.processes import finish, start_command, start_fetch
+from tests.fetch.registry import Registry
+from tests.fetch.servers import FakeHub, WebFolderServer
+from tests.fit.models import MEDIUM
+
+URI = "hf://org/m"
+CONFIG = {"config.json": json.dumps(MEDIUM).encode()}
+WEIGHTS = {"m.Q4.gguf": b"GGUF" * 5000}
+REPOSITORIES = {
+    "beside its config.json": CONFIG | WEIGHTS,
+    "without a config.json": WEIGHTS,
+    "with a config.json that names no architecture": {"config.json": b'{"model_type": "llama"}'} | WEIGHTS,
+}
+WORDS = "There are GGUF (m.Q4.gguf)."
+
+
+async def ask(fetcher: Fetcher, uri: str) -> Resolved:
+    order = fetcher.order(uri)
+    return await resolving.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+
+
+def fault(found: Resolved) -> str:
+    """What the operator reads of it."""
+    facts = json.dumps(json.loads(found.render())["facts"])
+    return ModelFacts.from_json(facts).fault or ""
+
+
+@pytest.fixture
+def contents(request: pytest.FixtureRequest) -> dict[str, bytes]:
+    return dict(REPOSITORIES[getattr(request, "param", "beside its config.json")])
+
+
+@pytest.mark.parametrize("contents", REPOSITORIES, indirect=True)
+async def test_a_hub_tells_it_as_a_fault_of_the_model_and_sends_no_weights(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    found = await ask(fetcher, URI)
+    assert WORDS in fault(found)
+    assert (found.revision, found.num_files) == (hub.commit, 0)
+    assert not hub.large.sent["m.Q4.gguf"]
+    assert len(found.render()) < 2000
+
+
+async def test_a_registry_tells_it_too(fetcher: Fetcher, contents: dict[str, bytes]) -> None:
+    async with Registry() as registry:
+        registry.push_files(contents)
+        assert WORDS in fault(await ask(fetcher, f"{registry.uri}:v1"))
+
+
+async def test_of_a_web_server_which_lists_nothing_the_usual_names_are_tried(fetcher: Fetcher) -> None:
+    async with WebFolderServer(CONFIG | {"pytorch_model.bin": b"pickle"}) as server:
+        found = await ask(fetcher, server.uri)
+    assert "There are pickled weights of torch (pytorch_model.bin)." in fault(found)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {},
+        {"training_args.bin": b"pickle", "optimizer.pt": b"pickle", "checkpoint-1/rng_state_0.pth": b"p"},
+        {"m.gguf": b"GGUF", "model.safetensors.index.json": b'{"weight_map": {"a": "b.safetensors"}}'},
+    ],
+    ids=["no weights", "what training left", "an index"],
+)
+async def test_what_somebody_may_be_uploading_is_an_error_that_passes(
+    hub: FakeHub, fetcher: Fetcher, written: dict[str, bytes]
+) -> None:
+    hub.files.contents = CONFIG | written
+    with pytest.raises(SourceError, match=r"no \*\.safetensors|model is incomplete"):
+        await ask(fetcher, URI)
+
+
+@pytest.mark.parametrize("contents", REPOSITORIES, indirect=True)
+async def test_the_command_names_it_and_fetches_nothing(hub: FakeHub, fetcher: Fetcher) -> None:
+    status, _, err = await finish(await start_fetch(URI, fetcher.folder, HF_ENDPOINT=hub.endpoint))
+    assert status == 3
+    assert WORDS in err
+    assert not hub.large.sent["m.Q4.gguf"]
+    assert not fetcher.names()
+
+
+async def test_a_look_that_finds_it_ends_well_and_says_so(hub: FakeHub, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    process = await start_command(URI, "--resolve", str(told), HF_ENDPOINT=hub.endpoint)
+    status, out, err = await finish(process)
+    assert (status, err) == (0, "")
+    assert WORDS in out
+    assert told.exists()
