@@ -485,7 +485,8 @@ def test_the_list_shows_what_people_ask_for(
     apply(cluster, namespace, manifest("listed"))
     wait_for("a status", lambda: read(cluster, namespace, "listed").get("status"))
     header, row = cluster.kubectl("get", "infsvc", "listed", "-n", namespace).splitlines()
-    assert header.split() == ["NAME", "MODEL", "READY", "STATE", "REPLICAS", "DESIRED", "URL", "AGE"]
+    columns = ["NAME", "MODEL", "READY", "STATE", "FETCHED", "REPLICAS", "DESIRED", "URL", "AGE"]
+    assert header.split() == columns
     assert row.split()[1:3] == ["listed", "False"]
     assert f"http://listed.{namespace}.svc.cluster.local:8080" in row
 

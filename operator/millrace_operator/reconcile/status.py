@@ -16,7 +16,7 @@ from millrace_operator.reconcile.replica import choose_replica
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rollout_truths import explain_rollback, progressing
 from millrace_operator.reconcile.scale import describe_pin
-from millrace_operator.reconcile.snapshot import ObjectId
+from millrace_operator.reconcile.snapshot import Fetched, ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
 from millrace_operator.reconcile.up_to_date import judge_up_to_date
 from millrace_operator.resources.conditions import (
@@ -39,12 +39,10 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
     """Return the status to write."""
     metadata = inputs.snapshot.service["metadata"]
     generation = int(metadata.get("generation", 0))
-    rollout = inputs.rollout()
+    rollout, truths = inputs.rollout(), _truths(inputs)
     status = {
         "observedGeneration": generation,
-        "conditions": merge_conditions(
-            inputs.old.get("conditions", []), _truths(inputs), generation, inputs.now
-        ),
+        "conditions": merge_conditions(inputs.old.get("conditions", []), truths, generation, inputs.now),
         "replicas": _count_replicas(inputs, is_rolling_out=rollout is not None),
         "readyReplicas": inputs.observed.num_ready,
         "selector": ",".join(
@@ -55,7 +53,7 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         "updateRevision": inputs.pending.revision if inputs.pending else inputs.choice.asked,
         "rejectedRevision": inputs.choice.rejected,
         "spentOrder": inputs.spent_order,
-        "model": _describe_model(inputs),
+        "model": _describe_model(inputs, truths),
         "rollout": rollout,
         "replacement": _describe_replacement(inputs),
     }
@@ -75,7 +73,7 @@ def _describe_replacement(inputs: StatusInputs) -> dict[str, Any] | None:
     return {"startedAt": render_time(inputs.evacuation.since)} if inputs.evacuation.pods else None
 
 
-def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
+def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]:
     """Return `status.model`. What is known of a replica is of the revision that serves, and goes with it."""
     old = inputs.old
     revision = inputs.current_revision or inputs.revision
@@ -83,8 +81,19 @@ def _describe_model(inputs: StatusInputs) -> dict[str, Any]:
     before = old.get("model", {}).get("replica") if is_same else None
     names = [pod.name for pod in inputs.observed.pods_of(revision)]
     replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
-    model = {**_describe_source(inputs), "followed": _describe_following(inputs), "replica": replica}
+    fetched = _find_fetched(inputs) if _is_fetching(truths) else None
+    model = {
+        **_describe_source(inputs),
+        "fetched": fetched and f"{fetched.percent}%",
+        "followed": _describe_following(inputs),
+        "replica": replica,
+    }
     return {field: value for field, value in model.items() if value is not None}
+
+
+def _is_fetching(truths: list[Truth]) -> bool:
+    """Whether ModelReady says that the model is being fetched."""
+    return any(truth.type == "ModelReady" and truth.reason is Reason.FETCHING for truth in truths)
 
 
 def _describe_following(inputs: StatusInputs) -> dict[str, Any] | None:
@@ -176,20 +185,33 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         return Truth(condition, False, causes[0].reason, causes[0].message)
     if inputs.pending:
         return Truth(condition, False, inputs.pending.reason, inputs.pending.describe())
-    pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
-    if not pods:
+    pod = _find_farthest(inputs)
+    if pod is None:
         return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
-    pod = min(pods, key=_by_progress)
     if pod.is_running:
         loads = "has loaded the model, and is not Ready yet"
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     if pod.is_fetching:
-        fetched = inputs.snapshot.fetched.get(pod.name)
+        fetched = _find_fetched(inputs)
         far = f": {fetched.describe()}" if fetched else ""
         return Truth(condition, False, Reason.FETCHING, f"pod {pod.name} is fetching the model{far}")
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
+
+
+def _find_farthest(inputs: StatusInputs) -> Pod | None:
+    """Return the pod of the revision that is farthest on its way."""
+    pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
+    return min(pods, key=_by_progress, default=None)
+
+
+def _find_fetched(inputs: StatusInputs) -> Fetched | None:
+    """Return how far the fetch is that is told of; None where nobody has said it."""
+    if inputs.pending:
+        return inputs.pending.fetched
+    pod = _find_farthest(inputs)
+    return None if pod is None else inputs.snapshot.fetched.get(pod.name)
 
 
 def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:

@@ -29,7 +29,7 @@ def judge_words(old: Json, new: Json, worded_at: float | None, now: float) -> Pa
 
 def _list_words(status: Json) -> list[Any]:
     words = [one.get("message") for one in status.get("conditions", [])]
-    return [*words, _find_followed(status).get("message")]
+    return [*words, _find_followed(status).get("message"), status.get("model", {}).get("fetched")]
 
 
 def _find_followed(status: Json) -> Json:
@@ -41,7 +41,9 @@ def _leave_out_words(status: Json) -> Json:
     """Return the status without words, and without figures, which are written along with them."""
     conditions = [{**one, "message": None} for one in status.get("conditions", [])]
     left = {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}
+    if "model" in status:  # how far a fetch is, ModelReady says in words too
+        left["model"] = {field: value for field, value in status["model"].items() if field != "fetched"}
     followed = _find_followed(status)
     if "message" in followed:  # that there is none any more is no word
-        left["model"] = {**status["model"], "followed": {**followed, "message": None}}
+        left["model"]["followed"] = {**followed, "message": None}
     return left

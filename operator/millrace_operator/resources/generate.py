@@ -22,6 +22,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "Model", "type": "string", "jsonPath": ".status.model.servedName"},
     {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
     {"name": "State", "type": "string", "jsonPath": ".status.conditions[?(@.type=='UpToDate')].reason"},
+    {"name": "Fetched", "type": "string", "jsonPath": ".status.model.fetched"},
     {"name": "Replicas", "type": "integer", "jsonPath": ".status.readyReplicas"},
     {"name": "Desired", "type": "integer", "jsonPath": ".status.scaling.desiredReplicas"},
     {

@@ -106,6 +106,13 @@ class ModelStatus(Part):
     size_bytes: int | None = Field(
         default=None, ge=0, description="Of the files that are fetched, or that replicas read from a claim."
     )
+    fetched: str | None = Field(
+        default=None,
+        max_length=4,
+        pattern=r"^[0-9]{1,3}%$",
+        description="How much of the model has been fetched, such as 42%, as ModelReady says it; absent "
+        "while nothing is being fetched.",
+    )
     followed: FollowedStatus | None = Field(
         default=None,
         description="With spec.model.follow Branch: what the source said last. Without it, it is asked anew.",

@@ -280,6 +280,30 @@ async def test_a_service_whose_model_cannot_be_fetched_is_degraded_and_recovers_
     assert world.condition("Degraded")["status"] == "False"
 
 
+async def test_how_far_a_fetch_is_has_a_column_until_the_model_is_there() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.reconcile()
+    revision = world.status["updateRevision"]
+    world.broken[revision] = fetching({"running": {"startedAt": STARTED}})
+    await world.settle()
+    assert "fetched" not in world.status["model"], "nobody has told yet"
+    (pod,) = world.pods()
+    world.fetched = {pod["metadata"]["name"]: Fetched(10**10, 42 * 10**8, 10**8, world.now)}
+    await world.settle()
+    assert world.status["model"]["fetched"] == "42%"
+    assert "42 % of 10.0 GB" in world.condition("ModelReady")["message"]
+
+    ended = {"exitCode": 1, "reason": "Error", "message": GATED}
+    await set_pods(world, fetching({"waiting": {"reason": "CrashLoopBackOff"}}, **ended))
+    assert "fetched" not in world.status["model"], "the fetch has failed"
+    await set_pods(world, fetching({"running": {"startedAt": STARTED}}))
+    assert world.status["model"]["fetched"] == "42%"
+    del world.broken[revision]
+    await set_pods(world, ready_status())
+    assert world.condition("ModelReady")["status"] == "True"
+    assert "fetched" not in world.status["model"]
+
+
 async def test_status_says_how_far_a_fetch_is_and_the_deadline_counts_from_its_last_step() -> None:
     world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "30m"})
     await world.reconcile()

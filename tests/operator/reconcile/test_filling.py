@@ -16,6 +16,7 @@ from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rules import NAME_MAX_LENGTH
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, GATED, MAIN, SECOND, TELLING
+from tests.operator.reconcile.test_words import count_writes
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import KEY, World, crash_status, make_service, resolver_status
 
@@ -220,6 +221,24 @@ async def test_a_pod_that_failed_before_does_not_hide_the_one_that_fetches() -> 
     assert told(world, "Degraded")[0] == "False"
     assert told(world) == ("False", "Fetching")
     assert "25 %" in world.condition("ModelReady")["message"]
+    assert world.status["model"]["fetched"] == "25%"
+
+
+async def test_the_column_of_a_fetch_moves_with_its_words_and_costs_no_write_of_its_own() -> None:
+    world = await make_filling()
+    pod = get_pod(world)
+    state = {"running": {"startedAt": render_time(world.now)}}
+    running = {"name": "fetch", "restartCount": 0, "state": state}
+    world.cluster.put({**pod, "status": {"phase": "Running", "containerStatuses": [running]}})
+    await world.settle()
+    before = count_writes(world)
+    for second in range(1, 21):
+        world.now += 1
+        world.fetched = {pod["metadata"]["name"]: Fetched(100 * GIB, second * 5 * GIB, GIB, world.now)}
+        await world.reconcile_until_quiet()
+        percents = world.status["model"].get("fetched", "%")
+        assert percents == "%" or f"{percents[:-1]} % of" in world.condition("ModelReady")["message"]
+    assert 0 < count_writes(world) - before <= 3, "words alone are new: once in ten seconds"
 
 
 async def test_a_container_that_others_added_does_not_keep_the_fetch_from_its_end() -> None:

@@ -93,7 +93,7 @@ def test_no_schema_keeps_what_a_structural_schema_may_not_have() -> None:
 
 def test_printer_columns_and_subresources() -> None:
     assert [c["name"] for c in VERSION["additionalPrinterColumns"]] == [
-        "Model", "Ready", "State", "Replicas", "Desired", "Device", "URL", "Age",
+        "Model", "Ready", "State", "Fetched", "Replicas", "Desired", "Device", "URL", "Age",
     ]  # fmt: skip
     assert set(VERSION["subresources"]) == {"status", "scale"}
     assert CRD["spec"]["names"]["shortNames"] == ["infsvc"]
