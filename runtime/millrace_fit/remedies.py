@@ -9,6 +9,7 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.settings import WEIGHTS, Settings, can_round
+from millrace_fit.wording import Wording
 from millrace_fit.words import show_count
 
 MOST_GPUS: Final = 16
@@ -19,16 +20,18 @@ USEFUL_LENGTH: Final = 1024
 """Tokens of a sequence. Shorter ones are not proposed."""
 
 
-def find_remedy(facts: ModelFacts, settings: Settings, accelerator: Accelerator) -> str | None:
+def find_remedy(
+    facts: ModelFacts, settings: Settings, accelerator: Accelerator, wording: Wording
+) -> str | None:
     """Return what to do, in words; None where nothing of it helps."""
     if settings.max_model_length is not None and (length := _find_length(facts, settings, accelerator)):
-        return f"it fits with --max-model-length {length}"
-    for other, words in _list_others(settings, accelerator):
+        return f"it fits with {wording.max_model_length.format(length)}"
+    for other, words in _list_others(settings, accelerator, wording):
         if fits(facts, other, accelerator.memory_bytes):
             return words
     if settings.device == "cpu" and (gib := find_limit(facts, settings)):
-        return f"it fits with {gib} GiB"
-    return _propose_best(facts, settings, accelerator)
+        return f"it fits with {wording.memory.format(gib)}"
+    return _propose_best(facts, settings, accelerator, wording)
 
 
 def find_limit(facts: ModelFacts, settings: Settings) -> int | None:
@@ -70,14 +73,16 @@ def _try(facts: ModelFacts, settings: Settings, memory_bytes: int) -> MemoryPlan
     return None if plan.cache is None or plan.is_over else plan
 
 
-def _list_others(settings: Settings, accelerator: Accelerator) -> Iterator[tuple[Settings, str]]:
+def _list_others(
+    settings: Settings, accelerator: Accelerator, wording: Wording
+) -> Iterator[tuple[Settings, str]]:
     if can_round(settings.device):
         for weights in WEIGHTS[WEIGHTS.index(settings.weights) + 1 :]:
-            yield replace(settings, weights=weights), f"it fits with --weights {weights}"
+            yield replace(settings, weights=weights), f"it fits with {wording.weights.format(weights)}"
     if settings.device == "cuda" and not accelerator.is_part:
         count = 2 * settings.tensor_parallel
         while count <= MOST_GPUS:
-            yield replace(settings, tensor_parallel=count), f"it fits on {count} of these GPUs"
+            yield replace(settings, tensor_parallel=count), f"it fits {wording.gpus.format(count)}"
             count *= 2
 
 
@@ -91,9 +96,11 @@ def _find_length(facts: ModelFacts, settings: Settings, accelerator: Accelerator
     return length if min(USEFUL_LENGTH, asked) <= length < asked else None
 
 
-def _propose_best(facts: ModelFacts, settings: Settings, accelerator: Accelerator) -> str | None:
+def _propose_best(
+    facts: ModelFacts, settings: Settings, accelerator: Accelerator, wording: Wording
+) -> str | None:
     """Return the first setting with which at least shorter sequences fit, where no other helps."""
-    for other, words in [(settings, "it fits"), *_list_others(settings, accelerator)]:
+    for other, words in [(settings, "it fits"), *_list_others(settings, accelerator, wording)]:
         plan = _try(facts, replace(other, max_model_length=None), accelerator.memory_bytes)
         if plan is not None and plan.cache is not None and plan.cache.max_model_length >= USEFUL_LENGTH:
             return f"{words} with sequences of up to {show_count(plan.cache.max_model_length)} tokens"

@@ -9,6 +9,7 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.remedies import find_remedy
 from millrace_fit.settings import FROM_CHECKPOINT, Settings, can_round
+from millrace_fit.wording import FLAGS, Wording
 from millrace_fit.words import show_count, show_gib
 
 
@@ -47,11 +48,14 @@ class Verdict:
         return self.message if self.remedy is None else f"{self.message}; {self.remedy}"
 
 
-def judge(facts: ModelFacts, settings: Settings, accelerator: Accelerator | None) -> Verdict:
+def judge(
+    facts: ModelFacts, settings: Settings, accelerator: Accelerator | None, wording: Wording = FLAGS
+) -> Verdict:
     """Return whether a model fits on `settings.tensor_parallel` such devices, or in such a pod on CPUs."""
     if facts.fault is not None or facts.shape is None:
         return Verdict(Answer.UNSUPPORTED, facts.fault or "no replica serves this architecture")
-    fault = _find_fault_of_settings(facts, settings) or _find_fault_of_device(facts, settings, accelerator)
+    fault = _find_fault_of_settings(facts, settings, wording)
+    fault = fault or _find_fault_of_device(facts, settings, accelerator)
     if fault is not None:
         return Verdict(Answer.UNSUPPORTED, fault)
     if accelerator is None:
@@ -61,11 +65,11 @@ def judge(facts: ModelFacts, settings: Settings, accelerator: Accelerator | None
     except ArchitectureError as error:
         return Verdict(Answer.UNSUPPORTED, str(error))
     answer, message = _weigh(plan, settings, settings.max_model_length or facts.shape.max_length)
-    remedy = None if answer is Answer.FITS else find_remedy(facts, settings, accelerator)
+    remedy = None if answer is Answer.FITS else find_remedy(facts, settings, accelerator, wording)
     return Verdict(answer, message, remedy, plan)
 
 
-def _find_fault_of_settings(facts: ModelFacts, settings: Settings) -> str | None:
+def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
     """Return why a replica refuses them, as `execution/loading.py`, `build.py` and its flags do."""
     assert facts.shape is not None
     own, window = facts.shape.max_length, facts.shape.window
@@ -77,12 +81,12 @@ def _find_fault_of_settings(facts: ModelFacts, settings: Settings) -> str | None
     if window is not None and length > window:
         return (
             "sequences beyond the model's sliding window are not supported yet: write "
-            f"--max-model-length {window}"
+            f"{wording.max_model_length.format(window)}"
         )
     if settings.num_batched_tokens < settings.num_sequences:
         return (
             f"each of {settings.num_sequences} sequences computes a token a step: write "
-            f"--max-batched-tokens {settings.num_sequences} or more"
+            f"{wording.max_batched_tokens.format(settings.num_sequences)} or more"
         )
     return None
 

@@ -12,6 +12,7 @@ from millrace_fit.accelerators import LABEL_MEMORY, LABEL_PRODUCT, Accelerator
 from millrace_fit.facts import ModelFacts
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
+from millrace_fit.wording import Wording
 from millrace_operator.ingest.candidates import Candidate
 
 MOST_NAMES = 4
@@ -27,13 +28,13 @@ class Judged(NamedTuple):
 
 
 def judge_on_nodes(
-    facts: ModelFacts, settings: Settings, candidates: Collection[Candidate]
+    facts: ModelFacts, settings: Settings, candidates: Collection[Candidate], wording: Wording
 ) -> Verdict | None:
     """Return whether the model fits, in words that name the nodes' GPUs; None where these are not known."""
     known = [(one, gpu) for one in candidates if (gpu := one.accelerator)]
     if not known or len(known) < len(candidates):
         return None
-    judged = [Judged(one, gpu, judge(facts, settings, gpu)) for one, gpu in known]
+    judged = [Judged(one, gpu, judge(facts, settings, gpu, wording)) for one, gpu in known]
     judged.sort(key=lambda one: (one.accelerator.memory_bytes, one.candidate))
     good = [one for one in judged if one.verdict.starts]
     bad = [one for one in judged if not one.verdict.starts]

@@ -5,7 +5,7 @@ memory. The rest of a replica's memory is reckoned, and partly guessed: where th
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
@@ -14,6 +14,7 @@ from millrace_fit.facts import MAX_COUNT, ModelFacts
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
+from millrace_fit.wording import Wording
 from millrace_operator.cluster.node import GpuNode
 from millrace_operator.ingest.candidates import find_candidates
 from millrace_operator.reconcile.causes import Cause
@@ -32,6 +33,14 @@ ANOTHER_GPU = (
     "pod.nodeSelector, by nvidia.com/gpu.product, also where an autoscaler is to add the node"
 )
 """How a refusal by the nodes is lifted."""
+
+MANIFEST = Wording(
+    weights="spec.model.quantization.weights: {0}",
+    max_model_length="spec.engine.maxModelLength: {0}",
+    max_batched_tokens="spec.engine.maxBatchedTokens: {0}",
+    gpus="on {0} of these GPUs (nvidia.com/gpu: {0} under spec.resources.limits)",
+    memory="spec.resources.limits.memory: {0}Gi",
+)
 
 
 @dataclass(frozen=True)
@@ -90,14 +99,22 @@ def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> F
         max_batched_tokens=spec.engine.max_batched_tokens,
     )
     device = find_device(spec, is_on_gpus=is_on_gpus)
-    verdict = judge(facts, settings, device)
+    wording = _choose_wording(spec)
+    verdict = judge(facts, settings, device, wording)
     if verdict.answer is not Answer.UNKNOWN or not _has_whole_gpus(spec):
         return Fit(verdict, facts, settings)
-    found = judge_on_nodes(facts, settings, find_candidates(spec, nodes))
+    found = judge_on_nodes(facts, settings, find_candidates(spec, nodes), wording)
     if found is None:
         return Fit(verdict, facts, settings)
     is_of_settings = judge(facts, settings, LARGEST).answer is Answer.UNSUPPORTED
     return Fit(found, facts, settings, is_by_nodes=not is_of_settings)
+
+
+def _choose_wording(spec: Spec) -> Wording:
+    """Return the manifest's own names. Where it names the workers, they are as many as its GPUs."""
+    if spec.parallelism.tensor is None:
+        return MANIFEST
+    return replace(MANIFEST, gpus=f"{MANIFEST.gpus[:-1]} and spec.parallelism.tensor: {{0}})")
 
 
 def _has_whole_gpus(spec: Spec) -> bool:

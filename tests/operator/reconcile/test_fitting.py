@@ -1,6 +1,7 @@
 """Models that are known to fit, or not, before a pod of theirs starts."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.operator.test_argocd_health import judge
 from tests.operator.world import World
 
 FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
+WINDOWED = replace(FACTS, shape=replace(FACTS.shape, window=4096))
 GPU = {"limits": {"nvidia.com/gpu": 1}}
 
 
@@ -46,6 +48,52 @@ async def test_weights_that_are_larger_than_the_memory_start_no_pod() -> None:
     assert not world.pods()
     assert world.status["model"]["fit"] == "DoesNotFit"
     assert world.status["model"]["resolvedRevision"] == FIRST
+
+
+ON_CPUS = {"resources": {"limits": {"memory": "12Gi"}}}
+ON_A_GPU = {"resources": GPU, "pod": {"nodeSelector": {"nvidia.com/gpu.memory": "14000"}}}
+SHORT = {"engine": {"maxModelLength": 4096}}
+TWO = " (nvidia.com/gpu: 2 under spec.resources.limits)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (ON_CPUS | SHORT, "it fits with spec.model.quantization.weights: Int8"),
+        (
+            {**SHORT, "resources": {"limits": {"memory": "4Gi"}}},
+            "it fits with spec.resources.limits.memory: 17Gi",
+        ),
+        (ON_A_GPU | SHORT, f"it fits on 2 of these GPUs{TWO}"),
+        (
+            {**ON_A_GPU, **SHORT, "parallelism": {"tensor": 1}},
+            f"it fits on 2 of these GPUs{TWO[:-1]} and spec.parallelism.tensor: 2)",
+        ),
+    ],
+)
+async def test_the_nearest_setting_is_told_as_the_manifest_has_it(spec: dict[str, Any], words: str) -> None:
+    world = make_world(**spec)
+    await world.settle()
+    message = world.condition("ModelReady")["message"]
+    assert words in message
+    assert "--" not in message
+
+
+@pytest.mark.parametrize(
+    ("facts", "spec", "words"),
+    [
+        (FACTS, {"maxModelLength": 131072}, "it fits with spec.engine.maxModelLength: 37152"),
+        (FACTS, {"maxSequences": 256, "maxBatchedTokens": 16}, "write spec.engine.maxBatchedTokens: 256 or"),
+        (WINDOWED, {}, "write spec.engine.maxModelLength: 4096"),
+    ],
+)
+async def test_sizes_of_the_engine_are_told_as_the_manifest_has_them(
+    facts: ModelFacts, spec: dict[str, Any], words: str
+) -> None:
+    world = make_world(facts, resources=GPU, pod=on_node("NVIDIA-L4"), engine=spec)
+    await world.settle()
+    assert words in world.status["model"]["fitMessage"]
+    assert "--" not in world.status["model"]["fitMessage"]
 
 
 async def test_a_refused_model_is_refused_for_days_without_another_question() -> None:
