@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
+from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import MAX_COUNT, ModelFacts
 from millrace_fit.memory import Weights
@@ -77,6 +78,8 @@ class Fit:
         }
         if shape is None:
             return told
+        if self.facts.served_type in ITEM_BYTES:
+            told["dtype"] = self.facts.served_type
         weights = Weights(shape, self.facts.served_type, self.settings)
         try:
             sizes = {"weightBytes": weights.most_bytes, "kvCacheBytesPerToken": weights.token_bytes}

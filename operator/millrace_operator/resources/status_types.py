@@ -126,6 +126,12 @@ class ModelStatus(Part):
         default=None, max_length=80, description="The architecture that the model's config.json names."
     )
     parameters: int | None = Field(default=None, ge=0, description="How many numbers the model's files have.")
+    dtype: str | None = Field(
+        default=None,
+        max_length=32,
+        description="The type that its numbers are served in, such as bfloat16: as config.json or the files "
+        "name it, before any rounding of the weights.",
+    )
     context_length: int | None = Field(
         default=None, ge=0, description="Positions that the model was trained for, in tokens."
     )

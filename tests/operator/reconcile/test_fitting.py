@@ -157,6 +157,7 @@ async def test_status_tells_what_was_found() -> None:
     model = world.status["model"]
     told = {
         "architecture": "LlamaForCausalLM",
+        "dtype": "bfloat16",
         "contextLength": 131072,
         "kvCacheBytesPerToken": 131072,
         "fit": "Fits",
@@ -188,6 +189,14 @@ async def test_facts_of_another_version_keep_no_pod_away() -> None:
     await world.settle()
     assert len(world.pods()) == 2
     assert "fit" not in world.status["model"]
+
+
+async def test_a_type_that_nobody_serves_is_not_told() -> None:
+    """A tenant's pod may write anything, and the API server would refuse the whole status."""
+    world = make_world(replace(FACTS, served_type="x" * 500))
+    await world.settle()
+    assert world.status["model"]["architecture"] == "LlamaForCausalLM"
+    assert "dtype" not in world.status["model"]
 
 
 @pytest.mark.parametrize(
