@@ -1,6 +1,7 @@
 """The process nodes' own disks, on which an administrator makes the folder of the node cache."""
 
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.nodes.settings import disk_of
@@ -16,3 +17,8 @@ def make_on_disk(cluster: LocalCluster, node: str, path: str) -> Path:
     folder = find_on_disk(cluster, node, path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def find_volume(cluster: LocalCluster, pod: dict[str, Any], name: str) -> Path:
+    """Return where a pod's volume of its own, such as an emptyDir, is on this machine."""
+    return cluster.layout.nodes / "pods" / str(pod["metadata"]["uid"]) / "volumes" / name

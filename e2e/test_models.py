@@ -11,9 +11,11 @@ from moto.server import ThreadedMotoServer
 
 from e2e.completion import complete
 from e2e.model_servers import count_downloads, read_stories, serving
+from e2e.node_disks import find_volume
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
 from tests.fetch.authority import Authority
+from tests.fetch.kills import list_files
 from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
 from tests.fetch.servers import FakeHub, WebFolderServer
@@ -61,6 +63,18 @@ def read_logs(service: Service) -> list[str]:
     """What the containers that fetched have said, of each pod."""
     names = [pod["metadata"]["name"] for pod in service.pods()]
     return [service.kubectl("logs", name, "-c", "fetch") for name in names]
+
+
+def read_models(service: Service) -> list[dict[str, bytes]]:
+    """Return the model's files that each pod has fetched."""
+    folders = [find_volume(service.cluster, pod, "model") for pod in service.pods()]
+    return [{name: (folder / name).read_bytes() for name in list_files(folder)} for folder in folders]
+
+
+def change_weights(contents: dict[str, bytes]) -> dict[str, bytes]:
+    """Return other weights of the same size, with which the model still writes something."""
+    name = "model.safetensors"
+    return {name: contents[name][:-64] + bytes(64)}
 
 
 def test_a_model_of_a_hub_is_fetched_and_served(fetched: Service, hub: FakeHub) -> None:
@@ -121,15 +135,18 @@ def test_all_replicas_serve_what_a_branch_had_when_it_was_applied(fetched: Servi
     fetched.spec["model"]["uri"] = "hf://org/m@main"
     fetched.apply()
     fetched.wait_ready()
-    first = hub.commit
+    first, old = hub.commit, dict(hub.files.contents)
     assert fetched.status()["model"]["resolvedRevision"] == first
     assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
 
-    hub.move_on("2" * 40)
+    hub.move_on("2" * 40, change_weights(old))
     fetched.spec["scaling"]["minReplicas"] = 2
     fetched.apply()
     fetched.wait_for("two replicas", lambda: fetched.status()["readyReplicas"] == 2, 90)
     assert all(first in log and "2" * 40 not in log for log in read_logs(fetched))
+    one, another = read_models(fetched)
+    assert one == another == {name: old[name] for name in one}
+    assert "model.safetensors" in one
     assert fetched.status()["model"]["resolvedRevision"] == first
 
 
@@ -153,7 +170,7 @@ def test_a_branch_that_is_followed_is_rolled_out_and_the_spec_stays(fetched: Ser
     ask_anew(fetched)
     assert fetched.status()["currentRevision"] == fetched.status()["updateRevision"] == serving
 
-    hub.move_on("2" * 40)
+    hub.move_on("2" * 40, change_weights(hub.files.contents))
     ask_anew(fetched)
     fetched.wait_for(
         "the new commit", lambda: fetched.status()["currentRevision"] not in (serving, None), 120

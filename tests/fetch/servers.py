@@ -34,10 +34,14 @@ class Files:
     authorizations: list[str | None] = field(default_factory=list)
     on_sent: Callable[[str], None] | None = None
 
-    def etag_of(self, name: str) -> str:
-        return self.etags.get(name) or f'"{hashlib.sha1(self.contents[name]).hexdigest()}"'
+    def etag_of(self, name: str, content: bytes | None = None) -> str:
+        content = self.contents[name] if content is None else content
+        return self.etags.get(name) or f'"{hashlib.sha1(content).hexdigest()}"'
 
-    async def answer(self, request: web.Request, name: str) -> web.StreamResponse:
+    async def answer(
+        self, request: web.Request, name: str, contents: dict[str, bytes] | None = None
+    ) -> web.StreamResponse:
+        """Answer from `contents`, where these are others than what the server has now."""
         self.requests.append((request.method, name))
         self.authorizations.append(request.headers.get("Authorization"))
         for fault in list(self.faults):
@@ -45,12 +49,13 @@ class Files:
                 return answer
         if request.method == "HEAD" and not self.allows_head:
             return web.Response(status=403)
-        if name not in self.contents:
+        known = self.contents if contents is None else contents
+        if name not in known:
             return web.Response(status=404)
-        return await self._send(request, name)
+        return await self._send(request, name, known[name])
 
-    async def _send(self, request: web.Request, name: str) -> web.StreamResponse:
-        content, etag = self.contents[name], self.etag_of(name)
+    async def _send(self, request: web.Request, name: str, content: bytes) -> web.StreamResponse:
+        etag = self.etag_of(name, content)
         response = web.StreamResponse(headers={"ETag": etag})
         if_range = request.headers.get("If-Range", etag)
         body = content
@@ -147,8 +152,8 @@ class FakeHub:
         self.files = Files(contents)
         self.large = Files(contents)
         self.commit = "1" * 40
-        self.older: set[str] = set()
-        """Commits that the branch has left behind; they have the same files."""
+        self.older: dict[str, dict[str, bytes]] = {}
+        """Commits that the branch has left behind, each with the files that it had."""
         self.revisions = {"main", self.commit}
         self.token: str | None = None
         """Who shows none may read the API, as with gated repositories, and no file."""
@@ -184,7 +189,7 @@ class FakeHub:
         assert repository == "org/m", f"{path} is none of ours to ask for"
         commit, _, name = rest.partition("/")
         assert commit in {self.commit, *self.older}
-        return await self._resolve(request, name)
+        return await self._resolve(request, commit, name)
 
     def _describe(self, request: web.Request, path: str) -> web.StreamResponse:
         self.num_api_requests += 1
@@ -194,31 +199,38 @@ class FakeHub:
         repository, _, revision = path.partition("/revision/")
         if repository != "org/m":
             return web.json_response({}, status=404, headers={"X-Error-Code": "RepoNotFound"})
-        if (revision or "main") not in self.revisions | self.older:
+        if (revision or "main") not in {*self.revisions, *self.older}:
             return web.json_response({}, status=404, headers={"X-Error-Code": "RevisionNotFound"})
         assert request.query.get("blobs")
-        contents = self.files.contents | self.announced
-        siblings = [_sibling(name, content) for name, content in contents.items()]
         sha = revision if revision in self.older else self.commit
+        contents = self._contents_at(sha) | self.announced
+        siblings = [_sibling(name, content) for name, content in contents.items()]
         return web.json_response({"id": "org/m", "sha": sha, "siblings": siblings})
 
-    def move_on(self, commit: str) -> None:
-        """Let the branch go on to another commit."""
-        self.older.add(self.commit)
+    def move_on(self, commit: str, changed: dict[str, bytes] | None = None) -> None:
+        """Let the branch go on to another commit, in which these files are new or others."""
+        self.older[self.commit] = dict(self.files.contents)
         self.commit = commit
         self.revisions = {"main", commit}
+        for contents in (self.files.contents, self.large.contents):
+            contents.update(changed or {})
 
-    async def _resolve(self, request: web.Request, name: str) -> web.StreamResponse:
+    def _contents_at(self, commit: str) -> dict[str, bytes]:
+        return self.older.get(commit, self.files.contents)
+
+    async def _resolve(self, request: web.Request, commit: str, name: str) -> web.StreamResponse:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.Response(status=401, headers={"X-Error-Code": "GatedRepo"})
-        if len(self.files.contents.get(name, b"")) > 1000:
+        contents = self._contents_at(commit)
+        if len(contents.get(name, b"")) > 1000:
             self.files.authorizations.append(request.headers.get("Authorization"))
-            target = f"{self._cdn.url}/{name}?X-Signature=secret-signature"
-            return web.Response(status=302, headers={"Location": target, "X-Repo-Commit": self.commit})
-        return await self.files.answer(request, name)
+            target = f"{self._cdn.url}/{commit}/{name}?X-Signature=secret-signature"
+            return web.Response(status=302, headers={"Location": target, "X-Repo-Commit": commit})
+        return await self.files.answer(request, name, contents)
 
     async def _send_large(self, request: web.Request) -> web.StreamResponse:
-        return await self.large.answer(request, request.path.removeprefix("/"))
+        commit, _, name = request.path.removeprefix("/").partition("/")
+        return await self.large.answer(request, name, self.older.get(commit))
 
 
 def _sibling(name: str, content: bytes) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a source has now, without its weights; and a fetch of that revision alone."""
 
+import hashlib
 import json
 from asyncio.subprocess import Process
 from dataclasses import replace
@@ -12,6 +13,7 @@ from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
 from millrace_fetch.order import pin
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.kills import hash_file, list_files
 from tests.fetch.processes import finish, start_command
 from tests.fetch.servers import FakeHub, WebFolderServer
 
@@ -70,6 +72,21 @@ async def test_a_branch_that_moved_on_still_gives_the_commit_that_was_resolved(
     outcome = await fetcher.fetch_order(pin(order))
     assert outcome.marker.revision == hub.commit
     fetcher.check(hub.files.contents)
+
+
+async def test_a_rollback_has_the_bytes_of_its_commit_though_the_branch_has_moved_on(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    """One shard is another of the same size in the second commit, and one of another size in the third."""
+    first, old = hub.commit, dict(hub.files.contents)
+    hub.move_on("2" * 40, {name: bytes(reversed(old[name])) for name in (SHARDS[0], "tokenizer.json")})
+    hub.move_on("3" * 40, {SHARDS[1]: old[SHARDS[1]] + bytes(8)})
+    branch = fetcher.order(f"{URI}@main")
+    for commit, contents in ((first, old), (hub.commit, hub.files.contents), (first, old)):
+        outcome = await fetcher.fetch_order(pin(replace(branch, revision=commit)))
+        assert (outcome.has_fetched, outcome.marker.revision) == (True, commit)
+        found = {name: hash_file(fetcher.folder / name) for name in list_files(fetcher.folder)}
+        assert found == {name: hashlib.sha256(contents[name]).hexdigest() for name in NEEDED}
 
 
 async def test_a_web_folder_that_changed_since_is_refused_by_name(
