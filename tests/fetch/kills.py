@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.fetch.processes import finish, start_fetch
 from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
-from tests.fetch.servers import FakeHub
+from tests.fetch.servers import FakeHub, WebFolderServer
 
 CONNECTIONS = 2
 BYTES_PER_SECOND = 30e6
@@ -93,11 +93,20 @@ def _serve(registry: Registry) -> Served:
     return Served(f"{registry.uri}:v1", nobody, lambda: sum(registry.blobs.sent.values()))
 
 
+@asynccontextmanager
+async def serving_folder(contents: dict[str, bytes]) -> AsyncIterator[Served]:
+    """A folder of a plain web server."""
+    async with WebFolderServer(contents) as server:
+        server.files.bytes_per_second = BYTES_PER_SECOND
+        yield Served(server.uri, {}, lambda: sum(server.files.sent.values()))
+
+
 SOURCES: dict[str, Serving] = {
     "hub": serving_hub,
     "s3": serving_s3,
     "oci artifact": serving_artifact,
     "oci image": serving_image,
+    "web": serving_folder,
 }
 
 
