@@ -39,7 +39,11 @@ class Files:
         return self.etags.get(name) or f'"{hashlib.sha1(content).hexdigest()}"'
 
     async def answer(
-        self, request: web.Request, name: str, contents: dict[str, bytes] | None = None
+        self,
+        request: web.Request,
+        name: str,
+        contents: dict[str, bytes] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> web.StreamResponse:
         """Answer from `contents`, where these are others than what the server has now."""
         self.requests.append((request.method, name))
@@ -52,11 +56,13 @@ class Files:
         known = self.contents if contents is None else contents
         if name not in known:
             return web.Response(status=404)
-        return await self._send(request, name, known[name])
+        return await self._send(request, name, known[name], headers or {})
 
-    async def _send(self, request: web.Request, name: str, content: bytes) -> web.StreamResponse:
+    async def _send(
+        self, request: web.Request, name: str, content: bytes, headers: dict[str, str]
+    ) -> web.StreamResponse:
         etag = self.etag_of(name, content)
-        response = web.StreamResponse(headers={"ETag": etag})
+        response = web.StreamResponse(headers={"ETag": etag} | headers)
         if_range = request.headers.get("If-Range", etag)
         body = content
         if self.has_ranges:
@@ -196,15 +202,19 @@ class FakeHub:
         for fault in list(self.api_faults):
             if answer := fault(request):
                 return answer
-        repository, _, revision = path.partition("/revision/")
+        is_tree = "/tree/" in path
+        repository, _, revision = path.partition("/tree/" if is_tree else "/revision/")
         if repository != "org/m":
             return web.json_response({}, status=404, headers={"X-Error-Code": "RepoNotFound"})
         if (revision or "main") not in {*self.revisions, *self.older}:
             return web.json_response({}, status=404, headers={"X-Error-Code": "RevisionNotFound"})
-        assert request.query.get("blobs")
         sha = revision if revision in self.older else self.commit
         contents = self._contents_at(sha) | self.announced
+        if is_tree:  # what huggingface_hub asks for, and ours does not
+            return web.json_response([_entry(name, content) for name, content in contents.items()])
         siblings = [_sibling(name, content) for name, content in contents.items()]
+        if not request.query.get("blobs"):
+            siblings = [{"rfilename": sibling["rfilename"]} for sibling in siblings]
         return web.json_response({"id": "org/m", "sha": sha, "siblings": siblings})
 
     def move_on(self, commit: str, changed: dict[str, bytes] | None = None) -> None:
@@ -225,8 +235,12 @@ class FakeHub:
         if len(contents.get(name, b"")) > 1000:
             self.files.authorizations.append(request.headers.get("Authorization"))
             target = f"{self._cdn.url}/{commit}/{name}?X-Signature=secret-signature"
-            return web.Response(status=302, headers={"Location": target, "X-Repo-Commit": commit})
-        return await self.files.answer(request, name, contents)
+            linked = {
+                "X-Linked-Size": f"{len(contents[name])}",
+                "X-Linked-ETag": f'"{hashlib.sha256(contents[name]).hexdigest()}"',
+            }
+            return web.Response(status=302, headers={"Location": target, "X-Repo-Commit": commit} | linked)
+        return await self.files.answer(request, name, contents, {"X-Repo-Commit": commit})
 
     async def _send_large(self, request: web.Request) -> web.StreamResponse:
         commit, _, name = request.path.removeprefix("/").partition("/")
@@ -234,12 +248,28 @@ class FakeHub:
 
 
 def _sibling(name: str, content: bytes) -> dict[str, Any]:
-    blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
-    sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": blob}
-    if len(content) > 1000:
-        sha256 = hashlib.sha256(content).hexdigest()
-        sibling["lfs"] = {"size": len(content), "sha256": sha256, "pointerSize": 134}
-    return sibling
+    """Return a file as the API tells of it among a model's."""
+    sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": _blob_id(content)}
+    return sibling | _lfs("sha256", content)
+
+
+def _entry(name: str, content: bytes) -> dict[str, Any]:
+    """Return a file as the API tells of it in a folder."""
+    entry: dict[str, Any] = {"type": "file", "path": name, "size": len(content), "oid": _blob_id(content)}
+    return entry | _lfs("oid", content)
+
+
+def _blob_id(content: bytes) -> str:
+    return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+
+
+def _lfs(name: str, content: bytes) -> dict[str, Any]:
+    """Return what is said of a file that is on the other host. Its hash has one of two names."""
+    if len(content) <= 1000:
+        return {}
+    return {
+        "lfs": {"size": len(content), name: hashlib.sha256(content).hexdigest(), "pointerSize": 134},
+    }
 
 
 def once(answer: Callable[[], web.StreamResponse], count: int = 1) -> Fault:
