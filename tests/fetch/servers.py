@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from types import TracebackType
@@ -33,6 +33,11 @@ class Files:
     requests: list[tuple[str, str]] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
     on_sent: Callable[[str], None] | None = None
+    ranges: list[tuple[str, int, int]] = field(default_factory=list)
+    """A file's name, and from which byte up to which it was asked for."""
+    open: Counter[str] = field(default_factory=Counter)
+    most_open: Counter[str] = field(default_factory=Counter)
+    """The bodies of a file that were being sent at the same time."""
 
     def etag_of(self, name: str, content: bytes | None = None) -> str:
         content = self.contents[name] if content is None else content
@@ -70,6 +75,7 @@ class Files:
             if "Range" in request.headers and if_range == etag:
                 first, _, last = request.headers["Range"].removeprefix("bytes=").partition("-")
                 body = content[int(first) : int(last) + 1]
+                self.ranges.append((name, int(first), int(last) + 1))
                 response.set_status(206)
                 response.headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
         if self.has_lengths:
@@ -78,8 +84,18 @@ class Files:
             response.enable_chunked_encoding()
         await response.prepare(request)
         if request.method != "HEAD":
-            await self._write(request, response, name, body + self.excess)
+            with self._counting(name):
+                await self._write(request, response, name, body + self.excess)
         return response
+
+    @contextmanager
+    def _counting(self, name: str) -> Iterator[None]:
+        self.open[name] += 1
+        self.most_open[name] = max(self.most_open[name], self.open[name])
+        try:
+            yield
+        finally:
+            self.open[name] -= 1
 
     async def _write(
         self, request: web.Request, response: web.StreamResponse, name: str, body: bytes
