@@ -33,7 +33,7 @@ from tests.fetch.kills import SOURCES, Trial
 from tests.fetch.processes import finish, start_fetch
 from tests.fetch.registry import Registry
 from tests.fetch.s3_server import ACCOUNT
-from tests.fetch.servers import Server
+from tests.fetch.servers import Server, once
 
 SERVINGS: dict[str, Serving] = {
     "hub": adverse_hub,
@@ -118,6 +118,19 @@ async def test_a_list_that_is_too_long_to_be_one_is_refused(
     with pytest.raises(SourceError, match=r"is larger than .* MiB: refused"):
         await fetcher.fetch(adverse.uri)
     assert fetcher.names() == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("part", ["lists", "sends"])
+@pytest.mark.parametrize("adverse", SERVINGS, indirect=True)
+async def test_a_busy_source_is_waited_for(
+    fetcher: Fetcher, adverse: Adverse, contents: dict[str, bytes], part: str, status: int
+) -> None:
+    faults = getattr(adverse, part)
+    faults.append(once(lambda: web.Response(status=status, headers={"Retry-After": "0"}), 3))
+    await fetcher.fetch(adverse.uri)
+    fetcher.check(contents)
+    assert any(f"answered {status}" in text and "trying again" in text for text in fetcher.witness.said)
 
 
 @pytest.fixture

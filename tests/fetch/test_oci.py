@@ -262,6 +262,17 @@ async def test_a_busy_registry_is_waited_for(
     fetcher.check(contents)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_token_service_is_waited_for(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], status: int
+) -> None:
+    registry.token_uses = 8
+    registry.realm_faults.append(once(lambda: web.Response(status=status, headers={"Retry-After": "0"}), 3))
+    await fetcher.fetch(f"{registry.uri}:v1")
+    fetcher.check(contents)
+    assert any(f"/token answered {status}; trying again" in text for text in fetcher.witness.said)
+
+
 async def test_a_kill_costs_no_more_than_was_not_noted(fetcher: Fetcher) -> None:
     contents = make_model(20 << 20)
     async with Registry() as registry:
