@@ -251,6 +251,21 @@ async def test_a_busy_server_is_waited_for(
     fetcher.check(contents)
 
 
+async def test_a_busy_listing_is_asked_for_again_when_the_server_says(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes]
+) -> None:
+    def wait(_: web.Request) -> web.Response:
+        s3.faults.clear()
+        answer = refuse(429, "TooManyRequests")
+        answer.headers["Retry-After"] = "1"
+        return answer
+
+    s3.faults.append(wait)
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert fetcher.witness.said == [f"{s3.endpoint} answered 429 TooManyRequests; trying again in 1.0 s"]
+
+
 async def test_a_server_that_is_not_there_may_come_later(
     fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ All of it may block, and is called in a thread.
 """
 
 import os
+from time import time
 from typing import Any, NamedTuple
 
 import botocore.session
@@ -14,7 +15,7 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from yarl import URL
 
-from millrace_fetch.client import ADVICE
+from millrace_fetch.client import ADVICE, read_retry_after
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
 
 _DEFAULT_REGION = "us-east-1"
@@ -144,7 +145,8 @@ def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
     # Of an answer without a code botocore makes one of the status.
     message = f"{place} answered {status}" + (f" {code}" if code and not code.isdecimal() else "")
     if status == 429 or status >= 500 or code in _BUSY:
-        return UnavailableError(message)
+        after = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after")
+        return UnavailableError(message, read_retry_after(after, time()))
     if error.operation_name.startswith("AssumeRole"):
         return SourceError(
             f"the role in AWS_ROLE_ARN is not given to this pod ({code}): check the role's trust, and the "
