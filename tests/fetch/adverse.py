@@ -122,6 +122,15 @@ async def adverse_folder(_fetcher: Fetcher, contents: dict[str, bytes]) -> Async
         yield Adverse(server.uri, faults, faults, send_instead)
 
 
+SERVINGS: dict[str, Serving] = {
+    "hub": adverse_hub,
+    "s3": adverse_s3,
+    "oci artifact": adverse_artifact,
+    "oci image": adverse_image,
+    "web": adverse_folder,
+}
+
+
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
     """A host that takes connections and says nothing. Gives its address, without a scheme."""

@@ -19,13 +19,8 @@ from millrace_fetch.errors import (
 )
 from millrace_fetch.sources import aws, registry_access, source
 from tests.fetch.adverse import (
+    SERVINGS,
     Adverse,
-    Serving,
-    adverse_artifact,
-    adverse_folder,
-    adverse_hub,
-    adverse_image,
-    adverse_s3,
     silent_server,
 )
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
@@ -35,13 +30,6 @@ from tests.fetch.registry import Registry
 from tests.fetch.s3_server import ACCOUNT
 from tests.fetch.servers import Server, once
 
-SERVINGS: dict[str, Serving] = {
-    "hub": adverse_hub,
-    "s3": adverse_s3,
-    "oci artifact": adverse_artifact,
-    "oci image": adverse_image,
-    "web": adverse_folder,
-}
 OF_DIGESTS = ["hub", "oci artifact", "oci image"]
 QUICK = ClientTimeout(total=None, sock_connect=0.1, sock_read=0.1)
 
