@@ -100,6 +100,25 @@ async def test_a_body_that_is_cut_goes_on_where_it_was(fetcher: Fetcher, hub: Fa
     assert not any("secret-signature" in text for text in fetcher.witness.said)
 
 
+async def test_bytes_that_change_between_two_ranges_are_fetched_anew(fetcher: Fetcher, hub: FakeHub) -> None:
+    """The first half is of other bytes, as of a host behind the Hub that was late."""
+    name, right = SHARDS[0], dict(hub.files.contents)
+    hub.large.contents = right | {name: bytes(reversed(right[name]))}
+    hub.large.cuts[name] = 1
+
+    def catch_up(sent: str) -> None:
+        if sent == name:
+            hub.large.contents = right
+
+    hub.large.on_sent = catch_up
+    await fetcher.fetch(URI)
+    fetcher.check(right)
+    size, half = len(right[name]), len(right[name]) // 2
+    assert hub.large.ranges == [(name, half, size)]
+    assert hub.large.sent[name] == 2 * size
+    assert [text for text in fetcher.witness.said if name in text and "fetching it anew" in text]
+
+
 async def test_a_source_that_stays_broken_is_given_up(fetcher: Fetcher, hub: FakeHub) -> None:
     hub.large.faults.append(lambda _: web.Response(status=500))
     with pytest.raises(Exception, match="answered 500") as caught:

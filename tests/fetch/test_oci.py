@@ -188,6 +188,37 @@ async def test_what_is_not_there_is_named(fetcher: Fetcher, registry: Registry) 
         await fetcher.fetch(f"{registry.uri}:v1")
 
 
+def move_at_first_blob(registry: Registry, contents: dict[str, bytes], *, keeps_old: bool) -> None:
+    """Let the tag name other files as soon as a blob is asked for."""
+
+    def move(request: web.Request) -> None:
+        if "/blobs/" in request.path:
+            registry.faults.clear()
+            if not keeps_old:
+                registry.blobs.contents.clear()
+            registry.push_files(contents)
+
+    registry.faults.append(move)
+
+
+@pytest.mark.parametrize("keeps_old", [True, False], ids=["old blobs", "no old blobs"])
+async def test_a_tag_that_moves_under_way_mixes_no_two_models(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], *, keeps_old: bool
+) -> None:
+    first = f"sha256:{hashlib.sha256(registry.manifests['v1']).hexdigest()}"
+    later = contents | {name: bytes(reversed(contents[name])) for name in (*SHARDS, "config.json")}
+    move_at_first_blob(registry, later, keeps_old=keeps_old)
+    if keeps_old:
+        assert (await fetcher.fetch(f"{registry.uri}:v1")).marker.revision == first
+        fetcher.check(contents)
+    else:
+        with pytest.raises(SourceError, match="no longer has"):
+            await fetcher.fetch(f"{registry.uri}:v1")
+        assert not fetcher.is_marked()
+    assert (await fetcher.fetch(f"{registry.uri}:v1")).marker.revision != first
+    fetcher.check(later)
+
+
 async def test_bytes_that_are_not_those_of_the_digest_get_no_name(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
 ) -> None:

@@ -47,6 +47,7 @@ class OciSource:
         self._origin = URL(f"{_scheme_of(host)}://{host}")
         self._access = RegistryAccess(self._origin, image.repository, find_basic((image.registry, *aliases)))
         self.authorize = self._access.authorize
+        self._is_found = False
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
         """Return the files of the artifact, or the layers of the image, that the tag names now."""
@@ -58,6 +59,7 @@ class OciSource:
             found = read_manifest(await self._read(client, chosen.digest, chosen.digest, say))
         if not isinstance(found, ImageManifest):
             raise SourceError(f"{self._image} is an index of indexes: write the digest of one image")
+        self._is_found = True
         return await self._announce(client, revision, found, say)
 
     def explain(self, refusal: RefusedError) -> FetchError:
@@ -73,6 +75,11 @@ class OciSource:
                 )
             case 403:
                 return SourceError(f"the credentials may not pull {image}: ask for that right")
+            case 404 if self._is_found:  # such as a tag that moved, whose old blobs were collected
+                return SourceError(
+                    f"{image.registry} no longer has all that {image} is made of{_code(refusal)}: run it "
+                    "again for what is there now, or push it again"
+                )
             case 404:
                 return SourceError(
                     f"{image.registry} has no {image}: check repository and tag{_code(refusal)}"
