@@ -9,9 +9,14 @@ from typing import Literal, NamedTuple
 class Checksum(NamedTuple):
     """What a file's bytes must come to."""
 
-    algorithm: Literal["sha256", "git-sha1"]
+    algorithm: Literal["sha256", "git-sha1", "crc32"]
     """`git-sha1` is a blob's name in git: what the Hub knows of its small files."""
     hexdigest: str
+
+    @property
+    def is_strong(self) -> bool:
+        """Whether no two files have the same. A CRC finds damage, and 32 bits tell few files apart."""
+        return self.algorithm != "crc32"
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,19 @@ class RemoteFile:
     @property
     def identity(self) -> str:
         """Bytes of two files with equal identities may be put together."""
-        if self.checksum or not self.place:
-            return f"{self.checksum or self.validator} {self.size_bytes}"
+        if self._strong_checksum or not self.place:
+            return f"{self._strong_checksum or self.validator} {self.size_bytes}"
         return f"{self.validator} {self.size_bytes} {self.place}"
 
     @property
     def is_known(self) -> bool:
         """Whether a change of the file would change its identity."""
-        return self.size_bytes is not None and (self.checksum is not None or self.validator is not None)
+        has_sign = self._strong_checksum is not None or self.validator is not None
+        return self.size_bytes is not None and has_sign
+
+    @property
+    def _strong_checksum(self) -> Checksum | None:
+        return self.checksum if self.checksum and self.checksum.is_strong else None
 
     @property
     def is_resumable(self) -> bool:

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 
 from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError, StorageError
 from millrace_fetch.links import NOFOLLOW, refuse_links
-from millrace_fetch.manifest import FileRecord, RemoteFile
+from millrace_fetch.manifest import Checksum, FileRecord, RemoteFile
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge
 
 JOURNAL = ".journal"
@@ -33,6 +34,19 @@ _HASH_BYTES = 1 << 20
 class _Hash(Protocol):
     def update(self, data: bytes, /) -> None: ...
     def hexdigest(self) -> str: ...
+
+
+class _Crc32:
+    """As hashlib has its hashes."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
 
 
 @contextmanager
@@ -163,9 +177,9 @@ class PartFile:
     def finish(self, size: int) -> FileRecord:
         """Verify the whole, and write down that it is. Raises CorruptError."""
         self._hash_up_to(size)
-        sha256, git = self._hashes
+        sha256, other = self._hashes
         wanted = self.file.checksum
-        actual = git.hexdigest() if git else sha256.hexdigest()
+        actual = other.hexdigest() if other else sha256.hexdigest()
         if wanted and actual != wanted.hexdigest:
             raise CorruptError(
                 f"{self.file.name} came with {wanted.algorithm} {actual[:12]}…; announced was "
@@ -184,9 +198,8 @@ class PartFile:
 
     def _hash_up_to(self, end: int) -> None:
         """Hash in order while ranges come out of order: from the page cache, as far as there is no gap."""
-        if self._hashed == 0 and self.file.checksum and self.file.checksum.algorithm == "git-sha1":
-            header = f"blob {end if self.file.size_bytes is None else self.file.size_bytes}\0".encode()
-            self._hashes = (self._hashes[0], hashlib.sha1(header, usedforsecurity=False))
+        if self._hashed == 0:
+            self._hashes = (self._hashes[0], _make_other_hash(self.file, end))
         while self._hashed < end:
             data = os.pread(self._data, min(_HASH_BYTES, end - self._hashed), self._hashed)
             if not data:
@@ -205,6 +218,20 @@ class PartFile:
     def _append(self, line: dict[str, Any]) -> None:
         # It begins with the line's end too: what a kill cut short before it is then a line of its own.
         os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
+
+
+def _make_other_hash(file: RemoteFile, end: int) -> _Hash | None:
+    """Return the hash that the source announced of a file, where that is not the sha256.
+
+    `end` is the size of a file of which the source did not say it.
+    """
+    match file.checksum:
+        case Checksum("git-sha1"):
+            header = f"blob {end if file.size_bytes is None else file.size_bytes}\0".encode()
+            return hashlib.sha1(header, usedforsecurity=False)
+        case Checksum("crc32"):
+            return _Crc32()
+    return None
 
 
 def _make_head(file: RemoteFile, boot: str | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.fetch.certificates import certify
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_fetch, until
 from tests.fetch.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
-from tests.fetch.servers import once
+from tests.fetch.servers import Fault, once
 
 URI = "s3://models/org/m"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")
@@ -156,24 +156,57 @@ async def test_a_key_that_leaves_the_folder_is_refused(fetcher: Fetcher, bucket:
     assert fetcher.names() == []
 
 
-async def test_an_object_with_a_sha256_is_checked_by_it(
-    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
-) -> None:
-    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="SHA256")
-    etag = f'"{hashlib.md5(contents[SHARDS[0]]).hexdigest()}"'
+def corrupting(content: bytes) -> Fault:
+    """Send other bytes in the place of the first shard, with its size and its ETag."""
+    headers = {"ETag": f'"{hashlib.md5(content).hexdigest()}"'}
 
     def corrupt(request: web.Request) -> web.Response | None:
-        if request.method != "GET" or not request.path.endswith(SHARDS[0]):
-            return None
-        body = b"x" * len(contents[SHARDS[0]])
-        return web.Response(body=body, headers={"ETag": etag})
+        is_shard = request.method == "GET" and request.path.endswith(SHARDS[0])
+        return web.Response(body=b"x" * len(content), headers=headers) if is_shard else None
 
-    s3.faults.append(corrupt)
-    with pytest.raises(CorruptError, match=f"{SHARDS[0]} came with sha256 .* twice"):
+    return corrupt
+
+
+@pytest.mark.parametrize("algorithm", ["SHA256", "CRC32"])
+async def test_an_object_with_a_checksum_is_checked_by_it(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes], algorithm: str
+) -> None:
+    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm=algorithm)
+    s3.faults.append(corrupting(contents[SHARDS[0]]))
+    with pytest.raises(CorruptError, match=f"{SHARDS[0]} came with {algorithm.lower()} .* twice"):
         await fetcher.fetch(URI)
     s3.faults.clear()
     await fetcher.fetch(URI)
     fetcher.check(contents)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-amz-checksum-crc32": "AAAAAA==-3"},
+        {"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"},
+        {"x-amz-checksum-crc32": "AAAAAAA="},
+        {},
+    ],
+)
+async def test_a_checksum_that_is_not_of_the_whole_object_counts_for_nothing(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes], headers: dict[str, str]
+) -> None:
+    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="CRC32")
+    s3.faults.append(lambda request: web.Response(headers=headers) if request.method == "HEAD" else None)
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+
+
+async def test_only_objects_of_the_folder_itself_are_asked_for_a_crc32(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
+) -> None:
+    """Tools of today write one with each object, and a folder may have thousands below it."""
+    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="CRC32")
+    put(bucket, "checkpoint-1/a.json", b"{}", ChecksumAlgorithm="CRC32")
+    await fetcher.fetch(URI)
+    asked = [path.partition("?")[0] for method, path in s3.requests if method == "HEAD"]
+    assert asked == [f"/models/org/m/{SHARDS[0]}"]
 
 
 async def test_an_object_that_changes_under_way_makes_it_look_again(
@@ -303,7 +336,7 @@ async def test_a_kill_costs_no_more_than_was_not_noted(
 ) -> None:
     contents = make_model(20 << 20)
     for name in SHARDS:
-        bucket.put(f"org/m/{name}", contents[name])
+        put(bucket, name, contents[name], ChecksumAlgorithm="CRC32")
     s3.bytes_per_second = 30e6
     process = await start_fetch(URI, fetcher.folder, "--connections", "1")
     journal = fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.journal"

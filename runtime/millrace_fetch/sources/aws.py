@@ -31,8 +31,8 @@ class Listed(NamedTuple):
     key: str
     size_bytes: int
     etag: str
-    has_sha256: bool
-    """Whether the server has a SHA-256 of it."""
+    algorithms: frozenset[str]
+    """Of the checksums that the server has of it, such as SHA256."""
 
 
 class Page(NamedTuple):
@@ -134,8 +134,8 @@ class Bucket:
 
 
 def _read_listed(item: dict[str, Any]) -> Listed:
-    algorithms = item.get("ChecksumAlgorithm", ())
-    return Listed(item["Key"], item["Size"], item["ETag"], "SHA256" in algorithms)
+    algorithms = frozenset(item.get("ChecksumAlgorithm", ()))
+    return Listed(item["Key"], item["Size"], item["ETag"], algorithms)
 
 
 def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:

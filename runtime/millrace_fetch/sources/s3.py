@@ -22,6 +22,7 @@ from millrace_fetch.uri import S3Folder
 MAX_OBJECTS = 100_000
 """Of a folder. A bucket of more is not a model's."""
 _SHA256_BYTES = 32
+_CRC32_BYTES = 4
 
 
 class S3Source:
@@ -69,11 +70,11 @@ class S3Source:
         return listed
 
     async def _announce(self, client: Client, item: Listed, say: Say) -> RemoteFile:
-        url = self._bucket.url_of(item.key)
+        url, name = self._bucket.url_of(item.key), item.key.removeprefix(self._folder.prefix)
         checksum = None
-        if item.has_sha256:
+        # Tools of today write a CRC32 with each object, and below the folder there may be thousands.
+        if "SHA256" in item.algorithms or ("CRC32" in item.algorithms and "/" not in name):
             checksum = await with_tries(partial(_ask_checksum, client, url), say)
-        name = item.key.removeprefix(self._folder.prefix)
         return RemoteFile(name, url, item.size_bytes, checksum, item.etag)
 
 
@@ -82,11 +83,20 @@ def _is_amazons(name: str) -> bool:
 
 
 async def _ask_checksum(client: Client, url: str) -> Checksum | None:
-    """Return the object's SHA-256, unless it is one over the hashes of its parts."""
+    """Return the object's SHA-256, else its CRC32, unless it is one over those of its parts."""
     async with client.request("HEAD", url, {"x-amz-checksum-mode": "ENABLED"}) as response:
-        text = response.headers.get("x-amz-checksum-sha256", "")
+        headers = response.headers
+    if headers.get("x-amz-checksum-type", "") == "COMPOSITE":
+        return None
+    if digest := _read_digest(headers.get("x-amz-checksum-sha256", ""), _SHA256_BYTES):
+        return Checksum("sha256", digest.hex())
+    digest = _read_digest(headers.get("x-amz-checksum-crc32", ""), _CRC32_BYTES)
+    return Checksum("crc32", digest.hex()) if digest else None
+
+
+def _read_digest(text: str, num_bytes: int) -> bytes | None:
     try:
         digest = base64.b64decode(text, validate=True)
     except ValueError:  # of parts: it ends with their number
         return None
-    return Checksum("sha256", digest.hex()) if len(digest) == _SHA256_BYTES else None
+    return digest if len(digest) == num_bytes else None
