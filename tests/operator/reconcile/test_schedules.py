@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -34,8 +35,32 @@ def check_rest(world: World) -> None:
             is_idle = is_past or (kind is DEPLOYMENT and not child["spec"]["replicas"])
             assert is_idle or child["metadata"]["labels"][contract.LABEL_SERVICE] == KEY.name
     assert len(world.objects("ControllerRevision")) <= 12
+    check_counts(world)
     may_be_none = world.service["spec"]["scaling"]["mode"] == "Automatic"
     assert world.condition("Ready")["status"] == ("True" if desired or may_be_none else "False")
+
+
+def check_counts(world: World) -> None:
+    """Each child is there once, and none is left over. What runs has one Deployment and its record."""
+    labelled = [
+        child
+        for kind in CHILDREN
+        for child in world.objects(kind.kind)
+        if child["metadata"]["labels"].get(contract.LABEL_SERVICE) == KEY.name
+    ]
+    counts = Counter(child["kind"] for child in labelled)
+    wanted = {"ServiceAccount": 1, "Service": 2, "PodDisruptionBudget": 1, "Job": 0}
+    assert {kind: counts[kind] for kind in wanted} == wanted
+    for kind in wanted.keys() - {"Job"}:
+        assert len(world.objects(kind)) == wanted[kind], "one without its label is a duplicate"
+    running = [one for one in world.objects("Deployment") if one["spec"]["replicas"]]
+    revisions = Counter(one["metadata"]["labels"][contract.LABEL_REVISION] for one in running)
+    assert set(revisions.values()) <= {1}
+    assert revisions.keys() <= {
+        one["metadata"]["labels"].get(contract.LABEL_REVISION) for one in world.objects("ControllerRevision")
+    }
+    uids = {one["metadata"]["uid"] for one in world.objects("Deployment")}
+    assert all(owner["uid"] in uids for pod in world.pods() for owner in pod["metadata"]["ownerReferences"])
 
 
 def find_desired(world: World) -> int:
