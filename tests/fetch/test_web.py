@@ -1,5 +1,7 @@
+from pathlib import Path
+
 import pytest
-from aiohttp import web
+from aiohttp import encode_basic_auth, web
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
@@ -134,6 +136,92 @@ async def test_who_is_not_let_in_is_told_so(fetcher: Fetcher, folder_server: Web
     folder_server.files.faults.append(lambda _: web.Response(status=401))
     with pytest.raises(SourceError, match="answered 401: it wants to know who asks"):
         await fetcher.fetch(folder_server.uri)
+
+
+class Gate:
+    """A fault of a server that lets only some in, and keeps what each showed."""
+
+    def __init__(self, wanted: str | None) -> None:
+        self._wanted = wanted
+        self.shown: list[str | None] = []
+
+    def __call__(self, request: web.Request) -> web.Response | None:
+        self.shown.append(request.headers.get("Authorization"))
+        return None if self._wanted in (None, self.shown[-1]) else web.Response(status=401)
+
+
+async def test_a_token_of_the_environment_is_shown_to_the_server(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_server.files.faults.append(Gate("Bearer letmein"))
+    with pytest.raises(SourceError, match="put a token that may read it into MILLRACE_HTTP_TOKEN"):
+        await fetcher.fetch(folder_server.uri)
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein\n")
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "wrong")
+    with pytest.raises(SourceError, match="answered 401: it does not let in who has the token") as caught:
+        await fetcher.fetch(folder_server.uri)
+    stored = [path.read_text(errors="replace") for path in _state(fetcher)]
+    told = [str(caught.value), *fetcher.witness.said, *stored]
+    assert not [text for text in told if "letmein" in text or "wrong" in text]
+
+
+async def test_a_redirect_to_another_host_does_not_take_the_token_along(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein")
+    monkeypatch.setenv("NO_PROXY", "*")
+    async with WebFolderServer(folder_server.files.contents) as other:
+        at_home, away = Gate("Bearer letmein"), Gate(None)
+        address = f"http://localhost:{other.uri.rpartition(':')[2]}"
+
+        def lead_away(request: web.Request) -> web.Response | None:
+            target = f"{address}/{request.path.rpartition('/')[2]}"
+            is_shard = request.path.endswith(SHARDS[0])
+            return web.Response(status=302, headers={"Location": target}) if is_shard else None
+
+        folder_server.files.faults += [at_home, lead_away]
+        other.files.faults.append(away)
+        await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+    assert set(at_home.shown) == {"Bearer letmein"}
+    assert away.shown
+    assert set(away.shown) == {None}
+
+
+async def test_a_password_in_the_address_counts_more_than_the_token(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein")
+    gate = Gate(None)
+    folder_server.files.faults.append(gate)
+    await fetcher.fetch(folder_server.uri.replace("://", "://me:mine@"))
+    assert set(gate.shown) == {encode_basic_auth("me", "mine")}
+
+
+async def test_a_netrc_has_name_and_password_where_there_is_no_token(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password mine\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    named, with_token = Gate(encode_basic_auth("me", "mine")), Gate("Bearer letmein")
+    folder_server.files.faults.append(named)
+    await fetcher.fetch(folder_server.uri)
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein")
+    folder_server.files.faults[:] = [with_token]
+    assert not (await fetcher.fetch(folder_server.uri)).has_fetched
+    assert set(with_token.shown) == {"Bearer letmein"}
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "schlüssel"])
+def test_a_token_that_no_request_can_carry_is_named(
+    token: str, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", token)
+    with pytest.raises(SourceError, match="MILLRACE_HTTP_TOKEN holds no token") as caught:
+        fetcher.open_source(fetcher.order("https://models.example/m"))
+    assert token not in str(caught.value)
 
 
 async def test_redirects_without_end_are_refused(fetcher: Fetcher, folder_server: WebFolderServer) -> None:

@@ -1,13 +1,15 @@
 """A folder of a plain web server. HTTP lists no folder, so the names are those that a model's files have.
 
 Each is asked for by HEAD. The index names the shards. The revision is a hash over what the server says of the
-files: it changes when one of them does.
+files: it changes when one of them does. MILLRACE_HTTP_TOKEN has the token of a server that wants one.
 """
 
 import asyncio
+import os
 from collections.abc import Iterable, Sequence
 
 import aiohttp
+from yarl import URL
 
 from millrace_fetch.client import Client, read_validator
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
@@ -19,6 +21,7 @@ from millrace_fetch.trying import Say, with_tries
 from millrace_fetch.uri import WebFolder, redact
 from millrace_fit.formats import USUAL_NAMES
 
+_TOKEN = "MILLRACE_HTTP_TOKEN"  # noqa: S105  the variable, not a token
 _ABSENT = (403, 404, 410)
 """Storage that may not be listed answers 403 for what is not there."""
 _NO_HEAD = (403, 405, 501)
@@ -37,11 +40,18 @@ class WebSource:
             )
         self._folder = folder
         self._include = include
+        self._origin = URL(folder.base).origin()
+        self._token = None if URL(folder.base).password else _read_token()
 
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Add nothing: a name and a password in the URL are sent by aiohttp itself."""
+        """Show the token to the server alone, and to no host that it redirects to.
+
+        A name and a password in the URL are sent by aiohttp itself, and count more.
+        """
+        if self._token and request.url.origin() == self._origin:
+            request.headers["Authorization"] = f"Bearer {self._token}"
         return await handler(request)
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
@@ -59,9 +69,14 @@ class WebSource:
 
     def explain(self, refusal: RefusedError) -> FetchError:
         """Say what a web server's status means."""
-        if refusal.status in (401, 403):
-            return SourceError(f"{refusal}: it wants to know who asks, or the signed address has expired")
-        return refusal
+        if refusal.status not in (401, 403):
+            return refusal
+        if self._token:
+            return SourceError(f"{refusal}: it does not let in who has the token in {_TOKEN}")
+        return SourceError(
+            f"{refusal}: it wants to know who asks, or the signed address has expired; put a token that may "
+            f"read it into {_TOKEN}"
+        )
 
     async def _probe_all(self, client: Client, names: Iterable[str], say: Say) -> list[RemoteFile]:
         """Return those of the files that are there."""
@@ -93,6 +108,14 @@ class WebSource:
         async with client.request("GET", url, {"Range": "bytes=0-0"}) as response:
             response.close()
             return _announce(name, url, response)
+
+
+def _read_token() -> str | None:
+    """Return the token of the environment, if there is one. Raises SourceError where it can't be one."""
+    token = os.environ.get(_TOKEN, "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise SourceError(f"{_TOKEN} holds no token: letters, digits and signs of ASCII in one line")
+    return token or None
 
 
 def _announce(name: str, url: str, response: aiohttp.ClientResponse) -> RemoteFile | None:
