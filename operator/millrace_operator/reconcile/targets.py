@@ -42,6 +42,9 @@ from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.types import Rollback, Spec
 from millrace_operator.resources.versions import VersionError
 
+_OTHERS_SECONDS = 30.0
+"""As long as a pod that fetches takes for a step at most."""
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -273,9 +276,15 @@ def _choose(
 
 
 def _find_fetch_time(snapshot: Snapshot, observed: Observed, revision: str) -> float | None:
-    """Return when a pod of the revision last had more of its model than before; None where none fetches."""
-    found = (snapshot.fetched.get(pod.name) for pod in observed.pods_of(revision) if pod.is_fetching)
-    return max((one.at for one in found if one is not None), default=None)
+    """Return when a pod of the revision last had more of its model than before; None where none fetches.
+
+    Of the others than the one that status tells of it counts later, so that no step of each is a write.
+    """
+    fetching = {pod.name for pod in observed.pods_of(revision) if pod.is_fetching}
+    times = {name: snapshot.fetched[name].at for name in fetching & snapshot.fetched.keys()}
+    if not times:
+        return None
+    return max(times[min(times)], max(times.values()) - _OTHERS_SECONDS)
 
 
 def _may_ask(snapshot: Snapshot, pending: Pending) -> bool:

@@ -322,3 +322,18 @@ async def test_status_says_how_far_a_fetch_is_and_the_deadline_counts_from_its_l
     world.now += 1801
     await world.settle()
     assert world.condition("Degraded")["reason"] == "DeadlineExceeded"
+
+
+async def test_a_pod_that_goes_on_keeps_the_deadline_away_though_status_tells_of_another() -> None:
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": "30m"})
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = fetching({"running": {"startedAt": STARTED}})
+    await world.settle()
+    told, other = sorted(pod["metadata"]["name"] for pod in world.pods())
+    world.fetched = {told: Fetched(10**10, 10**9, 0, world.now)}
+    for step in range(1, 6):
+        world.now += 1200
+        world.fetched[other] = Fetched(10**10, step * 10**9, 10**6, world.now)
+        await world.settle()
+        assert f"pod {told} is fetching" in world.condition("ModelReady")["message"]
+        assert world.condition("Degraded")["status"] == "False", "it is late only without progress"
