@@ -26,8 +26,7 @@ def test_apply_serve_and_delete(service: Service) -> None:
     status = service.status()
     assert status["readyReplicas"] == status["replicas"] == 1
     assert status["url"] == f"http://stories.{service.namespace}.svc.cluster.local:8080"
-    row = service.kubectl("get", "infsvc", "stories", "--no-headers").split()
-    assert (row[:3], row[4:6]) == (["stories", "stories", "True"], ["1", "1"])  # the fourth is its state
+    assert read_row(service) == ["stories", "stories", "True", "Settled", "1", "1", status["url"]]
 
     check_clients(service)
     check_replica(service)
@@ -38,6 +37,11 @@ def test_apply_serve_and_delete(service: Service) -> None:
     kinds = "deployments,services,controllerrevisions,poddisruptionbudgets,serviceaccounts"
     labelled = (kinds, "-n", service.namespace, "-l", "millrace.dev/service=stories")
     service.wait_for("rid of its children", lambda: is_absent(service.cluster, *labelled))
+
+
+def read_row(service: Service) -> list[str]:
+    """Return what `kubectl get` shows: NAME, MODEL, READY, STATE, REPLICAS, DESIRED, URL; not the age."""
+    return service.kubectl("get", "infsvc", service.name, "--no-headers").split()[:-1]
 
 
 def check_clients(service: Service) -> None:
@@ -220,6 +224,8 @@ def test_a_wrong_model_path_is_named_in_the_conditions(service: Service) -> None
         lambda: "/models/no-such-model" in service.condition("ModelReady").get("message", ""),
     )
     assert service.condition("Ready")["status"] == "False"
+    shown = read_row(service)
+    assert shown[:-1] == ["stories", "stories", "False", service.condition("Degraded")["reason"], "0", "1"]
 
 
 def test_a_service_without_a_node_says_what_the_scheduler_says(service: Service) -> None:
