@@ -1,6 +1,7 @@
 """Apply the example, call it as clients do, delete it."""
 
 import json
+import re
 import shutil
 from itertools import pairwise
 from typing import Any
@@ -157,6 +158,7 @@ def check_look(service: Service) -> None:
     model = service.status()["model"]
     assert model["architecture"] == "LlamaForCausalLM"
     assert model["fit"] == "Fits"
+    check_plan(service)
     assert "resolvedRevision" not in model
     jobs = ("jobs", "-n", service.namespace, "-l", "millrace.dev/service=stories")
     assert is_absent(service.cluster, *jobs)
@@ -184,6 +186,18 @@ def check_look(service: Service) -> None:
     service.wait_for("without a replica", lambda: not service.pods())
     service.kubectl("delete", "pvc", "models", "--timeout=30s")
     assert service.condition("ModelReady")["reason"] == "DoesNotFit"
+
+
+def check_plan(service: Service) -> None:
+    """A replica's KV cache holds what was told before there was a replica.
+
+    These nodes bound no memory, so the number of sequences bounds the cache. 2 GiB have room for them.
+    """
+    told = re.search(r"KV cache: ([\d,]+) tokens", service.status()["model"]["fitMessage"])
+    assert told
+    service.wait_for("known for what it is", lambda: "replica" in service.status()["model"])
+    found = service.status()["model"]["replica"]["kvCacheTokens"]
+    assert found == pytest.approx(int(told[1].replace(",", "")), rel=0.05)
 
 
 def list_jobs(service: Service) -> list[dict[str, Any]]:
