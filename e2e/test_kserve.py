@@ -80,7 +80,7 @@ def test_a_service_of_kserves_of_the_same_name_changes_nothing_of_ours(service: 
     ask_for_token(service.target())
 
     header, row = service.kubectl("get", "infsvc").splitlines()
-    assert header.split()[:5] == ["NAME", "MODEL", "READY", "STATE", "REPLICAS"]
+    assert header.split()[:5] == ["NAME", "MODEL", "READY", "STATE", "FETCHED"]
     assert row.split()[:3] == [service.name, "stories", "True"]
     assert f"{service.name}.{service.namespace}.svc" in service.kubectl("get", "infsvc")
     told = ask(service, "status")

@@ -52,7 +52,7 @@ def filling(owner: type, name: str, is_due: Callable[..., bool], disk: Path) -> 
 def arm(moment: str, disk: Path) -> Callable[[], None]:
     """Have the disk full while the second shard is written, when its journal begins, or at the end."""
     if moment == "marker":
-        return filling(Folder, "_write_marker", lambda *_: True, disk)
+        return filling(Folder, "_declare", lambda *_: True, disk)
     if moment == "journal":
         return filling(PartFile, "_append", lambda part, line: _is_second(part) and "file" in line, disk)
     return filling(PartFile, "write", lambda part, offset, _: _is_second(part) and offset >= KEPT_BYTES, disk)

@@ -17,6 +17,7 @@ from tests.fetch.conftest import NEEDED, SHARDS, make_model
 from tests.fetch.full_disk import KEPT_BYTES, MOMENTS
 from tests.fetch.servers import FakeHub
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 ALONE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
@@ -33,6 +34,7 @@ async def fetch_on_full_disk(moment: str, hub: FakeHub, disk: Path) -> dict[str,
     process = await asyncio.create_subprocess_exec(
         *(*ALONE, *command, "hf://org/m", "--to", str(disk), "--connections", "1"),
         env=os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(disk.parent)},
+        cwd=REPOSITORY,
         stdout=PIPE,
         stderr=PIPE,
     )

@@ -62,7 +62,13 @@ async def start(hub: FakeHub, fetcher: Fetcher, terminal: Terminal) -> Process:
         stdin=DEVNULL,
         stdout=DEVNULL,
         stderr=terminal.end,
+        preexec_fn=listen,
     )
+
+
+def listen() -> None:
+    """Have the command interrupted as a person's is, also where a shell in the background lets us ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def test_a_person_sees_a_bar_and_has_the_terminal_back_after_an_interrupt(
