@@ -225,11 +225,13 @@ class Application:
 
     async def _relist_regularly(self) -> None:
         while True:
-            await wait_period()
+            await wait_period(self.ingest.has_lost)
             try:
                 await self._relist(self.ingest.scopes)
             except ClusterError as error:
                 LOG.warning("relist failed, the next one makes up for it: %s", error)
+            except Exception:  # an odd object that loses its event must not end us by its list
+                LOG.exception("relist failed, the next one makes up for it")
 
     async def _run_worker(self, worker: Worker) -> None:
         while True:

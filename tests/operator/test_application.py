@@ -25,6 +25,7 @@ from millrace_operator.cluster.kinds import (
 )
 from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.cluster.protocol import Cluster
+from millrace_operator.ingest import relist
 from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -191,7 +192,7 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
 async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait() -> None:
+    async def wait(_: asyncio.Event) -> None:
         await asyncio.sleep(0.01)
 
     monkeypatch.setattr(module, "wait_period", wait)
@@ -200,6 +201,29 @@ async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster.remove(INFERENCE_SERVICE, *KEY)
     listing = asyncio.create_task(application._relist_regularly())
     await wait_until_async("the ghost gone", lambda: application.cache.service(KEY) is None)
+    await cancel(listing)
+
+
+async def test_after_an_event_that_was_lost_all_is_listed_soon_whatever_an_object_is_like(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    listing = asyncio.create_task(application._relist_regularly())
+    fetch_all = cluster.fetch_all
+
+    async def fetch_odd(*_: object) -> Listing:
+        raise ValueError("an odd object")
+
+    monkeypatch.setattr(cluster, "fetch_all", fetch_odd)
+    application.ingest.has_lost.set()
+    await wait_until_async("a failed list", lambda: "an odd object" in caplog.text)
+    monkeypatch.setattr(cluster, "fetch_all", fetch_all)
+    cluster.put(make_service())
+    assert not listing.done()
+    application.ingest.has_lost.set()
+    await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
+    assert not application.ingest.has_lost.is_set()
     await cancel(listing)
 
 

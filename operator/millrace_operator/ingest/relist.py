@@ -6,6 +6,7 @@ A ghost is a cached object that is gone: a watch that was cut for long brings no
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from millrace_operator.cluster.errors import RefusedError
@@ -16,6 +17,8 @@ from millrace_operator.ingest.queue import Cause, WorkQueue
 from millrace_runtime import contract
 
 PERIOD_SECONDS = 600.0
+LOST_SECONDS = 10.0
+"""From an event that was lost to the listing that makes up for it. An odd object may lose each of its own."""
 NOTHING = Listing([], 2**63)
 """Of a kind that is not there: whatever we hold of it is older."""
 
@@ -88,6 +91,13 @@ def find_selector(scope: Scope) -> str | None:
     return contract.LABEL_SERVICE if scope.kind.role in (Role.CHILD, Role.POD) else None
 
 
-async def wait_period() -> None:
-    """Wait until the next listing is due. The time is spread, so that replicas do not list together."""
-    await asyncio.sleep(PERIOD_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311  no secret
+async def wait_period(has_lost: asyncio.Event) -> None:
+    """Wait until the next listing is due. The time is spread, so that replicas do not list together.
+
+    After an event was lost it is due in LOST_SECONDS, and makes up for all that were lost by then.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PERIOD_SECONDS * random.uniform(0.9, 1.1)):  # noqa: S311  no secret
+            await has_lost.wait()
+            await asyncio.sleep(LOST_SECONDS)
+    has_lost.clear()

@@ -41,13 +41,23 @@ async def supervise_watches(
         await asyncio.sleep(RESTART_SECONDS)
 
 
+def _record(ingest: Ingest, kind: Kind, event_type: str | None, raw: Obj) -> None:
+    """Record an event of Kopf's. One that fails is told, and all is listed soon: that brings what it had."""
+    try:
+        ingest.record_event(kind, event_type, raw)
+    except Exception:
+        ingest.has_lost.set()
+        name = f"{raw['metadata'].get('namespace')}/{raw['metadata'].get('name')}"
+        LOG.exception("an event is lost, and all is listed again soon: %s of %s", event_type or "first", name)
+
+
 async def run_watches(ingest: Ingest, namespace: str | None) -> None:
     """Run Kopf once, without peering and without handlers that write."""
     loop = asyncio.get_running_loop()
     stop = threading.Event()
 
     def record_event(kind: Kind, event_type: str | None, raw: Obj) -> None:
-        loop.call_soon_threadsafe(ingest.record_event, kind, event_type, raw)
+        loop.call_soon_threadsafe(_record, ingest, kind, event_type, raw)
 
     async def watch() -> None:
         try:

@@ -64,7 +64,7 @@ class Running:
             self.world.run_controllers()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def wait_for_relist(self) -> None:
+    async def wait_for_relist(self, _has_lost: asyncio.Event) -> None:
         await self.relist.wait()
         self.relist.clear()
 
