@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
+import random
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,7 +91,7 @@ class Application:
         self._cluster = cluster
         self._metrics = metrics
         self.cache = Cache()
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(draw=random.random)
         self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
         self.election = Election(cluster, view)
         self._is_listing = asyncio.Lock()

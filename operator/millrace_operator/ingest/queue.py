@@ -19,6 +19,8 @@ from millrace_operator.ingest.waits import Waits
 
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
+BACKOFF_JITTER = 0.2
+"""The part of a wait that is added at most, by chance: keys that failed together come back one by one."""
 PAUSE_SECONDS = 1.0
 """From the beginning of one work on a key to that of the next, where only events ask for it."""
 LISTED_TURN = 4
@@ -52,9 +54,15 @@ class WorkQueue:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, *, pause_seconds: float = PAUSE_SECONDS
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
+        draw: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`draw` returns the chance in a wait, from 0 to 1; without it each wait is as short as it may be."""
         self._clock = clock
+        self._draw = draw
         self._pause_seconds = pause_seconds
         self._is_open = False
         self._urgent: dict[ServiceKey, float] = {}
@@ -140,6 +148,8 @@ class WorkQueue:
     ) -> float:
         """Add `key` again, each time after twice the wait. Return the wait in seconds.
 
+        By chance it is up to BACKOFF_JITTER longer, also beyond `at_most_seconds`.
+
         Only tries in a row for the same reason count: one that something has refused for an hour is looked
         at soon after a conflict.
         """
@@ -148,7 +158,7 @@ class WorkQueue:
         self._tries[key] = Tries(why, number + 1)
         self.num_retries += 1
         doubled = BACKOFF_FIRST_SECONDS * 2.0 ** min(number, 16)
-        wait = max(at_least_seconds, min(at_most_seconds, doubled))
+        wait = max(at_least_seconds, min(at_most_seconds, doubled)) * (1.0 + BACKOFF_JITTER * self._draw())
         self.add_after(key, wait)
         return wait
 

@@ -1,10 +1,17 @@
 import asyncio
+import random
 from collections.abc import Iterator
 
 import pytest
 
 from millrace_operator.cluster.kinds import ServiceKey
-from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, Cause, WorkQueue
+from millrace_operator.ingest.queue import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_LAST_SECONDS,
+    PAUSE_SECONDS,
+    Cause,
+    WorkQueue,
+)
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
@@ -174,6 +181,19 @@ async def test_failures_wait_longer_each_time_up_to_a_bound(queue: WorkQueue) ->
     queue.forget_failures(A)
     assert queue.retry(A) == waits[0]
     assert queue.retry(A, at_least_seconds=400) == 400
+
+
+async def test_keys_that_failed_together_come_back_within_a_fifth_of_the_wait(clock: Clock) -> None:
+    queue = WorkQueue(clock, draw=random.Random(1).random)
+    keys = [ServiceKey("a", str(number)) for number in range(100)]
+    with queue.opened():
+        for number in range(20):
+            waits = [queue.retry(key) for key in keys]
+            least = min(BACKOFF_LAST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0**number)
+            assert len(set(waits)) == len(keys)
+            assert least <= min(waits) < 1.02 * least
+            assert 1.18 * least < max(waits) <= 1.2 * least
+        assert 400 <= queue.retry(keys[0], at_least_seconds=400) <= 480
 
 
 async def test_keys_that_nobody_takes_are_a_stall(queue: WorkQueue, clock: Clock) -> None:
