@@ -14,7 +14,7 @@ import pytest
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.namespaces import create_namespace
-from e2e.node_cache import running_node_cache
+from e2e.node_cache import run_reader, running_node_cache
 from e2e.node_disks import find_on_disk, make_on_disk
 from e2e.polling import wait_until
 from millrace_runtime import contract
@@ -66,30 +66,8 @@ class NodeCache:
 
     def run(self, name: str, node: str, line: str, model: str) -> None:
         """Run a pod that reads a model, as restricted as a replica's."""
-        box = {
-            "name": "main",
-            "image": "shell:1",
-            "args": [line],
-            "volumeMounts": [{"name": "models", "mountPath": "/models"}],
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-        spec = {
-            "containers": [box],
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1,
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "tolerations": [{"operator": "Exists"}],
-            "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": contract.CLAIM_KEPT}}],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "fsGroup": 65532,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-        }
-        metadata = {"name": name, "namespace": SHOP, "labels": {contract.LABEL_KEPT: self.names(model)}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+        labels = {contract.LABEL_KEPT: self.names(model)}
+        run_reader(self.cluster, SHOP, name, line, node=node, labels=labels)
 
 
 def make_marker() -> Object:
