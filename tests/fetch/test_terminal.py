@@ -67,7 +67,7 @@ async def start(hub: FakeHub, fetcher: Fetcher, terminal: Terminal) -> Process:
 
 
 def listen() -> None:
-    """Have the command interrupted as a person's is, also where a shell in the background lets us ignore it."""
+    """Have the command interrupted as a person does it, also where a shell in the background ignores that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
