@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.errors import PartFailedError
-from e2e.load import assert_unharmed, load_beside
+from e2e.load import assert_unharmed, load_beside, long_streams_beside
 from e2e.service import Service
 from millrace_runtime.contract import LABEL_SERVICE
 
@@ -38,7 +38,7 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
     (old,) = service.pods()
     node = old["spec"]["nodeName"]
     try:
-        with load_beside(service, RATE) as load:
+        with load_beside(service, RATE) as load, long_streams_beside(service) as long:
             service.cluster.kubectl("cordon", node)
             service.wait_for("a budget that holds it", lambda: is_held(service), 20)
             selector = f"--pod-selector={LABEL_SERVICE}={service.name}"
@@ -50,7 +50,7 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
     finally:
         service.cluster.kubectl("uncordon", node)
     assert new["spec"]["nodeName"] != node
-    assert_unharmed(load)
+    assert_unharmed(load, long)
     assert (read_budget(service)["spec"]["minAvailable"], service.status()["replicas"]) == (0, 1)
 
 
@@ -61,7 +61,7 @@ def test_a_second_eviction_waits_until_the_first_replica_is_replaced(service: Se
     service.wait_ready()
     service.wait_for("room to evict one", lambda: count_evictable(service) == 1, 60)
     first, second = service.pods()
-    with load_beside(service, RATE) as load:
+    with load_beside(service, RATE) as load, long_streams_beside(service, 2) as long:
         time.sleep(5.0)
         evict(service, first)
         with pytest.raises(PartFailedError, match="disruption budget"):
@@ -70,7 +70,7 @@ def test_a_second_eviction_waits_until_the_first_replica_is_replaced(service: Se
         service.wait_for("another one in its place", lambda: count_evictable(service) == 1, 60)
     assert first["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in service.pods()}
     assert second["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in service.pods()}
-    assert_unharmed(load)
+    assert_unharmed(load, long)
 
 
 def count_evictable(service: Service) -> int:

@@ -1,5 +1,7 @@
 """Open-loop load: requests leave when they are due, whether or not earlier ones were answered.
 
+`Load.run_in_turn` is another kind: it keeps a number of streams under way.
+
 Counts at the client what became of every stream. Traffic goes to loopback addresses only, and every
 run is bounded in time and in number of requests.
 """
@@ -117,20 +119,30 @@ class Load:
 
     async def run(self, phases: Iterable[Phase], seed: int = 0) -> list[Stream]:
         """Send the phases' requests at Poisson times, await every stream's end, and return them all."""
-        connector = aiohttp.TCPConnector(limit=0, force_close=False)
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
         self.began = time.monotonic()
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-            asyncio.TaskGroup() as group,
-        ):
+        async with _open_session() as session, asyncio.TaskGroup() as group:
             for due in poisson_times(phases, seed):
                 await asyncio.sleep(max(0.0, self.began + due - time.monotonic()))
                 if self.is_over:
                     break
-                self.streams.append(self._new_stream(len(self.streams)))
-                group.create_task(self._send(session, self.streams[-1]))
+                group.create_task(self._send(session, self._add_stream()))
         return self.streams
+
+    async def run_in_turn(self, num_clients: int, seconds: float) -> list[Stream]:
+        """Keep so many streams under way for at most so long: each client asks again when it has its end."""
+        self.began = time.monotonic()
+        async with _open_session() as session, asyncio.TaskGroup() as group:
+            for _ in range(num_clients):
+                group.create_task(self._send_in_turn(session, seconds))
+        return self.streams
+
+    async def _send_in_turn(self, session: aiohttp.ClientSession, seconds: float) -> None:
+        while not self.is_over and self._now() < seconds and len(self.streams) < MAX_REQUESTS:
+            await self._send(session, self._add_stream())
+
+    def _add_stream(self) -> Stream:
+        self.streams.append(self._new_stream(len(self.streams)))
+        return self.streams[-1]
 
     async def find_altered(self, count: int) -> list[Stream]:
         """Return which of `count` whole streams, spread over all, say another text than alone."""
@@ -173,6 +185,12 @@ class Load:
 
     def _now(self) -> float:
         return time.monotonic() - self.began
+
+
+def _open_session() -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, force_close=False)
+    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout)
 
 
 def ask_for_token(target: Target, seconds: float = 60.0) -> None:
