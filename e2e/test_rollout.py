@@ -2,7 +2,7 @@
 
 import json
 
-from e2e.load import assert_unharmed, load_beside
+from e2e.load import assert_unharmed, load_beside, long_streams_beside
 from e2e.plugin import ask
 from e2e.service import Service
 
@@ -24,7 +24,7 @@ def test_a_change_and_a_broken_one_harm_no_request(service: Service) -> None:
     service.apply()
     service.wait_ready()
     first, revision = uids(service), service.status()["currentRevision"]
-    with load_beside(service, RATE) as load:
+    with load_beside(service, RATE) as load, long_streams_beside(service) as long:
         service.spec["engine"]["maxSequences"] = 8
         service.apply()
         service.wait_ready(120)
@@ -46,7 +46,7 @@ def test_a_change_and_a_broken_one_harm_no_request(service: Service) -> None:
         assert service.condition("Degraded")["status"] == "False"
         assert uids(service) == second
         assert num_restarts(service) == 0
-    assert_unharmed(load)
+    assert_unharmed(load, long)
 
 
 def test_a_rollout_at_the_quotas_edge_harms_no_request(service: Service) -> None:
