@@ -1,6 +1,7 @@
 """A Node whose pods are Ready as soon as they are bound, and gone as soon as they are deleted. Nothing runs.
 
-For tests of writes alone: Kubernetes' own controllers make the pods, and its scheduler binds them.
+For tests of writes alone: Kubernetes' own controllers make the pods, and its scheduler binds them. The pod of
+a Job has ended at once, and has told of a model whatever is asked for.
 """
 
 import http.client
@@ -10,11 +11,20 @@ from typing import Any, Self
 
 from e2e.cluster.controlplane import client_context
 from e2e.cluster.local_cluster import LocalCluster
-from millrace_runtime.contract import CONTAINER_REPLICA
+from millrace_fit.facts import find_facts
+from millrace_runtime.contract import (
+    COMPONENT_FILLER,
+    COMPONENT_RESOLVER,
+    CONTAINER_REPLICA,
+    LABEL_COMPONENT,
+)
+from tests.fit.models import LLAMA_8B, stored_of
 
 NODE = "instant"
 CAPACITY = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
 PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"
+FACTS = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+REVISION = "1" * 40
 LOOK_SECONDS = 0.05
 GONE = (404, 409)
 Object = dict[str, Any]
@@ -59,10 +69,11 @@ class InstantKubelet:
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         if "deletionTimestamp" in metadata:
             self._ask("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}})
-        elif pod["status"].get("phase") != "Running":
-            self._ask(
-                "PATCH", f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": render_ready(pod)}
-            )
+        elif pod["status"].get("phase") == "Pending":
+            component = metadata.get("labels", {}).get(LABEL_COMPONENT)
+            is_of_job = component in (COMPONENT_RESOLVER, COMPONENT_FILLER)
+            status = render_ended(pod) if is_of_job else render_ready(pod)
+            self._ask("PATCH", f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": status})
 
     def _ask(self, method: str, path: str, body: Object | None = None) -> Object:
         kind = "strategic-merge-patch+json" if method == "PATCH" else "json"
@@ -85,3 +96,23 @@ def render_ready(pod: Object) -> Object:
             {**replica, "ready": True, "started": True, "state": {"running": {"startedAt": since}}}
         ],
     }
+
+
+def render_ended(pod: Object) -> Object:
+    """Return the status of a Job's pod that has done its work, and has told what it found."""
+    (container,) = pod["spec"]["containers"]
+    told = {"revision": REVISION, "numFiles": 3, "numBytes": 1, "facts": FACTS}
+    if "--resolve" not in container["args"]:
+        told = {}  # it has filled a claim
+    elif container["args"][1].startswith("file://"):
+        del told["revision"]  # it has looked at what is in a claim
+    since = pod["metadata"]["creationTimestamp"]
+    ended = {
+        "exitCode": 0,
+        "reason": "Completed",
+        "message": json.dumps(told) if told else "",
+        "startedAt": since,
+        "finishedAt": since,
+    }
+    box = {"name": container["name"], "image": "fetch", "imageID": "", "restartCount": 0, "ready": False}
+    return {"phase": "Succeeded", "containerStatuses": [{**box, "state": {"terminated": ended}}]}

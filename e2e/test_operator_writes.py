@@ -3,6 +3,7 @@
 Kubernetes' own controllers and scheduler run, with pods that are only said to be Ready.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,21 @@ def order(stage: Stage, name: str, action: str) -> None:
     stage.kubectl("annotate", "infsvc", name, f"millrace.dev/rollout={action} {revision}")
 
 
+def look(stage: Stage, name: str) -> None:
+    """Have a model in a claim served, at which a Job looks first."""
+    edited = render_service(name)
+    edited["spec"]["model"] = {"uri": "pvc://models/stories"}
+    stage.apply(edited)
+
+
+def fill(stage: Stage, name: str) -> None:
+    """Have a model served that one Job looks up, and another one fetches into a claim."""
+    edited = render_service(name)
+    cache = {"type": "PersistentVolumeClaim", "claimName": "models"}
+    edited["spec"]["model"] = {"uri": "hf://org/m@main", "cache": cache}
+    stage.apply(edited)
+
+
 class Change(NamedTuple):
     """Something that a person does to a service, and how many writes of the operator it takes at least."""
 
@@ -87,6 +103,19 @@ class Change(NamedTuple):
     num_writes: int
     has_canary: bool = False
     """Whether a canary awaits its promotion before that."""
+    has_claim: bool = False
+    """Whether there is a claim for models before that."""
+    is_at_rest: bool = False
+    """Whether it has been scaled to zero before that."""
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Names: of the one that nobody disturbs, and of one for each kill."""
+        return tuple(f"{self.name}-{number:02}" for number in range(self.num_writes + 1))
+
+    def render(self, name: str, max_sequences: int = 16) -> Object:
+        """Return a service as it is before the change."""
+        return render_service(name, self.replicas, max_sequences)
 
 
 CHANGES = (
@@ -99,9 +128,46 @@ MORE_CHANGES = (
     Change("restore", 1, delete_children, 6),
     Change("abort", 2, lambda stage, name: order(stage, name, "abort"), 7, has_canary=True),
 )
+CHANGES_OF_JOBS = (
+    Change("look", 1, look, 8, has_claim=True),
+    Change("fill", 1, fill, 11, has_claim=True),
+)
+CHANGES_OF_REST = (
+    Change("zero", 2, lambda stage, name: scale(stage, name, 0), 6),
+    Change("wake", 1, lambda stage, name: scale(stage, name, 1), 4, is_at_rest=True),
+)
 
 
-@pytest.mark.parametrize("changes", [CHANGES, pytest.param(MORE_CHANGES, marks=pytest.mark.long)])
+def make_claim(stage: Stage) -> None:
+    """Make the claim `models`, and a volume for it."""
+    name, size = f"models-{stage.namespace}", {"storage": "1Gi"}
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {**common, "capacity": size, "hostPath": {"path": "/models"}},
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "models"},
+        "spec": {**common, "volumeName": name, "resources": {"requests": size}},
+    }
+    stage.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(volume))
+    stage.kubectl("apply", "-f", "-", stdin=json.dumps(claim))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        CHANGES,
+        *(
+            pytest.param(changes, marks=pytest.mark.long)
+            for changes in (MORE_CHANGES, CHANGES_OF_JOBS, CHANGES_OF_REST)
+        ),
+    ],
+)
 def test_a_kill_after_any_write_changes_nothing_of_the_end(
     cluster: LocalCluster, tmp_path: Path, changes: tuple[Change, ...]
 ) -> None:
@@ -114,7 +180,7 @@ def test_a_kill_after_any_write_changes_nothing_of_the_end(
 
 def run_change(stage: Stage, change: Change) -> None:
     """Make a change undisturbed, and again with a kill after its first write, after its second, and so on."""
-    model, *names = (f"{change.name}-{number:02}" for number in range(change.num_writes + 1))
+    model, *names = change.services
     with stage.open_proxy() as proxy:
         with stage.start(proxy, "first") as operator:
             operator.wait_leading()
@@ -140,11 +206,17 @@ def run_change(stage: Stage, change: Change) -> None:
 
 
 def prepare(stage: Stage, change: Change, names: tuple[str, ...]) -> None:
-    stage.apply(*(render_service(name, change.replicas) for name in names))
+    if change.has_claim:
+        make_claim(stage)
+    stage.apply(*map(change.render, names))
     wait_until(f"{names} serve", lambda: all(map(stage.is_served, names)), SETTLE_SECONDS)
     if change.has_canary:
-        stage.apply(*(render_service(name, change.replicas, 8) for name in names))
+        stage.apply(*(change.render(name, 8) for name in names))
         wait_until("canaries", lambda: all(awaits_promotion(stage, name) for name in names), SETTLE_SECONDS)
+    if change.is_at_rest:
+        for name in names:
+            scale(stage, name, 0)
+        wait_until("rest", lambda: not any(map(stage.list_pods, names)), SETTLE_SECONDS)
 
 
 def awaits_promotion(stage: Stage, name: str) -> bool:

@@ -22,6 +22,7 @@ COLLECTIONS = (
     "api/v1/{}/serviceaccounts",
     "api/v1/{}/configmaps",
     "apis/policy/v1/{}/poddisruptionbudgets",
+    "apis/batch/v1/{}/jobs",
 )
 COUNTS = ("replicas", "readyReplicas", "currentRevision", "updateRevision")
 
