@@ -24,6 +24,7 @@ from benchmarks.convergence.measures import (
     measure_convergence,
     measure_edits,
     measure_failover,
+    measure_handovers,
     measure_memory,
     measure_rest,
     measure_restores,
@@ -95,8 +96,7 @@ async def measure(
         alone = await measure_rest(api, operator)
         with start() as other:
             found["failover_crash_seconds"] = await measure_failover(operator, other, signal.SIGKILL)
-            with start() as third:
-                found["failover_graceful_seconds"] = await measure_failover(other, third, signal.SIGTERM)
+            found["failover_graceful_seconds"] = await measure_handovers(other, start)
     tell(f"measured failovers: {found}")
     with start("DEBUG") as operator:
         await measure_start(operator)

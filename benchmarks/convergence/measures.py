@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ EDITS_QUIET_SECONDS = 10.0
 """An edit may wait for 5 s."""
 START_SECONDS = 120.0
 NUM_STARTS = 3
-"""Of which the median counts: what a start holds differs by 5 % from one to the next."""
+"""Of which the median counts: what a start holds differs by 5 % from one to the next; a hand-over, by 1 s."""
 STANDBY_SECONDS = 15.0
 """For a standby's first list."""
 CONVERGE_SECONDS = 1800.0
@@ -222,6 +222,17 @@ async def measure_failover(leader: Operator, other: Operator, number: signal.Sig
     leader.end(number)
     await wait_for("another leader", lambda: other.is_leader, START_SECONDS, ASK_SECONDS)
     return time.monotonic() - began
+
+
+async def measure_handovers(leader: Operator, start: Callable[[], AbstractContextManager[Operator]]) -> float:
+    """Return the seconds from a leader's stop to the next one's leadership; the median of NUM_STARTS."""
+    found = []
+    with ExitStack() as operators:
+        for _ in range(NUM_STARTS):
+            other = operators.enter_context(start())
+            found.append(await measure_failover(leader, other, signal.SIGTERM))
+            leader = other
+    return statistics.median(found)
 
 
 async def add_strangers(api: Api, count: int) -> None:
