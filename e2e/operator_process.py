@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Self
 
@@ -35,7 +37,8 @@ class OperatorProcess:
         file = log.with_suffix(".kubeconfig")
         file.write_text(kubeconfig)
         words = [sys.executable, "-c", START, "--namespace", namespace, "--identity", identity]
-        words += ["--port", str(find_free_port()), "--gateway-port", "8080"]
+        self._port = find_free_port()
+        words += ["--port", str(self._port), "--gateway-port", "8080"]
         words += ["--prometheus-url", "http://127.0.0.1:9", "--gateway-service", "gateway.millrace.svc"]
         environment = {**os.environ, "KUBECONFIG": str(file), "MILLRACE_BIND_ADDRESS": "127.0.0.1"}
         self.log = log
@@ -52,6 +55,16 @@ class OperatorProcess:
     def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it answers a probe as its kubelet wants it."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=10) as response:
+                return bool(response.status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
 
     @property
     def text(self) -> str:

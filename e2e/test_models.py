@@ -1,9 +1,10 @@
 """Models that pods fetch: from a Hub on this machine, whole, as a person sees it."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import botocore.session
 import pytest
@@ -14,6 +15,7 @@ from e2e.model_servers import count_downloads, read_stories, serving
 from e2e.node_disks import find_volume
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
+from e2e.watch import Watch
 from tests.fetch.authority import Authority
 from tests.fetch.kills import list_files
 from tests.fetch.registry import TAR, Registry, make_tar
@@ -59,6 +61,22 @@ def registry() -> Iterator[Registry]:
         yield registry
 
 
+class Source(Protocol):
+    """A server that can be slow."""
+
+    bytes_per_second: float | None
+
+
+def apply_and_see_it_fetched(service: Service, source: Source) -> None:
+    """Apply a service, and see in `kubectl get -w` how much of its model has been fetched."""
+    source.bytes_per_second = 2_000_000
+    service.apply()
+    with Watch(service.cluster, "infsvc", service.name, "-n", service.namespace) as watch:
+        shown = re.compile(r" [1-9]?[0-9]% ")
+        service.wait_for("percents", lambda: any(shown.search(line.text) for line in [*watch.lines]), 90)
+    source.bytes_per_second = None
+
+
 def read_logs(service: Service) -> list[str]:
     """What the containers that fetched have said, of each pod."""
     names = [pod["metadata"]["name"] for pod in service.pods()]
@@ -78,12 +96,9 @@ def change_weights(contents: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def test_a_model_of_a_hub_is_fetched_and_served(fetched: Service, hub: FakeHub) -> None:
-    hub.large.bytes_per_second = 2_000_000  # so that the fetch can be seen
-    fetched.apply()
-    fetched.wait_for("fetching", lambda: " % of " in fetched.condition("ModelReady").get("message", ""))
-    assert fetched.condition("ModelReady")["reason"] == "Fetching"
-    hub.large.bytes_per_second = None
+    apply_and_see_it_fetched(fetched, hub.large)
     fetched.wait_ready()
+    assert "fetched" not in fetched.status()["model"]
     assert complete(fetched)
     (log,) = read_logs(fetched)
     assert hub.commit in log
@@ -189,7 +204,7 @@ def test_a_branch_that_is_followed_is_rolled_out_and_the_spec_stays(fetched: Ser
 
 def test_a_folder_of_a_web_server_is_fetched_and_served(service: Service, web: WebFolderServer) -> None:
     service.spec["model"] = {"uri": web.uri}
-    service.apply()
+    apply_and_see_it_fetched(service, web.files)
     service.wait_ready()
     assert complete(service)
     assert len(service.status()["model"]["resolvedRevision"]) == 40
@@ -218,7 +233,7 @@ def test_a_folder_of_a_bucket_is_fetched_and_served(service: Service, bucket: S3
     service.spec["model"] = {"uri": "s3://models/org/m", "credentials": {"secretName": "bucket"}}
     settings = {"AWS_ENDPOINT_URL": bucket.endpoint, "AWS_REGION": "us-east-1"}
     service.spec["pod"] = {"env": [{"name": name, "value": value} for name, value in settings.items()]}
-    service.apply()
+    apply_and_see_it_fetched(service, bucket)
     service.wait_ready()
     assert complete(service)
     assert set(bucket.signatures) == {KEY_ID}
@@ -237,7 +252,7 @@ def test_a_model_of_a_registry_is_fetched_and_served(
     access = ("--docker-server", registry.host, "--docker-username", "me", "--docker-password", "secret")
     service.kubectl("create", "secret", "docker-registry", "registry", *access)
     service.spec["model"] = {"uri": f"{registry.uri}:v1", "credentials": {"secretName": "registry"}}
-    service.apply()
+    apply_and_see_it_fetched(service, registry.blobs)
     service.wait_ready()
     assert complete(service)
     assert service.status()["model"]["resolvedRevision"].startswith("sha256:")

@@ -1,4 +1,4 @@
-"""`kubectl get --watch` as a test or a benchmark reads it: each line with its time."""
+"""`kubectl get --watch` as people, tests and benchmarks read it: each line with its time."""
 
 import os
 import subprocess
@@ -19,13 +19,14 @@ class Line(NamedTuple):
 
 
 class Watch:
-    """Follows objects from now on; the first lines are what is there already."""
+    """Follows objects from now on; the first lines are what is there already. Without a path: the table."""
 
-    def __init__(self, cluster: LocalCluster, *words: str, jsonpath: str) -> None:
+    def __init__(self, cluster: LocalCluster, *words: str, jsonpath: str | None = None) -> None:
         self.lines: list[Line] = []
         self._since = time.monotonic()
+        form = [] if jsonpath is None else ["-o", f'jsonpath={jsonpath}{{"\\n"}}']
         self._process = subprocess.Popen(
-            [cluster.layout.programs / "kubectl", "get", *words, "-w", "-o", f'jsonpath={jsonpath}{{"\\n"}}'],
+            [cluster.layout.programs / "kubectl", "get", *words, "-w", *form],
             env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
             stdout=subprocess.PIPE,
             text=True,
