@@ -8,7 +8,8 @@ written in the end, and whatever else changes takes the words along at once.
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
-PAUSE_SECONDS = 10.0
+PAUSE_SECONDS = 4.0
+"""With the second that events wait for others, a pod's own words are told within 5 s."""
 
 
 class Pause(NamedTuple):
