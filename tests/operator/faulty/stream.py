@@ -13,6 +13,8 @@ from tests.operator.faulty.script import Fault, Script
 LOOK_SECONDS = 0.01
 BOOKMARK_LOOKS = 50
 """A bookmark comes after so many looks without a change."""
+PIECE_BYTES, SLOW_SECONDS = 16, 1.0
+"""Of a line that comes slowly, and how long all of it takes."""
 
 
 class CutError(Exception):
@@ -91,9 +93,9 @@ class Stream:
         if fault is not Fault.EVENT_SLOW:
             await self._response.write(line)
             return
-        for begin in range(0, len(line), 16):
-            await self._response.write(line[begin : begin + 16])
-            await asyncio.sleep(0)
+        for begin in range(0, len(line), PIECE_BYTES):
+            await self._response.write(line[begin : begin + PIECE_BYTES])
+            await asyncio.sleep(SLOW_SECONDS * PIECE_BYTES / len(line))
 
     def _render_bookmark(self) -> Obj:
         kind = self._address.kind
