@@ -100,3 +100,38 @@ def test_without_credentials_the_chart_mounts_none(programs: Mapping[str, Path])
     settings = read_flags(arguments[1:])
     assert settings == PrometheusSettings(DEFAULT_URL)
     assert set(mounted) == {"/tmp"}
+
+
+def render_node_cache(programs: Mapping[str, Path], *values: str) -> list[dict[str, Any]]:
+    """What Helm makes of a node cache for one namespace, with these values below `nodeCache`."""
+    chart = Path(__file__).resolve().parents[1] / "charts" / "millrace"
+    words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/node-cache.yaml"]
+    chosen = [word for value in ("namespaces={team}", *values) for word in ("--set", f"nodeCache.{value}")]
+    done = subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
+
+
+@pytest.mark.parametrize(
+    ("values", "group"),
+    [
+        ((), {"kubernetes.io/os": "linux"}),
+        (("nodeSelector.pool=gpu", "nodeSelector.zone=a"), {"pool": "gpu", "zone": "a"}),
+    ],
+)
+def test_a_group_of_nodes_keeps_models_and_no_other(
+    programs: Mapping[str, Path], values: tuple[str, ...], group: dict[str, str]
+) -> None:
+    """The volumes are of the group, so a pod that asks for them goes to its nodes; the agent is there too."""
+    objects = render_node_cache(programs, *values)
+    (agent,) = [obj for obj in objects if obj["kind"] == "DaemonSet"]
+    assert agent["spec"]["template"]["spec"]["nodeSelector"] == group
+    volumes = [obj for obj in objects if obj["kind"] == "PersistentVolume"]
+    assert {volume["metadata"]["name"] for volume in volumes} >= {
+        "millrace-node-cache",
+        "millrace-models-team",
+    }
+    for volume in volumes:
+        (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        rules = {rule["key"]: (rule["operator"], rule["values"]) for rule in term["matchExpressions"]}
+        assert rules == {key: ("In", [value]) for key, value in group.items()}

@@ -15,6 +15,8 @@ from millrace_fetch.order import pin
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.kills import hash_file, list_files
 from tests.fetch.processes import finish, start_command
+from tests.fetch.registry import Registry
+from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
 from tests.fetch.servers import FakeHub, WebFolderServer
 
 URI = "hf://org/m"
@@ -52,6 +54,33 @@ async def test_a_hub_tells_its_commit_and_the_size_and_sends_no_weights(
     assert (found.revision, found.num_files) == (hub.commit, len(NEEDED))
     assert found.num_bytes == sum(len(contents[name]) for name in NEEDED)
     assert all(hub.large.sent[name] <= 128 << 10 for name in SHARDS), "only the headers"
+    assert not fetcher.folder.exists()
+
+
+async def test_a_bucket_sends_no_weights(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_moto() as bucket:
+        bucket.fill(make_readable())
+        async with S3Server(bucket.endpoint) as server:
+            for name, value in (ACCOUNT | {"AWS_ENDPOINT_URL": server.endpoint}).items():
+                monkeypatch.setenv(name, value)
+            await check_head(fetcher, "s3://models/org/m")
+            assert all(server.sent[name] <= 128 << 10 for name in SHARDS), "only the headers"
+
+
+async def test_a_registry_sends_no_weights(fetcher: Fetcher) -> None:
+    async with Registry() as registry:
+        registry.push_files(make_readable())
+        await check_head(fetcher, f"{registry.uri}:v1")
+        shards = [f"sha256:{hashlib.sha256(make_shard(name)).hexdigest()}" for name in ("a", "b")]
+        assert all(0 < registry.blobs.sent[digest] <= 129 << 10 for digest in shards), "headers alone"
+
+
+async def check_head(fetcher: Fetcher, uri: str) -> None:
+    """What the model is, is known, and nothing of it is here."""
+    order = fetcher.order(uri)
+    found = await resolving.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    assert found.facts.stored == {"BF16": 2 * NUM_NUMBERS}
+    assert found.num_files == len(NEEDED)
     assert not fetcher.folder.exists()
 
 
