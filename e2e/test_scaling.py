@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from e2e.ramp import OBJECTIVE_SECONDS, desired_replicas, ramp_beside, start_alone
+from e2e.ramp import OBJECTIVE_SECONDS, PEAK, desired_replicas, ramp_beside, start_alone
 from e2e.service import Service
 from e2e.traffic import ttft_percentile
 
@@ -34,7 +34,10 @@ def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(service: S
 
 
 def check_held_without_prometheus(service: Service) -> None:
-    """Prometheus dies at the peak: the count is held, the condition says so; then it comes back."""
+    """Prometheus dies at the peak: the count is held, the condition says so; then it comes back.
+
+    After that the count is at least what the load needs, of which a replica carries a third.
+    """
     before = desired_replicas(service)
     service.cluster.kill_part("prometheus")
     try:
@@ -47,4 +50,5 @@ def check_held_without_prometheus(service: Service) -> None:
     finally:
         service.cluster.start_part("prometheus")
     service.wait_for("resumed", lambda: service.condition("ScalingActive")["status"] == "True", 60)
-    assert desired_replicas(service) >= before
+    # Not `before`: on a slow machine the three minutes are over for which the first, larger count is kept.
+    assert desired_replicas(service) >= PEAK
