@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from millrace_fetch.folder import LOCK, MANIFEST
+from millrace_fetch.folder import MANIFEST
+from millrace_fetch.lock import LOCK
 from millrace_fetch.marker import parse_marker
 from millrace_fetch.names import OWN_FOLDER
 from millrace_node_cache.beneath import FILE, NO_PLACE, list_folders, measure, opened, read_file, unlock

@@ -127,7 +127,7 @@ class Layers:
                 part.finish(position)
             finally:
                 part.close()
-            self._folder.install(part.path, part.file.name)
+            self._folder.files.install(part.path, part.file.name)
 
     def _read(self, member: Member) -> bytes:
         for _, file in self._archives[member.layer].files([member]):

@@ -127,7 +127,7 @@ class Download:
             part.reset()
             self._pieces.extend(self._plan(item))
             return
-        self._folder.install(part.path, part.file.name)
+        self._folder.files.install(part.path, part.file.name)
         self._records[part.file.name] = record
 
     async def _fetch_with_tries(self, piece: _Piece) -> int:

@@ -181,8 +181,8 @@ def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: 
         return False
     bad = list_missing(folder, marker)
     if order.verify and not bad:
-        bad = [name for name, record in marker.files.items() if folder.hash_file(name) != record.sha256]
+        bad = [name for name, record in marker.files.items() if folder.files.hash_file(name) != record.sha256]
     for name in bad:
         say(f"{name} is not what was fetched; fetching it anew")
-        folder.discard(name)
+        folder.files.discard(name)
     return not bad

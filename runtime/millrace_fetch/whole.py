@@ -30,4 +30,4 @@ def is_wanted(order: Order, marker: Marker, revision: str) -> bool:
 
 def list_missing(folder: Folder, marker: Marker) -> list[str]:
     """Return the names of files that are not there in their size."""
-    return [name for name, record in marker.files.items() if not folder.has(name, record)]
+    return [name for name, record in marker.files.items() if not folder.files.has(name, record)]

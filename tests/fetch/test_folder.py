@@ -11,8 +11,10 @@ import pytest
 from millrace_fetch.client import Client
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.folder import Folder
+from millrace_fetch.lock import FolderLock
 from millrace_fetch.manifest import FileRecord
 from millrace_fetch.part import PartFile
+from millrace_fetch.placed import PlacedFiles
 from millrace_fetch.ranges import Span
 from millrace_fetch.whole import find_whole
 from tests.fetch.conftest import SHARDS, Fetcher
@@ -44,15 +46,15 @@ async def test_what_does_not_fit_is_not_begun(
 async def test_a_kill_before_a_file_has_its_name_costs_nothing(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(_folder: Folder, _part: Path, name: str) -> None:
+    def die(_files: PlacedFiles, _part: Path, name: str) -> None:
         if name == SHARDS[1]:
             raise RuntimeError("killed")
 
-    install = Folder.install
-    monkeypatch.setattr(Folder, "install", lambda *a: (die(*a), install(*a)))
+    install = PlacedFiles.install
+    monkeypatch.setattr(PlacedFiles, "install", lambda *a: (die(*a), install(*a)))
     with pytest.raises(RuntimeError, match="killed"):
         await fetcher.fetch(URI)
-    monkeypatch.setattr(Folder, "install", install)
+    monkeypatch.setattr(PlacedFiles, "install", install)
     await fetcher.fetch(URI)
     fetcher.check(hub.files.contents)
     assert hub.large.sent[SHARDS[1]] == len(hub.files.contents[SHARDS[1]])
@@ -133,7 +135,7 @@ def test_a_marker_of_another_version_is_no_marker(tmp_path: Path) -> None:
     for text in ("", "[]", "{}", '{"files": {"a": 1}}', outside):
         (tmp_path / ".millrace" / "manifest.json").write_text(text)
         assert folder.read_marker() is None
-    assert not folder.has("absent", FileRecord(1, "", None))
+    assert not folder.files.has("absent", FileRecord(1, "", None))
 
 
 PLANTED = [
@@ -242,7 +244,7 @@ async def test_a_whole_model_is_found_beside_others_who_look_and_not_while_someb
 async def test_a_folder_that_is_always_moved_away_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Folder, "_is_in_place", lambda _folder, _lock: False)
+    monkeypatch.setattr(FolderLock, "_is_in_place", lambda _folder, _lock: False)
     with pytest.raises(FolderError, match="is moved away each time that it is made"):
         async with Folder(tmp_path / "model").locked(lambda _: None):
             raise AssertionError("it was entered")

@@ -10,8 +10,8 @@ import pytest
 from millrace_fetch import archive
 from millrace_fetch.content import Layers
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
-from millrace_fetch.folder import Folder
 from millrace_fetch.overlay import Member, overlay
+from millrace_fetch.placed import PlacedFiles
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
 from tests.fetch.registry import TAR, Registry, make_link, make_tar
 
@@ -66,19 +66,19 @@ async def test_upper_layers_hide_lower_ones(
 async def test_a_kill_while_it_unpacks_costs_no_bytes(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install = Folder.install
+    install = PlacedFiles.install
 
-    def die(folder: Folder, part: object, name: str) -> None:
+    def die(files: PlacedFiles, part: object, name: str) -> None:
         if name == SHARDS[1]:
             raise RuntimeError("killed")
-        install(folder, part, name)  # type: ignore[arg-type]
+        install(files, part, name)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Folder, "install", die)
+    monkeypatch.setattr(PlacedFiles, "install", die)
     uri = push(registry, in_models(contents))
     with pytest.raises(RuntimeError, match="killed"):
         await fetcher.fetch(uri)
     assert not fetcher.is_marked()
-    monkeypatch.setattr(Folder, "install", install)
+    monkeypatch.setattr(PlacedFiles, "install", install)
     registry.blobs.sent.clear()
     await fetcher.fetch(uri)
     fetcher.check(contents)
