@@ -232,17 +232,28 @@ class LatencyModel:
         self, moments: StepMoments, error: float | None, weight: float, forgetting: float
     ) -> "LatencyModel":
         x = _find_row(moments.tokens, moments.context_tokens, moments.seconds)
+        before = self
         if self.num_samples == self.num_tried:
             # Samples weigh by 1/seconds². Tried steps three times as fast as real ones kept the fit beyond
             # MAX_RELATIVE_ERROR for ten windows: see tests/operator/autoscale/test_latency_model.py.
-            forgetting = 1.0
+            before, forgetting = self._slow_what_was_tried(moments), 1.0
         weight *= self._trust(moments)
-        gram, moment = NormalEquations(self.gram, self.moment).forget(x, forgetting).add(x, weight)
+        gram, moment = NormalEquations(before.gram, before.moment).forget(x, forgetting).add(x, weight)
         coefficients = _find_coefficients(gram, moment)
         num_samples = self.num_samples + weight
         return LatencyModel(
             gram, moment, num_samples, error, coefficients, self.distrusted_at, self.num_tried
         )
+
+    def _slow_what_was_tried(self, moments: StepMoments) -> "LatencyModel":
+        """Return a model of replicas whose every step is as slow as the first real ones.
+
+        They are not taken to be faster: one window does not tell that, and too few replicas harm.
+        """
+        known = self.predict(moments.tokens, moments.context_tokens)
+        if not 0 < known < moments.seconds:
+            return self
+        return self._scale(min(moments.seconds / known, LARGEST_CHANGE))
 
 
 def _find_row(tokens: float, context_tokens: float, seconds: float) -> Row:

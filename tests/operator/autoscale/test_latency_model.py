@@ -252,7 +252,7 @@ def test_real_steps_soon_outweigh_those_that_were_tried(factor: float) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.6, 3.0, 6.0])
-def test_the_first_real_steps_replace_what_was_tried_of_their_kind(factor: float) -> None:
+def test_the_first_real_steps_say_how_slow_those_that_were_tried_are(factor: float) -> None:
     """A replica tried its steps in a quiet moment of a busy node. Windows overlap, as they are read."""
     rng, model = random.Random(3), LatencyModel.begin(TRIALS)
     for tick in range(50):
@@ -265,4 +265,6 @@ def test_the_first_real_steps_replace_what_was_tried_of_their_kind(factor: float
     assert model.predict(1, 50) == pytest.approx(factor * (ALPHA + BETA + GAMMA * 50), rel=0.1)
     assert model.relative_error is not None
     assert model.relative_error < 0.25
-    assert model.predict(64, 64) - model.predict(1, 64) == pytest.approx(63 * BETA, rel=0.3)
+    slope = model.predict(64, 64) - model.predict(1, 64)
+    # A node that is slower is so for every step. Whether it is faster for larger ones, idle steps don't tell.
+    assert slope == pytest.approx(max(factor, 1.0) * 63 * BETA, rel=0.3)
