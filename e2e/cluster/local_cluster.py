@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -82,6 +83,7 @@ class LocalCluster:
         self._programs: Mapping[str, Path] = {}
         self._reaper: subprocess.Popen[bytes] | None = None
         self._api: ApiReader | None = None
+        self._api_lock = threading.Lock()
 
     def _choose_ports(self, asked: Ports | None) -> Ports:
         """Return the ports of what runs; where nothing runs, those that are asked for."""
@@ -180,9 +182,10 @@ class LocalCluster:
     @property
     def api(self) -> ApiReader:
         """What reads objects without a kubectl, once the cluster has its keys."""
-        if self._api is None:
-            self._api = ApiReader(self.ports.api, client_context(self.layout.keys, "ca", "admin"))
-        return self._api
+        with self._api_lock:  # one of two made at once would never be closed
+            if self._api is None:
+                self._api = ApiReader(self.ports.api, client_context(self.layout.keys, "ca", "admin"))
+            return self._api
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it printed. Raises PartFailedError."""

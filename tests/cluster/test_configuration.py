@@ -2,6 +2,10 @@
 
 import base64
 import re
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -9,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster import local_cluster
 from e2e.cluster.controlplane import (
     Command,
     api_server_command,
@@ -195,6 +200,23 @@ def test_the_parts_start_in_stages(tmp_path: Path) -> None:
     alone = LocalCluster(tmp_path, nodes=())
     assert alone._stages == (("etcd", "prometheus"), ("kube-apiserver",), last)
     assert alone.part_names == ("etcd", "prometheus", "kube-apiserver", *last)
+
+
+def test_threads_that_read_at_once_share_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody keeps is never closed."""
+    cluster, both = LocalCluster(tmp_path), threading.Barrier(2, timeout=1)
+
+    def load(*_: object) -> ssl.SSLContext:
+        with suppress(threading.BrokenBarrierError):  # one thread alone comes here
+            both.wait()
+        return ssl.create_default_context()
+
+    monkeypatch.setattr(local_cluster, "client_context", load)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: cluster.api, range(2))
+    assert first is second
 
 
 def test_nothing_answers_on_a_free_port() -> None:
