@@ -34,7 +34,8 @@ from millrace_operator.ingest.children import follow_children
 from millrace_operator.ingest.election import Election
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.ingest.relist import relist, wait_period
+from millrace_operator.ingest.relist import relist, wait_for_round
+from millrace_operator.ingest.rounds import Rounds
 from millrace_operator.ingest.supervisor import supervise_watches
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
@@ -225,14 +226,17 @@ class Application:
         self._told_missing = told
 
     async def _relist_regularly(self) -> None:
+        """List again and again, until cancelled. A list that fails is tried again soon."""
+        rounds = Rounds(time.monotonic(), random.random)
         while True:
-            await wait_period(self.ingest.has_lost)
+            await wait_for_round(rounds, self.ingest.has_lost)
             try:
                 await self._relist(self.ingest.scopes)
-            except ClusterError as error:
-                LOG.warning("relist failed, the next one makes up for it: %s", error)
-            except Exception:  # an odd object that loses its event must not end us by its list
-                LOG.exception("relist failed, the next one makes up for it")
+            except Exception as error:  # whatever it is, it must not end us
+                rounds.note_loss(time.monotonic())
+                is_known = isinstance(error, ClusterError)
+                seconds = rounds.due_at - time.monotonic()
+                LOG.warning("relist failed: %s; again in %.0f s", error, seconds, exc_info=not is_known)
 
     async def _run_worker(self, worker: Worker) -> None:
         while True:

@@ -25,7 +25,7 @@ from millrace_operator.cluster.kinds import (
 )
 from millrace_operator.cluster.lease import DEADLINE_SECONDS, LeaseView
 from millrace_operator.cluster.protocol import Cluster
-from millrace_operator.ingest import relist
+from millrace_operator.ingest import rounds
 from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -192,10 +192,10 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
 async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait(_: asyncio.Event) -> None:
+    async def wait(*_: object) -> None:
         await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(module, "wait_period", wait)
+    monkeypatch.setattr(module, "wait_for_round", wait)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     application.cache.put(cluster.put(make_service()))
     cluster.remove(INFERENCE_SERVICE, *KEY)
@@ -204,27 +204,39 @@ async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     await cancel(listing)
 
 
-async def test_after_an_event_that_was_lost_all_is_listed_soon_whatever_an_object_is_like(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [TransientError("HTTP 503"), RefusedError("forbidden"), ValueError("odd")])
+async def test_a_list_that_fails_after_an_event_was_lost_is_tried_again_soon(
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
-    monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "LOST_SECONDS", 0.0)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
-    listing = asyncio.create_task(application._relist_regularly())
-    fetch_all = cluster.fetch_all
-
-    async def fetch_odd(*_: object) -> Listing:
-        raise ValueError("an odd object")
-
-    monkeypatch.setattr(cluster, "fetch_all", fetch_odd)
-    application.ingest.has_lost.set()
-    await wait_until_async("a failed list", lambda: "an odd object" in caplog.text)
-    monkeypatch.setattr(cluster, "fetch_all", fetch_all)
+    cluster.read_faults.extend([error] * 3)  # type: ignore[list-item]
     cluster.put(make_service())
-    assert not listing.done()
+    listing = asyncio.create_task(application._relist_regularly())
     application.ingest.has_lost.set()
     await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
+    assert caplog.text.count(f"relist failed: {error}; again in") == 3
     assert not application.ingest.has_lost.is_set()
     await cancel(listing)
+
+
+async def test_an_object_that_nobody_can_read_keeps_no_leader_from_the_services_of_others(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = make_service()
+    metadata = {**odd["metadata"], "name": "an-odd-one"}
+    cluster.put({**odd, "metadata": metadata, "status": {"conditions": ["x"]}})
+    cluster.put(make_service())
+    application = Application(SETTINGS, cluster, make_view(), Metrics())
+    await application.election.campaign()
+    leading = asyncio.create_task(application._lead())
+    await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
+    assert not leading.done()
+    assert caplog.text.count("an-odd-one cannot be read") == 1
+    await cancel(leading)
 
 
 async def test_a_replica_that_lost_the_lease_does_not_name_itself_as_the_leader(cluster: FakeCluster) -> None:

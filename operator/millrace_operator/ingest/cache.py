@@ -17,7 +17,7 @@ from millrace_operator.cluster.kinds import (
     kind_of,
 )
 from millrace_operator.cluster.node import GpuNode, find_departure, find_gpus
-from millrace_operator.resources.conditions import Reason, find_condition
+from millrace_operator.ingest.owners import is_fetching, is_replica, lacks_room, name_odd, owner_of
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
@@ -38,6 +38,23 @@ class Swept(NamedTuple):
     """What is gone."""
     edited: list[Obj]
     """What was there in another version."""
+    known: list[Obj]
+    """What is there, but for the objects that nobody can read."""
+    odd: dict[str, Exception]
+    """By name, what was raised at those, but for what was as odd in the list before."""
+
+
+class Place(NamedTuple):
+    """Where an object belongs in the cache, and what is known of it there."""
+
+    role: Role
+    owner: ServiceKey | None
+    members: Index | None
+    """None for what belongs to no service."""
+    is_fetching: bool
+    """Of a service. What follows is of a node."""
+    departure: str | None
+    gpus: GpuNode | None
 
 
 _OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
@@ -58,24 +75,29 @@ class Cache:
         """Of nodes, by name: why they are being emptied."""
         self._gpu_nodes: dict[str, GpuNode] = {}
         self._graves: set[str] | None = None
+        self._odd: dict[Scope, frozenset[str]] = {}
+        """What nobody could read of the last list of each scope."""
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def put(self, obj: Obj) -> bool:
-        """Store an object unless we hold it as it is, or newer. Return whether its version is new to us."""
+        """Store an object unless we hold it as it is, or newer. Return whether its version is new to us.
+
+        An odd object raises whatever reading it raises. Nothing has changed then.
+        """
         return self._store(obj, compact)
 
     def _store(self, obj: Obj, pack: Callable[[Obj], Obj]) -> bool:
-        key = _key_of(obj)
+        key, version = _key_of(obj), _version(obj)
         held = self._objects.get(key)
-        if held is not None and 0 < _version(obj) <= _version(held) and _uid(held) == _uid(obj):
+        if held is not None and 0 < version <= _version(held) and _uid(held) == _uid(obj):
             return False
+        obj, place = pack(obj), self._find_place(obj)
         if held is not None:
             self._unlink(key, held)
-        obj = pack(obj)
         self._objects[key] = obj
-        self._link(key, obj)
+        self._link(key, obj, place)
         return True
 
     def find(self, obj: Obj) -> Obj | None:
@@ -148,7 +170,7 @@ class Cache:
 
     def services_without_room(self) -> list[ServiceKey]:
         """Return the services whose status says that their model fits on no device."""
-        return [key for key, service in self._services.items() if _lacks_room(service)]
+        return [key for key, service in self._services.items() if lacks_room(service)]
 
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all services."""
@@ -167,44 +189,73 @@ class Cache:
         """Bring a scope up to date with a complete list of it.
 
         What came while the list was under way is newer than it, and what went meanwhile does not come back.
+        An object that nobody can read stays as it was known.
         """
-        alive = {_key_of(obj) for obj in listing.objects}
+        alive, swept = set[ObjectKey](), Swept([], [], [], {})
+        for obj in listing.objects:
+            try:
+                alive.add(_key_of(obj))
+                if self._store_listed(obj):
+                    swept.edited.append(obj)
+            except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
+                swept.odd[name_odd(scope.kind, obj)] = error
+            else:
+                swept.known.append(obj)
+        told, self._odd[scope] = self._odd.get(scope, frozenset()), frozenset(swept.odd)
+        for name in told & swept.odd.keys():
+            del swept.odd[name]
+        swept.ghosts.extend(self._remove_ghosts(scope, alive, listing.version))
+        return swept
+
+    def _store_listed(self, obj: Obj) -> bool:
+        """Store an object of a list. Return whether it was there in another version."""
+        held = self.find(obj)
+        is_dead = _uid(obj) in (self._graves or ())
+        return not is_dead and self._store(obj, _keep) and held is not None
+
+    def _remove_ghosts(self, scope: Scope, alive: Collection[ObjectKey], version: int) -> list[Obj]:
+        """Remove what a list of this version would have, were it there still, and return it."""
         ghosts = [
             obj
             for key, obj in self._objects.items()
             if key.kind == scope.kind.kind
             and scope.namespace in (None, key.namespace)
             and key not in alive
-            and _version(obj) <= listing.version
+            and _version(obj) <= version
         ]
         for ghost in ghosts:
             self._remove(_key_of(ghost))
-        edited = []
-        for obj in listing.objects:
-            held = self.find(obj)
-            is_dead = _uid(obj) in (self._graves or ())
-            if not is_dead and self._store(obj, _keep) and held is not None:
-                edited.append(obj)
-        return Swept(ghosts, edited)
+        return ghosts
 
     def _bury(self, obj: Obj) -> None:
         if self._graves is not None:
             self._graves.add(_uid(obj))
 
-    def _link(self, key: ObjectKey, obj: Obj) -> None:
+    def _find_place(self, obj: Obj) -> Place:
+        """Read all that is looked up of an object, before any of it is written down: an odd one raises."""
         role, owner = kind_of(obj).role, owner_of(obj)
-        if role is Role.SERVICE:
+        is_node, is_owned = role is Role.NODE, owner is not None and role is not Role.SERVICE
+        return Place(
+            role,
+            owner,
+            self._find_index(obj) if is_owned else None,
+            role is Role.SERVICE and is_fetching(obj),
+            find_departure(obj) if is_node else None,
+            find_gpus(obj) if is_node else None,
+        )
+
+    def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:
+        if place.role is Role.SERVICE:
             service = ServiceKey(key.namespace, key.name)
             self._services[service] = obj
-            if _is_fetching(obj):
+            if place.is_fetching:
                 self._fetching.add(service)
-        elif role is Role.NODE:
-            if departure := find_departure(obj):
-                self._departures[key.name] = departure
-            if gpus := find_gpus(obj):
-                self._gpu_nodes[key.name] = gpus
-        elif owner is not None and (index := self._find_index(obj)) is not None:
-            index[owner].add(key)
+        if place.departure:
+            self._departures[key.name] = place.departure
+        if place.gpus:
+            self._gpu_nodes[key.name] = place.gpus
+        if place.members is not None and place.owner is not None:
+            place.members[place.owner].add(key)
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
@@ -227,57 +278,15 @@ class Cache:
         labels = obj["metadata"].get("labels", {})
         if labels.get(contract.LABEL_COMPONENT) in _OF_JOBS:
             return self._job_pods
-        return self._pods if _is_replica(obj["metadata"], labels) else None
+        return self._pods if is_replica(obj["metadata"], labels) else None
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
 
 
-def owner_of(obj: Obj) -> ServiceKey | None:
-    """Return the key of the service that an object is or belongs to; None for none.
-
-    Its controller says so, or else its label: a label can be lost, and a pod's controller is a ReplicaSet.
-    """
-    metadata, role = obj["metadata"], kind_of(obj).role
-    if role is Role.SERVICE:
-        return ServiceKey(metadata["namespace"], metadata["name"])
-    if role is Role.NODE:
-        return None
-    name = _find_controller(metadata) or metadata.get("labels", {}).get(contract.LABEL_SERVICE)
-    return None if name is None else ServiceKey(metadata["namespace"], name)
-
-
-def _is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
-    """Whether a pod is of one of our Deployments. Older ones have no component: their owner tells."""
-    if contract.LABEL_COMPONENT in labels:
-        return labels[contract.LABEL_COMPONENT] == contract.COMPONENT_REPLICA
-    owners = metadata.get("ownerReferences", [])
-    is_made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
-    return is_made and contract.LABEL_REVISION in labels
-
-
 def _keep(obj: Obj) -> Obj:
     """Return what a list has made compact already."""
     return obj
-
-
-def _lacks_room(service: Obj) -> bool:
-    conditions = service.get("status", {}).get("conditions") or []
-    return any(condition.get("reason") == Reason.DOES_NOT_FIT for condition in conditions)
-
-
-def _find_controller(metadata: Obj) -> str | None:
-    """Return the name of the InferenceService that controls an object."""
-    for reference in metadata.get("ownerReferences", []):
-        group = reference.get("apiVersion", "").partition("/")[0]
-        if reference.get("controller") and (group, reference.get("kind")) == (contract.GROUP, contract.KIND):
-            return str(reference["name"])
-    return None
-
-
-def _is_fetching(service: Obj) -> bool:
-    condition = find_condition(service.get("status") or {}, "ModelReady") or {}
-    return condition.get("reason") in (Reason.FETCHING, Reason.FETCH_FAILED)
 
 
 def _key_of(obj: Obj) -> ObjectKey:

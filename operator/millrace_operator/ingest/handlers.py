@@ -27,9 +27,11 @@ from millrace_operator.cluster.kinds import (
     ServiceKey,
 )
 from millrace_operator.cluster.node import GpuNode
-from millrace_operator.ingest.cache import Cache, owner_of
+from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.candidates import read_candidate
 from millrace_operator.ingest.news import is_late, is_news
+from millrace_operator.ingest.oddities import tell_odd
+from millrace_operator.ingest.owners import owner_of
 from millrace_operator.ingest.queue import Cause, WorkQueue
 
 RecordEvent = Callable[[Kind, str | None, Obj], None]
@@ -153,7 +155,8 @@ class Ingest:
         self._expected_since.pop(scope.kind.kind, None)
         with self._watching_nodes(scope.kind):
             swept = self._cache.sweep(scope, listing)
-        for obj in (*swept.ghosts, *listing.objects):
+        tell_odd(swept.odd)
+        for obj in (*swept.ghosts, *swept.known):
             owner = owner_of(obj)
             if owner is not None:
                 self._queue.add(owner, Cause.LISTING)

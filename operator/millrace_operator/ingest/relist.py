@@ -4,7 +4,7 @@ A ghost is a cached object that is gone: a watch that was cut for long brings no
 """
 
 import asyncio
-import random
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from millrace_operator.cluster.errors import RefusedError
 from millrace_operator.cluster.kinds import EVERYWHERE, Listing, Obj, Role, Scope
 from millrace_operator.cluster.protocol import Cluster
-from millrace_operator.ingest.cache import Cache, owner_of
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.ingest.oddities import tell_odd
+from millrace_operator.ingest.owners import owner_of
 from millrace_operator.ingest.queue import Cause, WorkQueue
+from millrace_operator.ingest.rounds import Rounds
 from millrace_runtime import contract
 
-PERIOD_SECONDS = 600.0
-LOST_SECONDS = 10.0
-"""From an event that was lost to the listing that makes up for it. An odd object may lose each of its own."""
 NOTHING = Listing([], 2**63)
 """Of a kind that is not there: whatever we hold of it is older."""
 
@@ -74,6 +74,7 @@ async def _relist_scope(cluster: Cluster, cache: Cache, queue: WorkQueue, scope:
             raise
         cache.sweep(scope, NOTHING)
         return 0
+    tell_odd(swept.odd)
     _queue_owners(queue, [*swept.ghosts, *swept.edited])
     return len(swept.ghosts)
 
@@ -91,13 +92,12 @@ def find_selector(scope: Scope) -> str | None:
     return contract.LABEL_SERVICE if scope.kind.role in (Role.CHILD, Role.POD) else None
 
 
-async def wait_period(has_lost: asyncio.Event) -> None:
-    """Wait until the next listing is due. The time is spread, so that replicas do not list together.
-
-    After an event was lost it is due in LOST_SECONDS, and makes up for all that were lost by then.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PERIOD_SECONDS * random.uniform(0.9, 1.1)):  # noqa: S311  no secret
-            await has_lost.wait()
-            await asyncio.sleep(LOST_SECONDS)
-    has_lost.clear()
+async def wait_for_round(rounds: Rounds, has_lost: asyncio.Event) -> None:
+    """Wait until the next list is due, which is sooner where an event is lost meanwhile."""
+    while (seconds := rounds.due_at - time.monotonic()) > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await has_lost.wait()
+                has_lost.clear()
+                rounds.note_loss(time.monotonic())
+    rounds.begin(time.monotonic())

@@ -64,7 +64,7 @@ class Running:
             self.world.run_controllers()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def wait_for_relist(self, _has_lost: asyncio.Event) -> None:
+    async def wait_for_relist(self, *_: object) -> None:
         await self.relist.wait()
         self.relist.clear()
 
@@ -180,7 +180,7 @@ async def _run_application(
         application = Application(SETTINGS, cluster, view, Metrics())
         application.queue._pause_seconds = PAUSE_SECONDS
         running = Running(world, store, server, application)
-        patch.setattr(module, "wait_period", running.wait_for_relist)
+        patch.setattr(module, "wait_for_round", running.wait_for_relist)
         tasks = [
             asyncio.create_task(application.run(Connection(session, access))),
             asyncio.create_task(running.run_controllers()),
