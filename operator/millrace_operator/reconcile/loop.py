@@ -272,7 +272,8 @@ class Reconciler:
             return True
         seen = apply.seen["metadata"]
         written = await self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
-        self._put_written(written)
+        if self._cache.find(written) is not None:  # else the watch has told already that it is gone
+            self._put_written(written)
         return _is_another(written, apply.seen)
 
     async def _delete(self, key: ServiceKey, service: Obj, delete: Delete, written: Written) -> Done:
