@@ -4,6 +4,7 @@ Typed models of the `kubernetes` client drop fields they do not know on a round 
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -15,6 +16,7 @@ import orjson
 from yarl import URL
 
 from millrace_kubernetes.errors import AccessError
+from millrace_operator.cluster.answers import read_object, read_page
 from millrace_operator.cluster.body import encode_body
 from millrace_operator.cluster.credentials import Access
 from millrace_operator.cluster.errors import (
@@ -26,7 +28,6 @@ from millrace_operator.cluster.errors import (
     TransientError,
 )
 from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, Scope, kind_of
-from millrace_operator.cluster.pages import read_page
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
 
@@ -79,7 +80,12 @@ class ApiServer(Cluster):
             await self._session.close()
 
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        return await self._read(kind.path(namespace, name), may_be_absent=True)
+        path = kind.path(namespace, name)
+        try:
+            answer = await self._send("GET", path)
+        except AbsentError:
+            return None
+        return read_object(kind, answer, f"GET {path}")
 
     async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
         """List in chunks of LIST_CHUNK. A list that expires on the way is begun anew, LIST_TRIES in all."""
@@ -97,8 +103,7 @@ class ApiServer(Cluster):
         if label_selector:
             query["labelSelector"] = label_selector
         while True:
-            answer = await self._read(kind.path(scope.namespace), query)
-            page = read_page(kind, answer or {"metadata": {}})
+            page = read_page(kind, await self._send("GET", kind.path(scope.namespace), query=query))
             found += page.objects
             if not page.token:
                 return Listing(found, page.version)
@@ -123,13 +128,8 @@ class ApiServer(Cluster):
     ) -> Obj:
         """Annotate it by way of its status: whoever may change a pod's status can't change its image."""
         body = {"metadata": {**_name_seen(uid, version), "annotations": annotations}}
-        return await self._write(
-            "PATCH",
-            POD.path(namespace, name, "status"),
-            body,
-            MERGE_TYPE,
-            {"fieldManager": FIELD_MANAGER},
-        )
+        path, query = POD.path(namespace, name, "status"), {"fieldManager": FIELD_MANAGER}
+        return read_object(POD, await self._write("PATCH", path, body, MERGE_TYPE, query), f"PATCH {path}")
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
@@ -137,36 +137,30 @@ class ApiServer(Cluster):
         """Delete the object, and its dependents in the background."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": _name_seen(uid, version)}
         body["propagationPolicy"] = "Background"
-        await self._write("DELETE", kind.path(namespace, name), body, may_be_absent=True)
+        with contextlib.suppress(AbsentError):
+            await self._write("DELETE", kind.path(namespace, name), body)
 
     async def create_event(self, event: Obj) -> Obj:
-        return await self._write("POST", EVENT.path(event["metadata"]["namespace"]), event)
+        path = EVENT.path(event["metadata"]["namespace"])
+        return read_object(EVENT, await self._write("POST", path, event), f"POST {path}")
 
     async def change_event(self, namespace: str, name: str, fields: Obj) -> None:
         await self._write("PATCH", EVENT.path(namespace, name), fields, MERGE_TYPE)
 
     async def create_lease(self, lease: Obj) -> Obj:
         path = LEASE.path(lease["metadata"]["namespace"])
-        return await self._send("POST", path, body=lease) or {}
+        return read_object(LEASE, await self._send("POST", path, body=lease), f"POST {path}")
 
     async def replace_lease(self, lease: Obj) -> Obj:
-        metadata = lease["metadata"]
-        return await self._send("PUT", LEASE.path(metadata["namespace"], metadata["name"]), body=lease) or {}
+        path = LEASE.path(lease["metadata"]["namespace"], lease["metadata"]["name"])
+        return read_object(LEASE, await self._send("PUT", path, body=lease), f"PUT {path}")
 
     async def _apply(self, obj: Obj, metadata: dict[str, str], subresource: str = "") -> Obj:
         body = {**obj, "metadata": {**obj["metadata"], **metadata}}
-        names = body["metadata"]
-        path = kind_of(obj).path(names["namespace"], names["name"], subresource)
-        return await self._write("PATCH", path, body, APPLY_TYPE, APPLY_QUERY)
-
-    async def _read(
-        self, path: str, query: dict[str, str] | None = None, *, may_be_absent: bool = False
-    ) -> Obj | None:
-        """Return an object or a list. Raises TransientError where it has no metadata, as all of them have."""
-        found = await self._send("GET", path, query=query, may_be_absent=may_be_absent)
-        if found is not None and not isinstance(found.get("metadata"), dict):
-            raise TransientError(f"GET {path}: no object of Kubernetes in the answer: {str(found)[:200]}")
-        return found
+        kind, names = kind_of(obj), body["metadata"]
+        path = kind.path(names["namespace"], names["name"], subresource)
+        answer = await self._write("PATCH", path, body, APPLY_TYPE, APPLY_QUERY)
+        return read_object(kind, answer, f"PATCH {path}")
 
     async def _write(
         self,
@@ -175,9 +169,8 @@ class ApiServer(Cluster):
         body: Obj,
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
-        *,
-        may_be_absent: bool = False,
     ) -> Obj:
+        """Write while the Lease is held. Return the answer, which need not be an object."""
         await self._take_turn()
         seconds = min(self._seconds_to_write(), TIMEOUT_SECONDS)
         if seconds <= 0:
@@ -185,14 +178,11 @@ class ApiServer(Cluster):
         # The server gives up by then too: what we no longer wait for must not land later.
         query = {**(query or {}), "timeout": f"{int(seconds * 1000)}ms"}
         try:
-            answer = await self._send(
-                method, path, body, content_type, query, may_be_absent=may_be_absent, seconds=seconds
-            )
+            return await self._send(method, path, body, content_type, query, seconds=seconds)
         except TransientError as error:
             pause = min(error.retry_after_seconds or 0.0, LONGEST_PAUSE_SECONDS)
             self._bucket.pause(time.monotonic() + pause)
             raise
-        return answer or {}
 
     async def _take_turn(self) -> None:
         """Wait for a token, and as long as the API server wants no writes of ours."""
@@ -209,9 +199,8 @@ class ApiServer(Cluster):
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
         *,
-        may_be_absent: bool = False,
         seconds: float = TIMEOUT_SECONDS,
-    ) -> Obj | None:
+    ) -> Obj:
         if self._session is None:
             raise TransientError("not connected")
         data = None if body is None else encode_body(body)
@@ -227,8 +216,6 @@ class ApiServer(Cluster):
             async with asyncio.timeout(seconds), request as response:
                 content = await response.read()
                 self._on_request(method, response.status)
-                if response.status == 404 and may_be_absent:
-                    return None
                 _raise_for_status(response.status, content, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, AccessError, OSError) as error:  # TimeoutError is an OSError
             self._on_request(method, 0)

@@ -135,8 +135,9 @@ class FakeCluster(Cluster):
 
     async def create_event(self, event: Obj) -> Obj:
         _raise_first(self.faults)
-        name = f"{event['metadata']['generateName']}{next(self._versions)}"
-        metadata = {**event["metadata"], "name": name}
+        version = str(next(self._versions))
+        name = f"{event['metadata']['generateName']}{version}"
+        metadata = {**event["metadata"], "name": name, "uid": f"uid-{version}", "resourceVersion": version}
         self.events.append(copy.deepcopy({**event, "kind": EVENT.kind, "metadata": metadata}))
         return copy.deepcopy(self.events[-1])
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,18 @@ from millrace_operator.cluster.errors import (
 )
 from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
+    EVENT,
     INFERENCE_SERVICE,
+    KINDS,
     LEASE,
     POD,
     SERVICE,
+    Kind,
     Listing,
     Scope,
 )
+from millrace_operator.cluster.lease import LeaseView
+from millrace_operator.ingest.election import Election
 from tests.addresses import needs_ipv6
 
 OBJ = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "shop", "name": "chat-1"}}
@@ -52,7 +57,17 @@ class Recorder:
             (request.method, request.path, dict(request.query), json.loads(text) if text else None)
         )
         self.headers = dict(request.headers)
-        return self.answers.pop(0) if self.answers else web.json_response({"metadata": {}})
+        return self.answers.pop(0) if self.answers else web.json_response(make_answer(request.path))
+
+
+def make_answer(path: str) -> dict[str, Any]:
+    """Return what the API server says after a write, as far as anybody reads it."""
+    kind = next(kind for kind in KINDS if kind.plural in path.split("/"))
+    return {"kind": kind.kind, "metadata": {"name": "chat-1", "uid": "uid-1", "resourceVersion": "7"}}
+
+
+PAGE = {"resourceVersion": "70"}
+"""What the metadata of each page has."""
 
 
 class FakeAccess:
@@ -111,8 +126,8 @@ async def test_creating_is_an_apply_that_no_live_object_accepts(api: ApiServer, 
 async def test_a_page_is_asked_for_by_any_token(api: ApiServer, recorder: Recorder) -> None:
     token = "a+/=&b c"
     recorder.answers = [
-        web.json_response({"items": [], "metadata": {"continue": token}}),
-        web.json_response({"items": [], "metadata": {}}),
+        web.json_response({"items": [], "metadata": {**PAGE, "continue": token}}),
+        web.json_response({"items": [], "metadata": PAGE}),
     ]
     await api.fetch_all(Scope(SERVICE), "a/b in (c,d)")
     assert recorder.requests[1][2] == {"limit": "500", "labelSelector": "a/b in (c,d)", "continue": token}
@@ -123,10 +138,14 @@ async def test_a_page_is_asked_for_by_any_token(api: ApiServer, recorder: Record
     [
         {"status": "maintenance"},
         {"items": [], "metadata": None},
-        {"items": [{}], "metadata": {}},
-        {"items": [None], "metadata": {}},
-        {"items": {"one": 1}, "metadata": {}},
+        {"items": [{}], "metadata": PAGE},
+        {"items": [None], "metadata": PAGE},
+        {"items": {"one": 1}, "metadata": PAGE},
+        {"items": {}, "metadata": PAGE},
         {"items": [], "metadata": {"resourceVersion": "new"}},
+        {"items": [], "metadata": {}},
+        {"kind": "Status", "metadata": {}, "status": "Failure", "code": 503},
+        {"kind": "Service", "metadata": {**PAGE, "name": "x", "uid": "u"}},
     ],
 )
 async def test_a_list_that_nobody_can_read_is_worth_another_try(
@@ -143,10 +162,50 @@ async def test_an_empty_list_may_be_written_as_none(api: ApiServer, recorder: Re
     assert await api.fetch_all(Scope(SERVICE)) == Listing([], 7)
 
 
-async def test_a_lease_that_nobody_can_read_is_worth_another_try(api: ApiServer, recorder: Recorder) -> None:
-    recorder.answers = [web.json_response({"status": "maintenance"})]
-    with pytest.raises(TransientError, match="maintenance"):
-        await api.fetch(LEASE, "millrace", "millrace-operator")
+STORED = {"name": "chat-1", "uid": "uid-1", "resourceVersion": "7"}
+FOREIGN: list[dict[str, Any]] = [
+    {"status": "maintenance"},
+    {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 503},
+    {"metadata": {}, "spec": None},
+    {"metadata": STORED},
+    {"kind": "Secret", "metadata": STORED},
+    *({"metadata": {**STORED, field: value}} for field in STORED for value in (None, 7)),
+    {"metadata": {**STORED, "resourceVersion": "new"}},
+]
+"""What is no object, in an answer with 200. Where the kind is left out, it is the one that was asked for."""
+
+
+@pytest.mark.parametrize("answer", FOREIGN, ids=str)
+async def test_an_answer_that_is_another_thing_is_worth_another_try(
+    api: ApiServer, recorder: Recorder, answer: dict[str, Any]
+) -> None:
+    """It would end the operator, or be believed: whoever renews the Lease would lead without it."""
+
+    async def ask(kind: Kind, request: Awaitable[object]) -> None:
+        head = {} if answer in FOREIGN[:4] else {"kind": kind.kind}
+        recorder.answers = [web.json_response(head | answer)]
+        with pytest.raises(TransientError, match=f"no {kind.kind} in the answer"):
+            await request
+
+    lease = {"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}}
+    event = {"metadata": {"namespace": "shop", "generateName": "x."}}
+    await ask(LEASE, api.fetch(LEASE, "m", "l"))
+    await ask(LEASE, api.create_lease(lease))
+    await ask(LEASE, api.replace_lease(lease))
+    await ask(DEPLOYMENT, api.apply_new(OBJ))
+    await ask(DEPLOYMENT, api.apply_owned(OBJ, "uid-1"))
+    await ask(DEPLOYMENT, api.apply_status({**OBJ, "status": {}}))
+    await ask(POD, api.annotate_pod("shop", "p", "u", {}))
+    await ask(EVENT, api.create_event(event))
+
+
+async def test_a_candidate_whose_lease_nobody_can_read_goes_on(api: ApiServer, recorder: Recorder) -> None:
+    election = Election(api, LeaseView("me", "m", "l"))
+    for answer in FOREIGN[:4]:
+        recorder.answers = [web.json_response(answer)]
+        with pytest.raises(TransientError):
+            await election.campaign()
+    assert not election.is_leader()
 
 
 @pytest.mark.parametrize("host", ["http://[::1", "https://api:99999999", "https://api:abc"])
@@ -188,7 +247,7 @@ async def test_deletes_are_of_one_uid_and_what_is_gone_is_fine(api: ApiServer, r
 
 async def test_lists_are_read_in_chunks_and_carry_their_kind(api: ApiServer, recorder: Recorder) -> None:
     recorder.answers = [
-        web.json_response({"metadata": {"continue": "next"}, "items": [{"metadata": {"name": "a"}}]}),
+        web.json_response({"metadata": {**PAGE, "continue": "next"}, "items": [{"metadata": {"name": "a"}}]}),
         web.json_response({"metadata": {"resourceVersion": "70"}, "items": [{"metadata": {"name": "b"}}]}),
     ]
     found = await api.fetch_all(Scope(POD), "millrace.dev/service")
@@ -241,7 +300,7 @@ async def test_a_list_that_expires_on_the_way_is_begun_anew(
         with pytest.raises(ExpiredError):
             await api.fetch_all(Scope(SERVICE))
         return
-    recorder.answers += [web.json_response(page), web.json_response({"items": [item], "metadata": {}})]
+    recorder.answers += [web.json_response(page), web.json_response({"items": [item], "metadata": PAGE})]
     assert len((await api.fetch_all(Scope(SERVICE))).objects) == 2
 
 
