@@ -153,7 +153,17 @@ class Priors:
 
     def _list_news(self) -> list[ServiceKey]:
         """Return the services of which there is something to write. Takes up what status says of them."""
-        return [key for key in self._cache.service_keys() if self._has_news(key)]
+        return [key for key in self._cache.service_keys() if self._finds_news(key)]
+
+    def _finds_news(self, key: ServiceKey) -> bool:
+        """Whether there is news. What nobody can read is none, and is told as seldom as it were written."""
+        try:
+            return self._has_news(key)
+        except Exception:  # one service's trouble is not the others'
+            if self._is_due(key):
+                LOG.exception("%s: nobody can read what is to be written down", key)
+                self._tried_at[key] = self._clock()
+            return False
 
     def _has_news(self, key: ServiceKey) -> bool:
         service = self._cache.service(key) or {}
@@ -177,6 +187,8 @@ class Priors:
             LOG.info("%s: what was learned is not written down: %s", key, error)
         except ClusterError as error:
             LOG.warning("%s: what was learned is not written down: %s", key, error)
+        except Exception:  # one record's trouble is not the others'
+            LOG.exception("%s: what was learned is not written down", key)
         self._tried_at[key] = self._clock()
 
     async def _write_news(self, key: ServiceKey, service: Obj) -> None:

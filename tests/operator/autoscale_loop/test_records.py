@@ -1,0 +1,108 @@
+"""Records of many services: what befalls one of them is not the others'."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from millrace_operator.autoscale_loop.priors import PERIOD_SECONDS, Priors
+from millrace_operator.cluster.fake import FakeCluster
+from millrace_operator.cluster.kinds import CONFIG_MAP, Obj, ObjectKey
+from millrace_operator.ingest.cache import Cache
+from millrace_operator.resources.change_record import read_changes, record_name
+from tests.operator.world import KEY, make_service
+
+NAMES = ["a", "b", "c"]
+
+
+def make(name: str, *counts: int, uid: str = "", version: int = 1) -> Obj:
+    """Return a service whose count has changed to each of these."""
+    service = make_service(scaling={"mode": "External"}, replicas=1)
+    service["metadata"] |= {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    changes = [
+        {"at": f"2026-01-01T00:{count:02d}:00Z", "from": 0, "to": count, "reason": "External", "binding": "x"}
+        for count in counts
+    ]
+    return {**service, "status": {"scaling": {"desiredReplicas": 1, "changes": changes}}}
+
+
+class Odd(FakeCluster):
+    """It fails in its own way at the ConfigMap of one service."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = record_name(name)
+        self.num_tries = 0
+
+    async def apply_new(self, obj: Obj) -> Obj:
+        if obj["metadata"]["name"] == self._name:
+            self.num_tries += 1
+            raise KeyError("metadata")
+        return await super().apply_new(obj)
+
+
+class Stage:
+    """One leader that writes records, in virtual time."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster, self.cache, self.now = cluster, Cache(), 1_700_000_000.0
+        self.priors = Priors(cluster, self.cache, lambda: True, lambda _: None, lambda: self.now)
+
+    def find(self, name: str) -> Obj | None:
+        return self.cluster.objects.get(ObjectKey(CONFIG_MAP.kind, KEY.namespace, record_name(name)))
+
+    def read_counts(self, name: str) -> list[int]:
+        """Return the counts that are written down of a service."""
+        found: Any = self.find(name)
+        return [change["to"] for change in read_changes(found["data"]["changes"])]
+
+    async def write(self) -> None:
+        """Let a period be over, and write what is due."""
+        self.now += PERIOD_SECONDS
+        await self.priors.write_due()
+
+
+@pytest.mark.parametrize("odd", NAMES)
+async def test_a_record_that_cannot_be_written_keeps_no_other_from_being_written(
+    odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Odd(odd)
+    stage = Stage(cluster)
+    others = set(NAMES) - {odd}
+    for name in NAMES:
+        stage.cache.put(make(name, 1))
+    await stage.priors.write_due()
+    assert {name for name in NAMES if stage.find(name)} == others
+    for name in NAMES:
+        stage.cache.put(make(name, 1, 2, version=2))
+    await stage.write()
+    assert [stage.read_counts(name) for name in sorted(others)] == [[1, 2], [1, 2]]
+    await stage.priors.write_due()
+    assert cluster.num_tries == 2, "it waits for its period too"
+    for name in NAMES:
+        stage.cache.put(make(name, 1, 2, 3, version=3))
+    await stage.priors.leave()
+    assert [stage.read_counts(name) for name in sorted(others)] == [[1, 2, 3], [1, 2, 3]]
+    told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert {str(record.args[0]) for record in told if record.args} == {f"{KEY.namespace}/{odd}"}
+    assert all(record.exc_info for record in told)
+
+
+@pytest.mark.parametrize("odd", NAMES)
+async def test_a_status_that_cannot_be_read_keeps_no_record_of_others_from_being_written(
+    odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(FakeCluster())
+    for name in NAMES:
+        service = make(name, 1)
+        if name == odd:
+            service["status"]["scaling"]["changes"] = [{"at": "then"}]
+        stage.cache.put(service)
+    for _ in range(3):
+        await stage.priors.write_due()
+    assert caplog.text.count(f"{KEY.namespace}/{odd}: nobody can read") == 1
+    assert {name for name in NAMES if stage.find(name)} == set(NAMES) - {odd}
+    for name in set(NAMES) - {odd}:
+        stage.cache.put(make(name, 1, 2, version=2))
+    await stage.priors.leave()
+    assert all(stage.read_counts(name) == [1, 2] for name in set(NAMES) - {odd})
