@@ -116,7 +116,7 @@ class Application:
         )
         self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
         metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
-        metrics.registry.register(ServiceCollector(self.cache, self.scaling.considered.get))
+        metrics.registry.register(ServiceCollector(self.cache, self.scaling.find_considered))
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
 
     async def run(self, connection: Connection) -> None:
@@ -146,7 +146,7 @@ class Application:
             self.queue.add(key)
 
     def _read_memory(self, key: ServiceKey) -> Memory | None:
-        considered = self.scaling.considered.get(key)
+        considered = self.scaling.find_considered(key)
         return considered.memory if considered else None
 
     async def _wait_for_resource(self, scope: Scope) -> None:
@@ -274,7 +274,7 @@ class Application:
         )
 
     def _read_decision(self, key: ServiceKey) -> dict[str, Any] | None:
-        considered = self.scaling.considered.get(key)
+        considered = self.scaling.find_considered(key)
         if considered is None:
             return None
         return {

@@ -59,10 +59,11 @@ class Priors:
         self._is_leader = is_leader
         self._read_memory = read_memory
         self._clock = clock
-        self._records: dict[ServiceKey, Record] = {}
-        self._tried_at: dict[ServiceKey, float] = {}
+        self._records: dict[str, Record] = {}
+        """By the service's uid: one that is made anew has another, and begins without the record before."""
+        self._tried_at: dict[str, float] = {}
         """When each record was written last, or was there already, or could not be written."""
-        self._failures: dict[ServiceKey, int] = {}
+        self._failures: dict[str, int] = {}
         self._reading = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def recall(self, key: ServiceKey) -> Memory | None:
@@ -74,24 +75,25 @@ class Priors:
             async with self._reading, asyncio.timeout(READ_SECONDS):
                 record = await self._read(key, service)
         except (TransientError, TimeoutError) as error:
-            return self._give_up(key, error)
+            return self._give_up(key, service["metadata"]["uid"], error)
         except ClusterError as error:
             LOG.warning("%s: what was learned before can't be read, so it is learned anew: %s", key, error)
             return Memory()
-        self._failures.pop(key, None)
+        self._failures.pop(service["metadata"]["uid"], None)
         return _recall(key, record, find_serving(self._cache.pods(key)))
 
-    def _give_up(self, key: ServiceKey, error: Exception) -> Memory | None:
+    def _give_up(self, key: ServiceKey, uid: str, error: Exception) -> Memory | None:
         """Return a fresh memory once the API server has failed for long enough, None before."""
-        self._failures[key] = self._failures.get(key, 0) + 1
-        if self._failures[key] < TRIES:
+        self._failures[uid] = self._failures.get(uid, 0) + 1
+        if self._failures[uid] < TRIES:
             return None
         LOG.warning("%s: what was learned before can't be read, so it is learned anew: %s", key, error)
         return Memory()
 
     async def _read(self, key: ServiceKey, service: Obj) -> Record:
         found = await self._cluster.fetch(CONFIG_MAP, key.namespace, record_name(key.name))
-        record = read_record(found, service["metadata"]["uid"])
+        uid = service["metadata"]["uid"]
+        record = read_record(found, uid)
         if record.is_foreign:
             LOG.warning(
                 "%s: ConfigMap %s is somebody else's: nothing is written down there; rename or delete it",
@@ -101,8 +103,8 @@ class Priors:
         if record.trouble:
             LOG.warning("%s: what was learned before can't be used: %s", key, record.trouble)
         if record.uid is not None or record.is_foreign:
-            self._tried_at[key] = self._clock()
-        self._records[key] = record
+            self._tried_at[uid] = self._clock()
+        self._records[uid] = record
         return record
 
     async def run(self) -> None:
@@ -121,15 +123,20 @@ class Priors:
             return
         self._forget_gone()
         due = [key for key in self._list_news() if self._is_due(key)]
-        due.sort(key=lambda key: self._tried_at.get(key, 0.0))
+        due.sort(key=lambda key: self._tried_at.get(self._find_uid(key), 0.0))
         for key in due[:MOST_IN_A_PASS]:
             await self._write(key)
 
+    def _find_uid(self, key: ServiceKey) -> str:
+        """Return the uid of the service that has this name now; empty for none."""
+        return self._cache.service_uid(key) or ""
+
     def _is_due(self, key: ServiceKey) -> bool:
-        record = self._records.get(key, NOTHING)
+        uid = self._find_uid(key)
+        record = self._records.get(uid, NOTHING)
         is_first = not record.prior and not record.is_foreign
         period = FIRST_PERIOD_SECONDS if is_first else PERIOD_SECONDS
-        return self._clock() - self._tried_at.get(key, -math.inf) >= period
+        return self._clock() - self._tried_at.get(uid, -math.inf) >= period
 
     async def leave(self) -> None:
         """Write all that is news, before the Lease is given back; what takes too long stays unwritten."""
@@ -147,9 +154,10 @@ class Priors:
             known.clear()
 
     def _forget_gone(self) -> None:
-        for key in self._records.keys() - self._cache.service_keys():
-            for known in (self._records, self._tried_at, self._failures):
-                known.pop(key, None)
+        staying = {self._find_uid(key) for key in self._cache.service_keys()}
+        for known in (self._records, self._tried_at, self._failures):
+            for gone in known.keys() - staying:
+                known.pop(gone)
 
     def _list_news(self) -> list[ServiceKey]:
         """Return the services of which there is something to write. Takes up what status says of them."""
@@ -162,15 +170,16 @@ class Priors:
         except Exception:  # one service's trouble is not the others'
             if self._is_due(key):
                 LOG.exception("%s: nobody can read what is to be written down", key)
-                self._tried_at[key] = self._clock()
+                self._tried_at[self._find_uid(key)] = self._clock()
             return False
 
     def _has_news(self, key: ServiceKey) -> bool:
         service = self._cache.service(key) or {}
         changes = service.get("status", {}).get("scaling", {}).get("changes", [])
-        record = self._records.get(key, NOTHING).note(changes)
-        if key in self._records:
-            self._records[key] = record
+        uid = self._find_uid(key)
+        record = self._records.get(uid, NOTHING).note(changes)
+        if uid in self._records:
+            self._records[uid] = record
         return record.has_news(self._read_memory(key))
 
     async def _write(self, key: ServiceKey) -> None:
@@ -178,26 +187,29 @@ class Priors:
         service = self._cache.service(key)
         if service is None:
             return
+        uid = service["metadata"]["uid"]
         try:
-            await self._write_news(key, service)
+            await self._write_news(key, service, uid)
         except NotLeaderError:
             return
         except ConflictError as error:
-            self._records.pop(key, None)  # it is read anew before it is written
+            self._records.pop(uid, None)  # it is read anew before it is written
             LOG.info("%s: what was learned is not written down: %s", key, error)
         except ClusterError as error:
             LOG.warning("%s: what was learned is not written down: %s", key, error)
         except Exception:  # one record's trouble is not the others'
             LOG.exception("%s: what was learned is not written down", key)
-        self._tried_at[key] = self._clock()
+        self._tried_at[uid] = self._clock()
 
-    async def _write_news(self, key: ServiceKey, service: Obj) -> None:
-        record = self._records.get(key)
+    async def _write_news(self, key: ServiceKey, service: Obj, uid: str) -> None:
+        record = self._records.get(uid)
         if record is None or record.is_foreign:
             record = await self._read(key, service)
             if record.uid is not None or record.is_foreign or not self._has_news(key):
                 return  # what is there is young: another leader's, or one that has this name by now
-            record = self._records[key]
+            if self._find_uid(key) != uid:
+                return  # the service was made anew meanwhile
+            record = self._records[uid]
         memory = self._read_memory(key)
         revision = memory.revision if memory else None
         learned = record.learn(memory, find_accelerator(self._cache.pods(key), revision))
@@ -208,8 +220,10 @@ class Priors:
             written = await self._cluster.apply_new(obj)
         else:
             written = await self._cluster.apply_owned(obj, record.uid, record.version)
-        uid, version = (written["metadata"][field] for field in ("uid", "resourceVersion"))
-        self._records[key] = replace(record, uid=uid, version=version, num_unwritten=0)
+        metadata = written["metadata"]
+        self._records[uid] = replace(
+            record, uid=metadata["uid"], version=metadata["resourceVersion"], num_unwritten=0
+        )
 
 
 def _recall(key: ServiceKey, record: Record, serving: Serving) -> Memory:

@@ -85,11 +85,18 @@ class ScalingLoop:
         self._memories: dict[ServiceKey, Memory] = {}
         self._sightings: dict[ServiceKey, Sightings] = {}
         self.considered: dict[ServiceKey, Considered] = {}
+        self._uids: dict[ServiceKey, str | None] = {}
+        """Of the services that all this is known of."""
 
     def advice(self, key: ServiceKey) -> Advice | None:
-        """Return the last decision for a service; None before the first of this leadership."""
-        considered = self.considered.get(key)
+        """Return the last advice for a service; None before the first of this leadership."""
+        considered = self.find_considered(key)
         return considered.advice if considered else None
+
+    def find_considered(self, key: ServiceKey) -> Considered | None:
+        """Return the last decision for a service, but not that for another one which had its name before."""
+        is_another = self._uids.get(key) != self._cache.service_uid(key)
+        return None if is_another else self.considered.get(key)
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -187,11 +194,12 @@ class ScalingLoop:
         return fit_windows(memory.cadence.interval_seconds) if memory else DEFAULT_WINDOWS
 
     def _forget_all_but(self, keys: AbstractSet[ServiceKey]) -> None:
-        """Forget the memories and decisions of all services but these."""
-        for gone in self._memories.keys() - keys:
-            del self._memories[gone]
-            self._sightings.pop(gone, None)
-            self.considered.pop(gone, None)
+        """Forget the memories and decisions of all services but these. One that was made anew is another."""
+        uids = {key: self._cache.service_uid(key) for key in keys}
+        for gone in [key for key, uid in self._uids.items() if key not in uids or uids[key] != uid]:
+            for known in (self._memories, self._sightings, self.considered):
+                known.pop(gone, None)
+        self._uids = uids
 
     def _consider(self, key: ServiceKey, policy: Policy, reading: Reading) -> None:
         signals = self._observe(key, policy, reading)

@@ -127,6 +127,11 @@ class Cache:
         """Return the service, or None."""
         return self._services.get(key)
 
+    def service_uid(self, key: ServiceKey) -> str | None:
+        """Return the uid of the service that has this name now, or None. One made anew has another."""
+        service = self._services.get(key)
+        return None if service is None else _uid(service)
+
     def spec(self, key: ServiceKey) -> Spec:
         """Return the service's spec, parsed once. Raises ValueError where it can't be read."""
         raw, held = self._services.get(key, {}).get("spec"), self._specs.get(key)

@@ -466,7 +466,7 @@ async def test_many_services_are_written_a_few_at_a_time(stage: Stage) -> None:
     considered = stage.loop.considered[KEY]
     for number in range(50):
         service = make_service(scaling={"mode": "Automatic"})
-        service["metadata"] = {**service["metadata"], "name": f"chat-{number}", "uid": f"uid-{number}"}
+        service["metadata"] = {**service["metadata"], "name": f"chat-{number}", "uid": f"uid-of-{number}"}
         stage.cache.put(service)
         pod = make_pod(f"pod-{number}", "r1", **ready_status())
         pod["metadata"]["labels"][LABEL_SERVICE] = f"chat-{number}"

@@ -7,7 +7,7 @@ import pytest
 
 from millrace_operator.autoscale_loop.priors import PERIOD_SECONDS, Priors
 from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import CONFIG_MAP, Obj, ObjectKey
+from millrace_operator.cluster.kinds import CONFIG_MAP, Kind, Obj, ObjectKey, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import read_changes, record_name
 from tests.operator.world import KEY, make_service
@@ -106,3 +106,41 @@ async def test_a_status_that_cannot_be_read_keeps_no_record_of_others_from_being
         stage.cache.put(make(name, 1, 2, version=2))
     await stage.priors.leave()
     assert all(stage.read_counts(name) == [1, 2] for name in set(NAMES) - {odd})
+
+
+async def test_a_service_made_anew_begins_without_the_record_of_the_one_before() -> None:
+    """Both happen between two passes, as by `kubectl replace --force`; garbage collection comes later."""
+    stage = Stage(FakeCluster())
+    stage.cache.put(make("a", 8, uid="old"))
+    await stage.priors.write_due()
+    before = stage.find("a")
+    stage.cache.forget(make("a", uid="old", version=2))
+    stage.cache.put(make("a", 2, uid="new", version=3))
+    await stage.write()
+    assert stage.find("a") == before
+    stage.cluster.remove(CONFIG_MAP, KEY.namespace, record_name("a"))
+    await stage.write()
+    found: Any = stage.find("a")
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == ["new"]
+    assert stage.read_counts("a") == [2]
+
+
+async def test_what_is_read_for_a_service_that_was_made_anew_meanwhile_is_not_the_new_ones() -> None:
+    stage = Stage(FakeCluster())
+    stage.cache.put(make("a", 8, uid="old"))
+    await stage.priors.write_due()
+    fetch = stage.cluster.fetch
+
+    async def fetch_late(kind: Kind, namespace: str, name: str) -> Obj | None:
+        stage.cluster.fetch = fetch  # type: ignore[method-assign]
+        found = await fetch(kind, namespace, name)
+        stage.cache.put(make("a", 2, uid="new", version=3))
+        stage.cluster.remove(CONFIG_MAP, namespace, name)
+        await stage.priors.write_due()  # the new one's first
+        return found
+
+    stage.cluster.fetch = fetch_late  # type: ignore[method-assign]
+    await stage.priors.recall(ServiceKey(KEY.namespace, "a"))
+    stage.cache.put(make("a", 2, 3, uid="new", version=4))
+    await stage.write()
+    assert stage.read_counts("a") == [2, 3]
