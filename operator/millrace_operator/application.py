@@ -34,8 +34,8 @@ from millrace_operator.ingest.children import follow_children
 from millrace_operator.ingest.election import Election
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.ingest.relist import relist, wait_for_round
-from millrace_operator.ingest.rounds import Rounds
+from millrace_operator.ingest.relist import Relisted, relist, relist_changes, wait_for_round
+from millrace_operator.ingest.rounds import Round, Rounds
 from millrace_operator.ingest.supervisor import supervise_watches
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.loop import Reconciler
@@ -214,6 +214,16 @@ class Application:
             found = await relist(self._cluster, self.cache, self.queue, scopes)
         self.ingest.note_missing(found.missing)
         self._tell_missing(found.missing)
+        self._note_listed(found)
+
+    async def _relist_services(self) -> None:
+        """List the services alone. What may not be read of a namespace is for the next list of everything."""
+        scopes = [scope for scope in self.ingest.scopes if scope.kind.role is Role.SERVICE]
+        async with self._is_listing:
+            found = await relist_changes(self._cluster, self.cache, self.queue, scopes)
+        self._note_listed(found)
+
+    def _note_listed(self, found: Relisted) -> None:
         self.gateways.keep(self.cache.service_keys())
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(found.num_ghosts)
@@ -229,11 +239,14 @@ class Application:
         """List again and again, until cancelled. A list that fails is tried again soon."""
         rounds = Rounds(time.monotonic(), random.random)
         while True:
-            await wait_for_round(rounds, self.ingest.has_lost)
+            due = await wait_for_round(rounds, self.ingest.has_lost)
             try:
-                await self._relist(self.ingest.scopes)
+                if due is Round.EVERYTHING:
+                    await self._relist(self.ingest.scopes)
+                else:
+                    await self._relist_services()
             except Exception as error:  # whatever it is, it must not end us
-                rounds.note_loss(time.monotonic())
+                rounds.owe(due, time.monotonic())
                 is_known = isinstance(error, ClusterError)
                 seconds = rounds.due_at - time.monotonic()
                 LOG.warning("relist failed: %s; again in %.0f s", error, seconds, exc_info=not is_known)

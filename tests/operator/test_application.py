@@ -192,8 +192,9 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
 async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait(*_: object) -> None:
+    async def wait(*_: object) -> rounds.Round:
         await asyncio.sleep(0.01)
+        return rounds.Round.EVERYTHING
 
     monkeypatch.setattr(module, "wait_for_round", wait)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
@@ -201,6 +202,31 @@ async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster.remove(INFERENCE_SERVICE, *KEY)
     listing = asyncio.create_task(application._relist_regularly())
     await wait_until_async("the ghost gone", lambda: application.cache.service(KEY) is None)
+    await cancel(listing)
+
+
+async def test_after_an_event_that_was_lost_the_services_alone_are_listed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only theirs can be lost. A namespace that could not be read whole stays so for all the list says."""
+    monkeypatch.setattr(rounds, "LOST_SECONDS", 0.0)
+    settings = dataclasses.replace(SETTINGS, namespaces=(KEY.namespace, "b"))
+    application = Application(settings, cluster, make_view(), Metrics())
+    application.ingest.note_missing([Scope(POD_DISRUPTION_BUDGET, "b")])
+    cluster.put(make_service())
+    listed, fetch_all = [], cluster.fetch_all
+
+    async def fetch(scope: Scope, label_selector: str | None = None) -> Listing:
+        listed.append(scope)
+        return await fetch_all(scope, label_selector)
+
+    monkeypatch.setattr(cluster, "fetch_all", fetch)
+    listing = asyncio.create_task(application._relist_regularly())
+    application.ingest.has_lost.set()
+    await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
+    await wait_until_async("the second list", lambda: len(listed) == 2)
+    assert listed == [Scope(INFERENCE_SERVICE, KEY.namespace), Scope(INFERENCE_SERVICE, "b")]
+    assert (application.ingest.is_known(KEY.namespace), application.ingest.is_known("b")) == (True, False)
     await cancel(listing)
 
 

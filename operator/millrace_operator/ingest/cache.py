@@ -36,6 +36,8 @@ class Swept(NamedTuple):
 
     ghosts: list[Obj]
     """What is gone."""
+    added: list[Obj]
+    """What was not there."""
     edited: list[Obj]
     """What was there in another version."""
     known: list[Obj]
@@ -196,12 +198,13 @@ class Cache:
         What came while the list was under way is newer than it, and what went meanwhile does not come back.
         An object that nobody can read stays as it was known.
         """
-        alive, swept = set[ObjectKey](), Swept([], [], [], {})
+        alive, swept = set[ObjectKey](), Swept([], [], [], [], {})
         for obj in listing.objects:
             try:
                 alive.add(_key_of(obj))
-                if self._store_listed(obj):
-                    swept.edited.append(obj)
+                before = self.find(obj)
+                if _uid(obj) not in (self._graves or ()) and self._store(obj, _keep):
+                    (swept.added if before is None else swept.edited).append(obj)
             except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
                 swept.odd[name_odd(scope.kind, obj)] = error
             else:
@@ -211,12 +214,6 @@ class Cache:
             del swept.odd[name]
         swept.ghosts.extend(self._remove_ghosts(scope, alive, listing.version))
         return swept
-
-    def _store_listed(self, obj: Obj) -> bool:
-        """Store an object of a list. Return whether it was there in another version."""
-        held = self.find(obj)
-        is_dead = _uid(obj) in (self._graves or ())
-        return not is_dead and self._store(obj, _keep) and held is not None
 
     def _remove_ghosts(self, scope: Scope, alive: Collection[ObjectKey], version: int) -> list[Obj]:
         """Remove what a list of this version would have, were it there still, and return it."""

@@ -69,7 +69,7 @@ class Ingest:
         self._is_listed.set()
         self.last_event_at = clock()
         self.has_lost = asyncio.Event()
-        """Set where an event could not be recorded. Kopf never brings it again, so all is listed soon."""
+        """Set where an event could not be recorded. Kopf never brings it again, so services are listed."""
 
     def put_written(self, obj: Obj) -> bool:
         """Put what a write of ours returned into the cache. Return whether it is new: so an event is due."""

@@ -16,7 +16,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.oddities import tell_odd
 from millrace_operator.ingest.owners import owner_of
 from millrace_operator.ingest.queue import Cause, WorkQueue
-from millrace_operator.ingest.rounds import Rounds
+from millrace_operator.ingest.rounds import Round, Rounds
 from millrace_runtime import contract
 
 NOTHING = Listing([], 2**63)
@@ -36,6 +36,20 @@ async def relist(
 ) -> Relisted:
     """Replace these scopes by complete lists, and queue every service, also where a list fails.
 
+    Raises ClusterError as `relist_changes` does.
+    """
+    try:
+        return await relist_changes(cluster, cache, queue, scopes)
+    finally:
+        for key in cache.service_keys():
+            queue.add(key, Cause.LISTING)
+
+
+async def relist_changes(
+    cluster: Cluster, cache: Cache, queue: WorkQueue, scopes: Iterable[Scope]
+) -> Relisted:
+    """Replace these scopes by complete lists, and queue the services that this changes.
+
     Raises ClusterError where that fails, but for what may not be read of a single namespace: one that is
     gone, or whose Role lacks a kind, must not keep the others from being looked after.
 
@@ -45,22 +59,18 @@ async def relist(
     missing: dict[Scope, str] = {}
     unread: dict[str, str] = {}
     """Namespaces whose services may not be read: no other kind of them is asked for."""
-    try:
-        for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
-            if scope.namespace in unread:
-                missing[scope] = unread[scope.namespace]
-                continue
-            try:
-                num_ghosts += await _relist_scope(cluster, cache, queue, scope)
-            except RefusedError as error:
-                if scope.namespace is None:
-                    raise
-                missing[scope] = str(error)
-                if scope.kind.role is Role.SERVICE:
-                    unread[scope.namespace] = str(error)
-    finally:
-        for key in cache.service_keys():
-            queue.add(key, Cause.LISTING)
+    for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
+        if scope.namespace in unread:
+            missing[scope] = unread[scope.namespace]
+            continue
+        try:
+            num_ghosts += await _relist_scope(cluster, cache, queue, scope)
+        except RefusedError as error:
+            if scope.namespace is None:
+                raise
+            missing[scope] = str(error)
+            if scope.kind.role is Role.SERVICE:
+                unread[scope.namespace] = str(error)
     return Relisted(num_ghosts, missing)
 
 
@@ -75,16 +85,17 @@ async def _relist_scope(cluster: Cluster, cache: Cache, queue: WorkQueue, scope:
         cache.sweep(scope, NOTHING)
         return 0
     tell_odd(swept.odd)
-    _queue_owners(queue, [*swept.ghosts, *swept.edited])
+    _queue_owners(queue, [*swept.ghosts, *swept.edited], Cause.EVENT)
+    _queue_owners(queue, swept.added, Cause.LISTING)
     return len(swept.ghosts)
 
 
-def _queue_owners(queue: WorkQueue, objects: Iterable[Obj]) -> None:
+def _queue_owners(queue: WorkQueue, objects: Iterable[Obj], cause: Cause) -> None:
     """Queue whom the watch is late to tell of: once it comes, its event is no news."""
     for obj in objects:
         owner = owner_of(obj)
         if owner is not None:
-            queue.add(owner)
+            queue.add(owner, cause)
 
 
 def find_selector(scope: Scope) -> str | None:
@@ -92,12 +103,12 @@ def find_selector(scope: Scope) -> str | None:
     return contract.LABEL_SERVICE if scope.kind.role in (Role.CHILD, Role.POD) else None
 
 
-async def wait_for_round(rounds: Rounds, has_lost: asyncio.Event) -> None:
+async def wait_for_round(rounds: Rounds, has_lost: asyncio.Event) -> Round:
     """Wait until the next list is due, which is sooner where an event is lost meanwhile."""
     while (seconds := rounds.due_at - time.monotonic()) > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await has_lost.wait()
                 has_lost.clear()
-                rounds.note_loss(time.monotonic())
-    rounds.begin(time.monotonic())
+                rounds.owe(Round.SERVICES, time.monotonic())
+    return rounds.begin(time.monotonic())

@@ -42,13 +42,17 @@ async def supervise_watches(
 
 
 def _record(ingest: Ingest, kind: Kind, event_type: str | None, raw: Obj) -> None:
-    """Record an event of Kopf's. One that fails is told, and all is listed soon: that brings what it had."""
+    """Record an event of Kopf's. One that fails is told, and the services are listed: that brings it."""
     try:
         ingest.record_event(kind, event_type, raw)
     except Exception:
         ingest.has_lost.set()
         name = f"{raw['metadata'].get('namespace')}/{raw['metadata'].get('name')}"
-        LOG.exception("an event is lost, and all is listed again soon: %s of %s", event_type or "first", name)
+        LOG.exception(
+            "an event is lost, and the services are listed to make up for it: %s of %s",
+            event_type or "first",
+            name,
+        )
 
 
 async def run_watches(ingest: Ingest, namespace: str | None) -> None:

@@ -20,6 +20,7 @@ from millrace_operator.cluster.credentials import load_access
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.ingest import supervisor
+from millrace_operator.ingest.rounds import Round
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile import drain, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
@@ -64,9 +65,10 @@ class Running:
             self.world.run_controllers()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def wait_for_relist(self, *_: object) -> None:
+    async def wait_for_relist(self, *_: object) -> Round:
         await self.relist.wait()
         self.relist.clear()
+        return Round.EVERYTHING
 
     def is_watching(self) -> bool:
         """Whether the services are watched, and not only listed."""

@@ -9,7 +9,7 @@ from millrace_operator.cluster.kinds import EVERYWHERE, INFERENCE_SERVICE, POD, 
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.ingest.relist import relist
+from millrace_operator.ingest.relist import relist, relist_changes
 from tests.operator.world import KEY, make_pod, make_service
 
 
@@ -96,3 +96,21 @@ def test_an_odd_version_of_an_object_leaves_the_one_before_whole() -> None:
     cache.put({**make_odd(3), "status": {}})
     cache.forget(make_odd(4))
     assert (len(cache), cache.service_keys(), cache.fetching()) == (0, [], set())
+
+
+async def test_a_list_after_a_loss_queues_those_alone_that_it_changes() -> None:
+    cluster, cache, queue = FakeCluster(), Cache(), WorkQueue()
+
+    def make(name: str, replicas: int) -> Obj:
+        service = make_service(replicas=replicas)
+        return {**service, "metadata": {**service["metadata"], "name": name, "uid": name}}
+
+    for name in ("same", "edited", "gone"):
+        cache.put(cluster.put(make(name, 1)))
+    cluster.put(make("edited", 2))
+    cluster.put(make("new", 1))
+    cluster.remove(INFERENCE_SERVICE, KEY.namespace, "gone")
+    with queue.opened():
+        found = await relist_changes(cluster, cache, queue, [Scope(INFERENCE_SERVICE)])
+        queued = {(await queue.get()).name for _ in range(len(queue))}
+    assert (queued, found.num_ghosts) == ({"edited", "gone", "new"}, 1)
