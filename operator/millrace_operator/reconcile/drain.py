@@ -10,7 +10,8 @@ controller takes the lowest first; it reads the costs from a cache of its own, s
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from millrace_operator.reconcile.pods import DELETION_COST, Pod
 from millrace_operator.reconcile.snapshot import PodLoad
@@ -27,18 +28,33 @@ UNTOLD_SECONDS = 10.0
 class Mark:
     """Annotations to set on a pod, or to remove."""
 
-    pod: str
-    uid: str
-    version: str | None
-    """The pod's resourceVersion as it was seen: a mark that is late must not undo what came after it."""
+    judged: Pod
+    """The pod as it was seen. A mark names its version: one that is late must not undo what came after it."""
     annotations: Mapping[str, str | None]
     """As a merge patch has them: None removes one."""
     why: str
 
     @property
+    def pod(self) -> str:
+        """The pod's name."""
+        return self.judged.name
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+        return self.judged.uid
+
+    @property
     def cost(self) -> str | None:
         """The deletion cost; None where the mark is taken back."""
         return self.annotations[DELETION_COST]
+
+    def renew(self, pod: Pod) -> Self | None:
+        """Return the mark for the pod as it is now; None where that one is to be judged anew.
+
+        Another leader may have marked it meanwhile. Whatever else others write of a pod changes no judgement.
+        """
+        return replace(self, judged=pod) if _list_judged(pod) == _list_judged(self.judged) else None
 
 
 @dataclass(frozen=True)
@@ -143,14 +159,18 @@ def _let_go(count: int, current: int, leaving: Sequence[Pod], traffic: Traffic) 
 
 def _mark(pod: Pod, traffic: Traffic) -> Mark:
     annotations = {DELETION_COST: LEAVING_COST, ANNOTATION_LEAVING: render_time(traffic.now)}
-    return Mark(pod.name, pod.uid, pod.version, annotations, f"it goes first ({traffic.describe_load(pod)})")
+    return Mark(pod, annotations, f"it goes first ({traffic.describe_load(pod)})")
 
 
 def _mark_done(pod: Pod) -> Mark:
-    why = "it has no requests that are waited for"
-    return Mark(pod.name, pod.uid, pod.version, {DELETION_COST: DONE_COST}, why)
+    return Mark(pod, {DELETION_COST: DONE_COST}, "it has no requests that are waited for")
 
 
 def _unmark(pod: Pod) -> Mark:
     annotations = {DELETION_COST: None, ANNOTATION_LEAVING: None}
-    return Mark(pod.name, pod.uid, pod.version, annotations, "no replica has to go any more")
+    return Mark(pod, annotations, "no replica has to go any more")
+
+
+def _list_judged(pod: Pod) -> tuple[object, ...]:
+    """Return what a mark depends on: which pod it is, how it is marked, and whether it serves."""
+    return pod.uid, pod.deletion_cost, pod.leaving_since, pod.is_ready, pod.is_staying

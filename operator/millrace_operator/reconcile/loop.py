@@ -26,6 +26,7 @@ from millrace_operator.reconcile.drain import Mark
 from millrace_operator.reconcile.looks import Looks
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Apply, Delete, Plan, plan
+from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.refusals import Refusals
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import (
@@ -46,6 +47,8 @@ from millrace_operator.reconcile.written import Written
 from millrace_operator.resources.status_types import ReplicaStatus
 
 LOG = logging.getLogger(__name__)
+MARK_TRIES = 4
+"""Of one mark in one look. Others write a pod at any time: its kubelet, or whoever keeps notes there."""
 
 
 class Done(Enum):
@@ -228,24 +231,46 @@ class Reconciler:
         """Mark one pod, or unmark it."""
         identity = ObjectId(POD.kind, mark.pod)
         try:
-            pod = await self._cluster.annotate_pod(
-                key.namespace, mark.pod, mark.uid, dict(mark.annotations), mark.version
-            )
-        except AbsentError:  # its DELETED event is late
-            self._cache.drop(POD, key.namespace, mark.pod)
-            _tell(key, written)
-            LOG.info("%s: Pod %s is gone before it was marked", key, mark.pod)
-            return Done.AGAIN
-        except ConflictError:  # its MODIFIED event is late, or its successor's ADDED
-            _tell(key, written)
-            LOG.info("%s: Pod %s has changed before it was marked", key, mark.pod)
-            return Done.AGAIN
+            pod = await self._annotate(key, mark)
         except RefusedError as error:
             self._note_refusal(key, identity, error, written)
             return Done.HELD
+        if pod is None:
+            _tell(key, written)
+            LOG.info("%s: Pod %s has changed before it was marked", key, mark.pod)
+            return Done.AGAIN
         self._put_written(pod)
         written.note("mark" if mark.cost else "unmark", identity, mark.why)
         return Done.AGAIN  # a count may fall at once, now that the pod is marked
+
+    async def _annotate(self, key: ServiceKey, mark: Mark) -> Obj | None:
+        """Return the pod with its mark; None where it has to be judged anew.
+
+        Others write pods at any time. So a mark that meets another version is tried on that one, unless what
+        it depends on is new there.
+        """
+        for _ in range(MARK_TRIES):
+            annotations, version = dict(mark.annotations), mark.judged.version
+            try:
+                return await self._cluster.annotate_pod(
+                    key.namespace, mark.pod, mark.uid, annotations, version
+                )
+            except (AbsentError, ConflictError):
+                renewed = await self._renew(key, mark)
+            if renewed is None:
+                return None
+            mark = renewed
+        return None
+
+    async def _renew(self, key: ServiceKey, mark: Mark) -> Mark | None:
+        """Return the mark for the pod as it is by now; None where that is gone, or to be judged anew."""
+        found = await self._cluster.fetch(POD, key.namespace, mark.pod)
+        if found is None or found["metadata"]["uid"] != mark.uid:  # the DELETED event is late
+            names = {"namespace": key.namespace, "name": mark.pod, "uid": mark.uid}
+            self._cache.forget({"kind": POD.kind, "metadata": names})
+            return None
+        self._cache.put(found)
+        return mark.renew(read_pod(found))
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply, written: Written) -> Done:
         """Apply one child."""

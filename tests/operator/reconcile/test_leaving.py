@@ -2,7 +2,9 @@
 
 import pytest
 
+from millrace_operator.cluster.errors import ConflictError
 from millrace_operator.reconcile.drain import DONE_COST, LEAVING_COST, UNTOLD_SECONDS
+from millrace_operator.reconcile.loop import MARK_TRIES
 from millrace_operator.reconcile.outcome import SOON
 from millrace_operator.reconcile.pods import DELETION_COST, read_pod
 from millrace_operator.reconcile.rollout_truths import WAIT_SECONDS
@@ -212,3 +214,67 @@ async def test_a_rollout_waits_for_no_request() -> None:
     world.edit(engine={"maxSequences": 4})
     await world.settle()
     assert not before & uids(world)
+
+
+def annotate_all(world: World) -> None:
+    """Write each pod as somebody else does who keeps notes there."""
+    for pod in world.pods():
+        notes = {**pod["metadata"].get("annotations", {}), "example.org/seen": str(world.now)}
+        world.cluster.put({**pod, "metadata": {**pod["metadata"], "annotations": notes}})
+
+
+def count_marks_tried(world: World) -> int:
+    return sum(verb == "annotate" for verb, *_ in world.cluster.writes)
+
+
+async def about_to_shrink() -> World:
+    """Two busy replicas, of which one is to go, and an operator that has seen it."""
+    world = await settled(2)
+    world.loads = dict.fromkeys(uids(world), BUSY)
+    world.edit(replicas=1)
+    world.observe()
+    return world
+
+
+async def test_a_pod_that_others_write_before_each_mark_is_marked_in_the_same_look() -> None:
+    world = await about_to_shrink()
+    annotate_all(world)
+    await world.reconcile(is_stale=True)
+    (leaver,) = marked(world)
+    world.loads = {leaver: PodLoad(0, has_left=True)}
+    world.observe()
+    annotate_all(world)
+    await world.reconcile(is_stale=True)
+    assert list(world.deployments().values()) == [1]
+
+
+async def test_a_pod_that_is_another_one_at_each_try_is_tried_a_few_times_in_a_look() -> None:
+    world = await about_to_shrink()
+    world.cluster.faults.extend([None, *[ConflictError("409")] * 100])  # the status is written
+    outcome = await world.reconcile(is_stale=True)
+    assert marked(world) == []
+    assert count_marks_tried(world) == MARK_TRIES
+    assert outcome.retry == SOON
+    world.cluster.faults.clear()
+    annotate_all(world)
+    await world.reconcile(is_stale=True)
+    assert len(marked(world)) == 1
+
+
+async def test_a_pod_that_goes_meanwhile_is_not_marked() -> None:
+    world = await about_to_shrink()
+    for pod in world.pods():
+        leaving = {"deletionTimestamp": render_time(world.now)}
+        world.cluster.put({**pod, "metadata": {**pod["metadata"], **leaving}})
+    await world.reconcile(is_stale=True)
+    assert count_marks_tried(world) == 1
+    assert not any("annotations" in pod["metadata"] for pod in world.objects("Pod"))
+
+
+async def test_a_pod_that_is_replaced_meanwhile_is_not_marked() -> None:
+    world = await about_to_shrink()
+    for pod in world.pods():
+        world.cluster.put({**pod, "metadata": {**pod["metadata"], "uid": f"new-{pod['metadata']['uid']}"}})
+    await world.reconcile(is_stale=True)
+    assert count_marks_tried(world) == 1
+    assert marked(world) == []
