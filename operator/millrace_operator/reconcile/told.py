@@ -38,9 +38,10 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
     timed = (scaling.look_again, None if bill is None else bill.changes_after)
     looks = [look for look in timed if look is not None]
     looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]
-    pause = judge_words(old, status, inputs.snapshot.worded_at, now)
     # What is refused is tried ever more slowly, and a look for its words would hasten the next try.
-    if pause.seconds is not None and not inputs.snapshot.refusals:
+    refused = list(inputs.snapshot.refusals.values())
+    pause = judge_words(old, status, inputs.snapshot.worded_at, now, refused)
+    if pause.seconds is not None:
         return Told(old, [*looks, pause.seconds])
     return Told(status, looks, is_of_words=pause.is_of_words)
 
