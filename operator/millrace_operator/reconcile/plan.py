@@ -12,6 +12,7 @@ from millrace_operator.reconcile.drift import has_drifted, seal
 from millrace_operator.reconcile.hearsay import keep_hearsay
 from millrace_operator.reconcile.job_plan import list_job_looks, list_witnesses, render_jobs
 from millrace_operator.reconcile.journal import Note
+from millrace_operator.reconcile.left_over import find_left_over
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.refused_status import render_refused_status
@@ -130,6 +131,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     children += render_jobs(settings, snapshot, spec, targets.waits, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
+    left_over = find_left_over(snapshot, foreign, now)
     inputs = StatusInputs(
         settings,
         snapshot,
@@ -142,7 +144,8 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         targets.target,
         deadline,
         now,
-        foreign,
+        foreign - left_over,
+        left_over,
         targets.evacuation,
         known.error,
         known.pending,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from millrace_operator.reconcile.left_over import explain_left_over
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.resources.conditions import Reason, Truth, render_time
 from millrace_operator.resources.rollout_order import ANNOTATION, OrderError, find_order
@@ -18,8 +19,15 @@ WAIT_SECONDS = 5.0
 
 def progressing(inputs: StatusInputs) -> Truth:
     """Return the condition Progressing."""
-    truth = _wait_for_revision(inputs) or _progress(inputs)
+    truth = _wait_for_names(inputs) or _wait_for_revision(inputs) or _progress(inputs)
     return replace(truth, message=truth.message + _explain_order(inputs))
+
+
+def _wait_for_names(inputs: StatusInputs) -> Truth | None:
+    """Return that a former service's objects have to go first; None where there are none."""
+    if not inputs.left_over:
+        return None
+    return Truth("Progressing", True, Reason.STARTING, explain_left_over(inputs.left_over))
 
 
 def _wait_for_revision(inputs: StatusInputs) -> Truth | None:

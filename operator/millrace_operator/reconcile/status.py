@@ -8,6 +8,7 @@ from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.former import find_former_truth
 from millrace_operator.reconcile.found_model import FoundModel
+from millrace_operator.reconcile.left_over import explain_left_over
 from millrace_operator.reconcile.objectives import judge_objectives
 from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.render.metadata import replica_labels
@@ -169,6 +170,8 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
     if own_name in inputs.foreign:
         return Truth("Ready", False, Reason.CONFLICT, explain_conflict(*own_name))
+    if inputs.left_over:
+        return Truth("Ready", False, Reason.STARTING, explain_left_over(inputs.left_over))
     if num_ready:
         return Truth("Ready", True, Reason.SERVING, f"{num_ready} of {desired} desired replicas answer")
     if desired == 0 and inputs.spec.scaling.may_rest:

@@ -45,6 +45,8 @@ class StatusInputs:
     now: float
     foreign: frozenset[ObjectId] = frozenset()
     """Names of our children that objects of others have."""
+    left_over: frozenset[ObjectId] = frozenset()
+    """Names that objects of a service have that is gone: these go soon."""
     evacuation: Evacuation = NO_EVACUATION
     unserved: VersionError | None = None
     """Why the revision that the spec asks for cannot be made."""
