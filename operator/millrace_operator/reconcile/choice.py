@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from millrace_operator.reconcile.canary import Canary
+from millrace_operator.reconcile.fetch_times import NO_TIMES, FetchTimes
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import parse_time, render_time
 from millrace_operator.resources.rollout_order import Action
@@ -32,6 +33,8 @@ class Progress:
     """When its last pod was made, in seconds since 1970: before that nothing could be expected of it."""
     waits_for_pods: bool = False
     """Whether Kubernetes' controllers have still to make one of its pods, and refuse none."""
+    fetched_at: float | None = None
+    """When any of its pods last had more of its model, in seconds since 1970: written later, if at all."""
 
     @classmethod
     def read(
@@ -41,12 +44,9 @@ class Progress:
         now: float,
         canary: Canary | None = None,
         *,
-        fetched_at: float | None = None,
+        fetched: FetchTimes = NO_TIMES,
     ) -> Self:
-        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's.
-
-        `fetched_at` is when a pod had more of its model than before, in seconds since 1970.
-        """
+        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's."""
         stamp = render_time(now)
         if rollout.get("revision") != state.hash:
             return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
@@ -57,11 +57,11 @@ class Progress:
         if canary is not None and canary.is_serving:
             is_ours = False  # no deadline runs, and nothing is written each minute for days
         has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
-        has_fetched = fetched_at is not None and fetched_at >= (parse_time(since) or 0.0) + 1.0
+        has_fetched = fetched.written is not None and fetched.written >= (parse_time(since) or 0.0) + 1.0
         progressed = stamp if has_moved or is_ours or has_fetched else since
         num_ready = max(before, state.num_ready)
         waits = _waits_for_pods(state)
-        return cls(state.hash, started, progressed, num_ready, now, canary, pods_since, waits)
+        return cls(state.hash, started, progressed, num_ready, now, canary, pods_since, waits, fetched.newest)
 
     def seconds_left(self, deadline: float) -> float:
         """Return how long it may go on without progress; 0 or less where it is late."""
@@ -69,7 +69,7 @@ class Progress:
         is_serving = self.canary is not None and self.canary.is_serving
         if since is None or is_serving or self.waits_for_pods:
             return deadline
-        return max(since, self.pods_since or 0.0) + deadline - self.now
+        return max(since, self.pods_since or 0.0, self.fetched_at or 0.0) + deadline - self.now
 
     def render(self) -> dict[str, Any]:
         """Return it as a part of `status.rollout`."""

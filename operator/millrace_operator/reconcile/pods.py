@@ -59,6 +59,8 @@ class Pod:
     """When it ended for good, in seconds since 1970; None where it has not, or does not say so."""
     is_fetching: bool = False
     """Whether its model is being fetched."""
+    fetched_at: float | None = None
+    """When all of its model was fetched, in seconds since 1970; None where it is not, or nobody says so."""
     is_routable: bool = True
     """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
     node: str = ""
@@ -110,7 +112,7 @@ def read_pod(obj: Obj) -> Pod:
     annotations = metadata.get("annotations", {})
     ready = find_condition(status, "Ready")
     is_ready = ready.get("status") == "True"
-    container = find_container(status)
+    container, fetcher = find_container(status), find_fetcher(status)
     has_ended = status.get("phase") in ("Succeeded", "Failed")
     return Pod(
         name=metadata["name"],
@@ -133,11 +135,18 @@ def read_pod(obj: Obj) -> Pod:
         is_running="running" in container.get("state", {}),
         running_since=parse_time((find_state(container, "running") or {}).get("startedAt")),
         failed_at=_find_end(status) if has_ended else None,
-        is_fetching=find_state(find_fetcher(status), "running") is not None,
+        is_fetching=find_state(fetcher, "running") is not None,
+        fetched_at=_find_success(fetcher),
         node=obj.get("spec", {}).get("nodeName", ""),
         may_stay=may_stay(obj),
         version=metadata.get("resourceVersion"),
     )
+
+
+def _find_success(container: dict[str, Any]) -> float | None:
+    """Return when a container ended well; None where it has not."""
+    ended = find_state(container, "terminated") or {}
+    return parse_time(ended.get("finishedAt")) if ended.get("exitCode") == 0 else None
 
 
 def _find_end(status: dict[str, Any]) -> float | None:

@@ -10,6 +10,7 @@ from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_r
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
 from millrace_operator.reconcile.family import Followed
+from millrace_operator.reconcile.fetch_times import find_fetch_times
 from millrace_operator.reconcile.filling import find_filling, find_lateness, is_begun
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.following import (
@@ -41,9 +42,6 @@ from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.types import Rollback, Spec
 from millrace_operator.resources.versions import VersionError
-
-_OTHERS_SECONDS = 30.0
-"""As long as a pod that fetches takes for a step at most."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +256,8 @@ def _choose(
     canary = None
     if stable in revisions and stable != asked:
         canary = watch_canary(spec.rollout, rollout, observed.state(asked), desired, order=order, now=now)
-    fetched_at = _find_fetch_time(snapshot, observed, asked)
-    progress = Progress.read(rollout, observed.state(asked), now, canary, fetched_at=fetched_at)
+    fetched = find_fetch_times(snapshot, observed, asked)
+    progress = Progress.read(rollout, observed.state(asked), now, canary, fetched=fetched)
     faults = [pod.cause for pod in observed.pods_of(asked) if pod.cause]
     trial = Trial(
         spec.rollout.progress_deadline_seconds,
@@ -273,18 +271,6 @@ def _choose(
     if choice.chosen != asked:
         progress = Progress.read(rollout, observed.state(choice.chosen), now)
     return choice, progress
-
-
-def _find_fetch_time(snapshot: Snapshot, observed: Observed, revision: str) -> float | None:
-    """Return when a pod of the revision last had more of its model than before; None where none fetches.
-
-    Of the others than the one that status tells of it counts later, so that no step of each is a write.
-    """
-    fetching = {pod.name for pod in observed.pods_of(revision) if pod.is_fetching}
-    times = {name: snapshot.fetched[name].at for name in fetching & snapshot.fetched.keys()}
-    if not times:
-        return None
-    return max(times[min(times)], max(times.values()) - _OTHERS_SECONDS)
 
 
 def _may_ask(snapshot: Snapshot, pending: Pending) -> bool:

@@ -1,0 +1,34 @@
+"""When the pods of a revision last got on with their model. Pure."""
+
+from typing import NamedTuple
+
+from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.snapshot import Snapshot
+
+OTHERS_SECONDS = 30.0
+"""As long as a pod that fetches takes for a step at most."""
+
+
+class FetchTimes(NamedTuple):
+    """When a pod last had more of its model than before, in seconds since 1970; None where none told."""
+
+    written: float | None = None
+    """As status has it. It tells of one pod; the others count later, so that no step of each is a write."""
+    newest: float | None = None
+    """Of any of them. Deadlines count from here."""
+
+
+NO_TIMES = FetchTimes()
+
+
+def find_fetch_times(snapshot: Snapshot, observed: Observed, revision: str) -> FetchTimes:
+    """Return when pods of a revision got on. That a fetch has ended is progress too."""
+    pods, now = observed.pods_of(revision), observed.moment.now
+    fetching = {pod.name for pod in pods if pod.is_fetching}
+    times = {name: snapshot.fetched[name].at for name in fetching & snapshot.fetched.keys()}
+    ends = [pod.fetched_at for pod in pods if pod.fetched_at is not None]
+    if observed.state(revision).num_ended:
+        ends = []  # where pods fail and are made anew, the ends of their fetches would be progress for ever
+    newest = max((*times.values(), *ends), default=None)
+    written = max(times[min(times)], max(times.values()) - OTHERS_SECONDS) if times else None
+    return FetchTimes(written, None if newest is None else min(newest, now))
