@@ -5,6 +5,7 @@ import copy
 from millrace_operator.cluster.kinds import Obj, ObjectKey, kind_of
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.worker import Worker
 from tests.operator.world import World
 
@@ -25,6 +26,8 @@ class Watched:
         world.reconciler._put_written = self.ingest.put_written
         self.worker = Worker(world.reconciler, world.cluster, world.cache, self.queue)
         self.looks: list[float] = []
+        self.calm_looks: list[float] = []
+        """Those while no replica finishes its requests: plans ask for one a second while one does."""
         self._told: dict[ObjectKey, Obj] = {}
 
     def watch(self) -> None:
@@ -50,6 +53,8 @@ class Watched:
                 continue
             async with self.queue.work() as key:
                 self.looks.append(self.world.now)
+                if not any(read_pod(pod).is_marked for pod in self.world.pods()):
+                    self.calm_looks.append(self.world.now)
                 assert len(self.looks) < MOST_LOOKS, "a hot loop"
                 await self.worker.work_on(key)
             self.watch()
