@@ -23,7 +23,7 @@ class Watched:
         self.world = world
         self.queue = WorkQueue(clock=lambda: world.now)
         self.ingest = Ingest(world.cache, self.queue, clock=lambda: world.now)
-        world.reconciler._put_written = self.ingest.put_written
+        world.reconciler._writer._put_written = self.ingest.put_written
         self.worker = Worker(world.reconciler, world.cluster, world.cache, self.queue)
         self.looks: list[float] = []
         self.calm_looks: list[float] = []

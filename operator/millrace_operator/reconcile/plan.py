@@ -1,4 +1,4 @@
-"""What to do about one service: pure. `loop.py` acts on it."""
+"""What to do about one service: pure. `loop.py` and `writer.py` act on it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

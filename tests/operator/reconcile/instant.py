@@ -1,6 +1,7 @@
 """One service at one instant: plans are made and acted on there, and neither controllers nor time move.
 
-The acting is pure, and does what `loop.py` does: what is refused, or needs what is not there, is not written.
+The acting is pure, and does what `writer.py` does: what is refused, or needs what is not there,
+is not written.
 """
 
 import copy

@@ -4,11 +4,11 @@ import pytest
 
 from millrace_operator.cluster.errors import ConflictError
 from millrace_operator.reconcile.drain import DONE_COST, LEAVING_COST, UNTOLD_SECONDS
-from millrace_operator.reconcile.loop import MARK_TRIES
 from millrace_operator.reconcile.outcome import SOON
 from millrace_operator.reconcile.pods import DELETION_COST, read_pod
 from millrace_operator.reconcile.rollout_truths import WAIT_SECONDS
 from millrace_operator.reconcile.snapshot import PodLoad
+from millrace_operator.reconcile.writer import MARK_TRIES
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.operator.world import World
