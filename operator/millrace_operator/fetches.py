@@ -84,9 +84,9 @@ class Fetches:
                 self._on_change(one.service)
 
     def _find_pods(self) -> Iterator[_Asked]:
-        """Yield the pods whose model is being fetched, of services whose newest model is not loaded yet."""
-        for key in self._cache.fetching():
-            for pod in (*self._cache.pods(key), *self._cache.job_pods(key)):
+        """Yield the pods whose model is being fetched. They alone say so: status may tell of another pod."""
+        for key, pods in self._cache.fetching().items():
+            for pod in pods:
                 if address := _find_address(pod):
                     yield _Asked(key, pod["metadata"]["name"], address)
 

@@ -114,9 +114,15 @@ async def test_who_does_not_lead_asks_nobody_and_knows_nothing(stage: Stage) -> 
     assert (await refresh(stage), stage.num_asked) == (None, 1)
 
 
-async def test_a_service_whose_model_is_loaded_is_not_asked(stage: Stage) -> None:
-    loaded = {"conditions": [{"type": "ModelReady", "status": "True", "reason": "Loaded"}]}
-    stage.cache.put({**make_service(), "status": loaded})
+@pytest.mark.parametrize("reason", ["Loaded", "Loading", "Unschedulable", "Resolving", "RolledBack"])
+async def test_a_pod_that_fetches_is_asked_whatever_its_service_says(stage: Stage, reason: str) -> None:
+    condition = {"type": "ModelReady", "status": "True", "reason": reason}
+    stage.cache.put({**make_service(), "status": {"conditions": [condition]}})
+    assert await refresh(stage) == Fetched(1000, 100, 10, 1000.0)
+
+
+async def test_a_service_whose_pods_fetch_nothing_is_not_asked(stage: Stage) -> None:
+    stage.put_pod({"terminated": {"exitCode": 0}})
     await refresh(stage)
     assert stage.num_asked == 0
 

@@ -17,7 +17,7 @@ from millrace_operator.cluster.kinds import (
     kind_of,
 )
 from millrace_operator.cluster.node import GpuNode, find_departure, find_gpus
-from millrace_operator.ingest.owners import is_fetching, is_replica, lacks_room, name_odd, owner_of
+from millrace_operator.ingest.owners import has_to_fetch, is_replica, lacks_room, name_odd, owner_of
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
@@ -51,11 +51,10 @@ class Place(NamedTuple):
 
     role: Role
     owner: ServiceKey | None
-    members: Index | None
-    """None for what belongs to no service."""
-    is_fetching: bool
-    """Of a service. What follows is of a node."""
+    indexes: tuple[Index, ...]
+    """That name it; none for what belongs to no service."""
     departure: str | None
+    """Of a node, as what follows."""
     gpus: GpuNode | None
 
 
@@ -69,7 +68,8 @@ class Cache:
         self._objects: dict[ObjectKey, Obj] = {}
         self._services: dict[ServiceKey, Obj] = {}
         self._specs: dict[ServiceKey, ParsedSpec] = {}
-        self._fetching: set[ServiceKey] = set()
+        self._fetching: Index = defaultdict(set)
+        """Pods that have a model to fetch still: few of all pods, so that nobody looks through them all."""
         self._children: Index = defaultdict(set)
         self._pods: Index = defaultdict(set)
         self._job_pods: Index = defaultdict(set)
@@ -143,9 +143,9 @@ class Cache:
             self._specs[key] = held
         return held.spec
 
-    def fetching(self) -> frozenset[ServiceKey]:
-        """Return the services whose status says that their model is being fetched, or tried to be."""
-        return frozenset(self._fetching)
+    def fetching(self) -> dict[ServiceKey, tuple[Obj, ...]]:
+        """Return the pods of each service whose own container fetches a model, or begins anew to do so."""
+        return {key: self._look_up(self._fetching, key) for key in self._fetching if key in self._services}
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the objects that belong to the service, pods left out, by kind and name."""
@@ -240,47 +240,45 @@ class Cache:
         return Place(
             role,
             owner,
-            self._find_index(obj) if is_owned else None,
-            role is Role.SERVICE and is_fetching(obj),
+            self._list_indexes(obj) if is_owned else (),
             find_departure(obj) if is_node else None,
             find_gpus(obj) if is_node else None,
         )
 
     def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:
         if place.role is Role.SERVICE:
-            service = ServiceKey(key.namespace, key.name)
-            self._services[service] = obj
-            if place.is_fetching:
-                self._fetching.add(service)
+            self._services[ServiceKey(key.namespace, key.name)] = obj
         if place.departure:
             self._departures[key.name] = place.departure
         if place.gpus:
             self._gpu_nodes[key.name] = place.gpus
-        if place.members is not None and place.owner is not None:
-            place.members[place.owner].add(key)
+        if place.owner is not None:
+            for index in place.indexes:
+                index[place.owner].add(key)
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
         if role is Role.SERVICE:
-            service = ServiceKey(key.namespace, key.name)
-            del self._services[service]
-            self._fetching.discard(service)
+            del self._services[ServiceKey(key.namespace, key.name)]
         elif role is Role.NODE:
             self._departures.pop(key.name, None)
             self._gpu_nodes.pop(key.name, None)
-        elif owner is not None and owner in (index := self._find_index(obj) or {}):
-            index[owner].discard(key)
-            if not index[owner]:
-                del index[owner]
+        elif owner is not None:
+            for index in self._list_indexes(obj):
+                index[owner].discard(key)
+                if not index[owner]:
+                    del index[owner]
 
-    def _find_index(self, obj: Obj) -> Index | None:
-        """Return where an object of a service belongs; None for a pod of somebody's that has our label."""
+    def _list_indexes(self, obj: Obj) -> tuple[Index, ...]:
+        """Return where an object of a service belongs; nowhere does a pod of somebody's with our label."""
         if kind_of(obj).role is not Role.POD:
-            return self._children
+            return (self._children,)
         labels = obj["metadata"].get("labels", {})
-        if labels.get(contract.LABEL_COMPONENT) in _OF_JOBS:
-            return self._job_pods
-        return self._pods if is_replica(obj["metadata"], labels) else None
+        component = labels.get(contract.LABEL_COMPONENT)
+        fetching = (self._fetching,) if has_to_fetch(obj) else ()
+        if component in _OF_JOBS:  # who asks a source fetches nothing
+            return (self._job_pods, *(fetching if component == contract.COMPONENT_FILLER else ()))
+        return (self._pods, *fetching) if is_replica(obj["metadata"], labels) else ()
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from millrace_operator.cluster.kinds import Kind, Obj, Role, ServiceKey, kind_of
-from millrace_operator.resources.conditions import Reason, find_condition
+from millrace_operator.resources.conditions import Reason
 from millrace_runtime import contract
 
 
@@ -30,10 +30,12 @@ def is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
     return is_made and contract.LABEL_REVISION in labels
 
 
-def is_fetching(service: Obj) -> bool:
-    """Whether status says that the model is being fetched, or tried to be."""
-    condition = find_condition(service.get("status") or {}, "ModelReady") or {}
-    return condition.get("reason") in (Reason.FETCHING, Reason.FETCH_FAILED)
+def has_to_fetch(pod: Obj) -> bool:
+    """Whether a pod's container has begun to fetch a model, and has not ended well."""
+    status = pod.get("status", {})
+    containers = (*status.get("initContainerStatuses", []), *status.get("containerStatuses", []))
+    states = (one.get("state", {}) for one in containers if one.get("name") == contract.CONTAINER_FETCH)
+    return any(state.get("terminated", {}).get("exitCode") != 0 for state in states)
 
 
 def lacks_room(service: Obj) -> bool:

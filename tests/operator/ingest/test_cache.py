@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 
 import kopf
@@ -17,7 +18,8 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest, _at_service_address, build_registry, build_settings
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
-from millrace_runtime.contract import LABEL_COMPONENT, LABEL_REVISION
+from millrace_runtime.contract import COMPONENT_FILLER, COMPONENT_RESOLVER, LABEL_COMPONENT, LABEL_REVISION
+from tests.operator.reconcile.test_causes import fetching
 from tests.operator.world import KEY, make_pod, make_service
 
 
@@ -53,23 +55,35 @@ def test_children_and_pods_are_found_by_label() -> None:
     assert cache.pods(KEY) == ()
 
 
-def test_the_services_that_fetch_are_known_without_a_look_at_all_of_them() -> None:
-    cache = Cache()
-    for version, (reason, expected) in enumerate(
-        [
-            ("Resolving", set()),
-            ("Fetching", {KEY}),
-            ("Fetching", {KEY}),
-            ("Loaded", set()),
-            ("FetchFailed", {KEY}),
-            ("Fetching", {KEY}),
-        ]
-    ):
-        condition = {"type": "ModelReady", "status": "False", "reason": reason}
-        cache.put(versioned({**make_service(), "status": {"conditions": [condition]}}, version + 1))
-        assert cache.fetching() == expected
+def test_the_pods_that_fetch_are_known_without_a_look_at_all_of_them() -> None:
+    cache, running, version = Cache(), {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, itertools.count(1)
+    cache.put(versioned(make_service(), next(version)))
+    for state, is_fetching in [
+        ({"waiting": {"reason": "PodInitializing"}}, True),
+        (running, True),
+        ({"terminated": {"exitCode": 1}}, True),
+        ({"waiting": {"reason": "CrashLoopBackOff"}}, True),
+        (running, True),
+        ({"terminated": {"exitCode": 0}}, False),
+    ]:
+        cache.put(versioned(make_pod(**fetching(state)), next(version)))
+        assert cache.fetching() == ({KEY: cache.pods(KEY)} if is_fetching else {}), state
+    cache.put(versioned(make_pod(**fetching(running)), next(version)))
     cache.drop(INFERENCE_SERVICE, *KEY)
-    assert cache.fetching() == set()
+    assert cache.fetching() == {}, "the service is gone"
+    cache.put(versioned(make_service(), next(version)))
+    cache.drop(POD, KEY.namespace, "chat-1")
+    assert cache.fetching() == {}
+
+
+@pytest.mark.parametrize(("part", "expected"), [(COMPONENT_FILLER, [KEY]), (COMPONENT_RESOLVER, [])])
+def test_of_the_jobs_only_the_one_that_fetches_is_asked_how_far_it_is(part: str, expected: object) -> None:
+    cache, running = Cache(), {"name": "fetch", "state": {"running": {}}}
+    cache.put(versioned(make_service(), 1))
+    pod = make_pod("chat-f", containerStatuses=[running])
+    pod["metadata"]["labels"][LABEL_COMPONENT] = part
+    cache.put(versioned(pod, 2))
+    assert list(cache.fetching()) == expected
 
 
 async def test_a_relist_sweeps_what_was_deleted_unseen_and_wakes_its_owner() -> None:

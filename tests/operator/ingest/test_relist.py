@@ -14,10 +14,10 @@ from tests.operator.world import KEY, make_pod, make_service
 
 
 def make_odd(version: int) -> Obj:
-    """Return a service whose status nobody can read. It comes before all others in a list."""
-    service = make_service()
-    metadata = {**service["metadata"], "name": "an-odd-one", "uid": "odd", "resourceVersion": str(version)}
-    return {**service, "metadata": metadata, "status": {"conditions": ["x"]}}
+    """Return a pod whose status nobody can read. It comes before all others in a list."""
+    pod = make_pod()
+    metadata = {**pod["metadata"], "name": "an-odd-one", "uid": "odd", "resourceVersion": str(version)}
+    return {**pod, "metadata": metadata, "status": {"initContainerStatuses": ["x"]}}
 
 
 class Recording(FakeCluster):
@@ -48,16 +48,16 @@ async def test_an_odd_object_is_named_once_and_all_others_are_listed(
     assert (cache.service_keys(), len(cache.pods(KEY))) == ([KEY], 1)
     assert cluster.listed == 3 * [scope.kind for scope in EVERYWHERE]
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert f"InferenceService {KEY.namespace}/an-odd-one" in record.getMessage()
+    assert f"Pod {KEY.namespace}/an-odd-one" in record.getMessage()
     assert record.exc_info
 
 
 def test_one_that_is_odd_again_is_named_again(caplog: pytest.LogCaptureFixture) -> None:
     cache = Cache()
-    ingest, scope = Ingest(cache, WorkQueue()), Scope(INFERENCE_SERVICE)
+    ingest, scope = Ingest(cache, WorkQueue()), Scope(POD)
     mended = {**make_odd(6), "status": {}}
-    for version, service in ((5, make_odd(5)), (6, mended), (7, make_odd(7)), (8, make_odd(8))):
-        ingest.record_list(scope, Listing([service], version))
+    for version, pod in ((5, make_odd(5)), (6, mended), (7, make_odd(7)), (8, make_odd(8))):
+        ingest.record_list(scope, Listing([pod], version))
     assert caplog.text.count("an-odd-one cannot be read") == 2
     held = cache.find(mended)
     assert held is not None
@@ -95,7 +95,7 @@ def test_an_odd_version_of_an_object_leaves_the_one_before_whole() -> None:
     assert held["metadata"]["resourceVersion"] == "1"
     cache.put({**make_odd(3), "status": {}})
     cache.forget(make_odd(4))
-    assert (len(cache), cache.service_keys(), cache.fetching()) == (0, [], set())
+    assert (len(cache), cache.pods(KEY), cache.fetching()) == (0, (), {})
 
 
 async def test_a_list_after_a_loss_queues_those_alone_that_it_changes() -> None:

@@ -1,0 +1,80 @@
+"""Rollouts while their pods download: real questions to pods, in virtual time, and real plans."""
+
+from typing import Any
+
+from millrace_operator.fetches import Fetches
+from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.resources.conditions import render_time
+from tests.operator.reconcile.test_causes import EXTERNAL, fetching
+from tests.operator.world import KEY, World, ready_status
+
+TOTAL_BYTES = 140_000_000_000
+DOWNLOAD_SECONDS = 2400.0
+TICK_SECONDS = 60.0
+"""From one look at all to the next."""
+
+
+class Downloads(Fetches):
+    """Pods of a revision that download, each from its first question on."""
+
+    def __init__(self, world: World) -> None:
+        self.changed: list[Any] = []
+        super().__init__(world.cache, self.changed.append, lambda: True, clock=lambda: world.now)
+        self.world = world
+        self.began: dict[str, float] = {}
+
+    async def _ask(self, _session: Any, asked: Any) -> Fetched:
+        began = self.began.setdefault(asked.pod, self.world.now)
+        rate = TOTAL_BYTES / DOWNLOAD_SECONDS
+        done = min(TOTAL_BYTES, int(rate * (self.world.now - began)))
+        return Fetched(TOTAL_BYTES, done, int(rate), self.world.now)
+
+    def is_over(self, pod: str) -> bool:
+        return pod in self.began and self.world.now >= self.began[pod] + DOWNLOAD_SECONDS
+
+
+def put_downloads(world: World, revision: str, **last: Any) -> Downloads:
+    """Have the revision's pods download from now on; `last` is how their container ended before."""
+    running = {"running": {"startedAt": render_time(world.now)}}
+    world.broken[revision] = {**fetching(running, **last), "podIP": "10.0.0.1"}
+    return Downloads(world)
+
+
+async def tick(world: World, downloads: Downloads, seconds: float = TICK_SECONDS) -> None:
+    """Let time pass, ask all pods, and let operator and controllers do what follows of it."""
+    world.now += seconds
+    world.observe()
+    await downloads.refresh(None)  # type: ignore[arg-type]
+    world.fetched = dict(downloads.read(KEY))
+    await world.settle()
+
+
+async def test_a_rollout_whose_replicas_download_one_after_the_other_is_not_late() -> None:
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": "30m"})
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    revision = world.status["updateRevision"]
+    downloads = put_downloads(world, revision)
+    await world.settle()
+    began = world.now
+    while world.now < began + 2 * DOWNLOAD_SECONDS + 600 and world.status["currentRevision"] != revision:
+        await tick(world, downloads)
+        assert "rejectedRevision" not in world.status, f"after {world.now - began:.0f} s"
+        for pod in world.pods(revision):
+            if downloads.is_over(pod["metadata"]["name"]):
+                world.cluster.put({**pod, "status": ready_status()})
+    assert world.status["currentRevision"] == revision
+    assert len(downloads.began) == 2
+
+
+async def test_a_pod_that_downloads_counts_as_progress_though_another_has_no_node() -> None:
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": "30m"})
+    world.capacity = 1
+    await world.reconcile()
+    downloads = put_downloads(world, world.status["updateRevision"])
+    await world.settle()
+    for _ in range(5):
+        await tick(world, downloads)
+        assert world.status["rollout"]["progressedAt"] == render_time(world.now)
+    assert world.condition("ModelReady")["reason"] == "Unschedulable"
