@@ -78,3 +78,18 @@ async def test_a_pod_that_downloads_counts_as_progress_though_another_has_no_nod
         await tick(world, downloads)
         assert world.status["rollout"]["progressedAt"] == render_time(world.now)
     assert world.condition("ModelReady")["reason"] == "Unschedulable"
+
+
+async def test_a_fetch_that_failed_once_and_gets_on_is_no_failure_and_has_its_percent() -> None:
+    world = World(scaling=EXTERNAL, replicas=1)
+    await world.reconcile()
+    text = "millrace fetch: https://hub answered 503, 6 times in a row"
+    ended = {"exitCode": 1, "reason": "Error", "message": text}
+    downloads = put_downloads(world, world.status["updateRevision"], **ended)
+    await world.settle()
+    assert world.condition("ModelReady")["reason"] == "FetchFailed", "it runs, and has told nothing yet"
+    for _ in range(5):
+        await tick(world, downloads)
+    assert world.condition("ModelReady")["reason"] == "Fetching"
+    assert world.condition("Degraded")["reason"] == "Healthy"
+    assert world.status["model"]["fetched"] == "10%"

@@ -5,7 +5,7 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, Obj
 from millrace_operator.reconcile.causes import Cause, diagnose
-from millrace_operator.reconcile.pod_status import find_fetcher, find_state
+from millrace_operator.reconcile.pod_status import find_fetcher, find_state, is_getting_on
 from millrace_operator.reconcile.snapshot import Fetched, ObjectId, Snapshot
 from millrace_operator.resources.conditions import parse_time
 
@@ -78,11 +78,7 @@ def _created(pod: Obj) -> str:
 
 
 def _gets_on(snapshot: Snapshot, pod: Obj) -> bool:
-    """Whether its container runs and has told how far it is, whatever ended before. A mere try is none."""
-    fetched = snapshot.fetched.get(pod["metadata"]["name"])
-    running = find_state(find_fetcher(pod.get("status", {})), "running")
-    began = None if running is None else parse_time(running.get("startedAt"))
-    return fetched is not None and began is not None and fetched.at >= began
+    return is_getting_on(pod.get("status", {}), snapshot.fetched.get(pod["metadata"]["name"]))
 
 
 def _is_over(pod: Obj) -> bool:

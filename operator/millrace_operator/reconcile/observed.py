@@ -89,7 +89,8 @@ class Observed:
 
 def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     """Return what runs now."""
-    pods = [_note_route(read_pod(pod), snapshot.loads, moment.now) for pod in snapshot.pods]
+    read = (read_pod(pod, snapshot.fetched.get(pod["metadata"]["name"])) for pod in snapshot.pods)
+    pods = [_note_route(pod, snapshot.loads, moment.now) for pod in read]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}

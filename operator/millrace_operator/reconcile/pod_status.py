@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.resources.conditions import parse_time
 from millrace_runtime import contract
 
 
@@ -20,6 +22,13 @@ def find_fetcher(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status of the container that fetches the model, or asks for it; empty without one."""
     statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     return next((c for c in statuses if c.get("name") == contract.CONTAINER_FETCH), {})
+
+
+def is_getting_on(status: dict[str, Any], fetched: Fetched | None) -> bool:
+    """Whether the fetcher runs and has told how far it is, however it ended before. A mere try is none."""
+    running = find_state(find_fetcher(status), "running")
+    began = None if running is None else parse_time(running.get("startedAt"))
+    return fetched is not None and began is not None and fetched.at >= began
 
 
 def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:

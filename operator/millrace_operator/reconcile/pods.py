@@ -14,6 +14,7 @@ from millrace_operator.reconcile.pod_status import (
     find_fetcher,
     find_state,
 )
+from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import parse_time
 from millrace_runtime import contract
 
@@ -106,8 +107,8 @@ class Pod:
         return self.is_staying and (self.is_ready or runs_on)
 
 
-def read_pod(obj: Obj) -> Pod:
-    """Return the facts of a raw pod."""
+def read_pod(obj: Obj, fetched: Fetched | None = None) -> Pod:
+    """Return the facts of a raw pod. `fetched` is how far it has told to be with its model."""
     metadata, status = obj["metadata"], obj.get("status", {})
     annotations = metadata.get("annotations", {})
     ready = find_condition(status, "Ready")
@@ -131,7 +132,7 @@ def read_pod(obj: Obj) -> Pod:
         unplaced_since=_read_refusal_time(metadata, status),
         placed_seconds=_measure(metadata.get("creationTimestamp"), find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
-        cause=None if is_ready else diagnose(metadata["name"], status),
+        cause=None if is_ready else diagnose(metadata["name"], status, fetched),
         is_running="running" in container.get("state", {}),
         running_since=parse_time((find_state(container, "running") or {}).get("startedAt")),
         failed_at=_find_end(status) if has_ended else None,

@@ -7,7 +7,7 @@ import pytest
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import Fetched
-from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.conditions import Reason, render_time
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import World, make_pod, ready_status
 
@@ -296,8 +296,15 @@ async def test_how_far_a_fetch_is_has_a_column_until_the_model_is_there() -> Non
     ended = {"exitCode": 1, "reason": "Error", "message": GATED}
     await set_pods(world, fetching({"waiting": {"reason": "CrashLoopBackOff"}}, **ended))
     assert "fetched" not in world.status["model"], "the fetch has failed"
-    await set_pods(world, fetching({"running": {"startedAt": STARTED}}))
-    assert world.status["model"]["fetched"] == "42%"
+    again = fetching({"running": {"startedAt": render_time(world.now + 1)}}, **ended)
+    await set_pods(world, again)
+    assert world.condition("ModelReady")["reason"] == "FetchFailed", "what it told was before"
+    world.now += 2
+    world.fetched = {pod["metadata"]["name"]: Fetched(10**10, 43 * 10**8, 10**8, world.now)}
+    await world.settle()
+    assert world.condition("ModelReady")["reason"] == "Fetching"
+    assert world.condition("Degraded")["status"] == "False"
+    assert world.status["model"]["fetched"] == "43%"
     del world.broken[revision]
     await set_pods(world, ready_status())
     assert world.condition("ModelReady")["status"] == "True"
