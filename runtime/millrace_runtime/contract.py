@@ -26,6 +26,9 @@ COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model i
 # On that Job: what the source told of the model that it fetches, as the revision's record will keep it. And
 # on the one that keeps what was told of a model in a claim which no replica can serve.
 ANNOTATION_FOUND: Final = "millrace.dev/found-model"
+ANNOTATION_ASKS: Final = (
+    "millrace.dev/asks"  # on a Job that asks a source again: how many did before it, in a row
+)
 
 # What nodes keep of models, for spec.model.cache.type NodeLocal. In each namespace that may have some there
 # is a claim, which is a folder of the node's own disk. In it FOLDER_KEPT has a folder for each model.

@@ -5,10 +5,11 @@ asked anew.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_operator.cluster.kinds import JOB
+from millrace_operator.reconcile.asking import explain_unread
 from millrace_operator.reconcile.causes import Cause, explain_refusal
 from millrace_operator.reconcile.family import Asked, Family, Followed
 from millrace_operator.reconcile.filling import find_lateness
@@ -146,8 +147,10 @@ def plan_following(
         return Following(followed, due_at=_find_due_time(snapshot, spec.model, followed, now))
     if find_told(snapshot, job) is not None:  # of another time: it is deleted, and then made anew
         return Following(followed)
-    cause = _explain_refusal(snapshot, job) or explain_delay(snapshot, job)
-    ask = Pending(revision, spec.model.uri, Stage.FOLLOW, cause)
+    ask = Pending(revision, spec.model.uri, Stage.FOLLOW, explain_unread(snapshot, [job]))
+    if ask.cause is not None:
+        return Following(followed, ask)
+    ask = replace(ask, cause=_explain_refusal(snapshot, job) or explain_delay(snapshot, job))
     return Following(followed, find_lateness(ask, snapshot, spec, job, now))
 
 

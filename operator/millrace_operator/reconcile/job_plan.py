@@ -3,14 +3,21 @@
 from collections.abc import Iterable, Iterator
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, Obj
+from millrace_operator.reconcile.asking import choose_askers, find_ask_time, find_working
 from millrace_operator.reconcile.claims import find_look
 from millrace_operator.reconcile.drift import APPLIED, seal
 from millrace_operator.reconcile.filling import seconds_to_lateness
 from millrace_operator.reconcile.following import Following
-from millrace_operator.reconcile.jobs import explain_delay, find_job, seconds_to_loss
+from millrace_operator.reconcile.jobs import explain_delay, find_job, find_words, seconds_to_loss
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.fill_job import render_fill_job
-from millrace_operator.reconcile.render.metadata import fill_name, follow_name, revision_name, told_name
+from millrace_operator.reconcile.render.metadata import (
+    again_name,
+    fill_name,
+    follow_name,
+    revision_name,
+    told_name,
+)
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.network import render_service_account
 from millrace_operator.reconcile.render.resolve_job import (
@@ -27,7 +34,6 @@ from millrace_operator.resources.types import Spec
 
 _NAMES = {
     Stage.LOOK: revision_name,
-    Stage.RESOLVE: revision_name,
     Stage.FILL: fill_name,
     Stage.FOLLOW: follow_name,
 }
@@ -59,8 +65,11 @@ def _render_jobs_of(
         return
     if not is_fetched(pending.uri):
         yield from _render_look_jobs(settings, snapshot, spec, pending, is_lost=is_lost)
-    elif _is_asked(snapshot, pending, is_lost=is_lost):
-        yield render_resolve_job(settings, service, spec, revision, pending.resolved)
+    else:
+        for asker in choose_askers(snapshot, pending, now):
+            yield render_resolve_job(
+                settings, service, spec, revision, asker=asker, resolved=pending.resolved
+            )
     if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
         yield render_fill_job(settings, service, spec, revision, pending.found)
 
@@ -85,22 +94,10 @@ def _is_outdated(snapshot: Snapshot, job: Obj, pending: Pending) -> bool:
     does what has told of the model already, whatever a container of others in its pod comes to.
     """
     name = job["metadata"]["name"]
-    if pending.found is not None and name == revision_name(snapshot.service, pending.revision):
+    if pending.found is not None and find_words(snapshot, name) is not None:
         return False
     seen = find_job(snapshot, name).get("metadata", {}).get("annotations", {}).get(APPLIED)
     return seen not in (None, job["metadata"]["annotations"][APPLIED]) and bool(explain_delay(snapshot, name))
-
-
-def _is_asked(snapshot: Snapshot, pending: Pending, *, is_lost: bool) -> bool:
-    """Whether there is to be a Job that asks the source.
-
-    What it told counts until the record is written, or until another Job has it. It isn't made anew then.
-    """
-    if pending.stage is Stage.RESOLVE:
-        return not is_lost
-    owned, service = snapshot.owned(), snapshot.service
-    has_asker = ObjectId(JOB.kind, revision_name(service, pending.revision)) in owned
-    return has_asker or ObjectId(JOB.kind, fill_name(service, pending.revision)) not in owned
 
 
 def list_job_looks(
@@ -116,6 +113,9 @@ def list_job_looks(
         left = _seconds_to_loss(snapshot, pending, now)
         if left is not None and left > 0:  # else it is deleted now, and its end is an event
             yield left + 1
+        asks_at = find_ask_time(snapshot, pending)
+        if asks_at is not None and asks_at > now:
+            yield asks_at - now + 1
         if pending.until is not None:
             yield pending.until - now + 1
         late = seconds_to_lateness(spec, pending, now)
@@ -125,8 +125,16 @@ def list_job_looks(
 
 def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float | None:
     """Return for how long to wait for the Job that works now, where it has ended; None of any other."""
+    name = _find_working(snapshot, pending)
+    return None if name is None else seconds_to_loss(snapshot, name, now)
+
+
+def _find_working(snapshot: Snapshot, pending: Pending) -> str | None:
+    """Return the name of the Job that works now; None where there is none, or it has done its work."""
+    if pending.stage is Stage.RESOLVE or pending.is_asked_again:
+        return find_working(snapshot, pending)
     name = _NAMES.get(pending.stage)
-    return None if name is None else seconds_to_loss(snapshot, name(snapshot.service, pending.revision), now)
+    return None if name is None else name(snapshot.service, pending.revision)
 
 
 def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:
@@ -134,5 +142,5 @@ def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:
     service = snapshot.service
     if ObjectId(CONTROLLER_REVISION.kind, revision_name(service, revision)) in snapshot.owned():
         return frozenset()
-    names = (name(service, revision) for name in (revision_name, fill_name, told_name))
+    names = (name(service, revision) for name in (revision_name, again_name, fill_name, told_name))
     return frozenset(ObjectId(JOB.kind, name) for name in names)

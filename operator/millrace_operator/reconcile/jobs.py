@@ -11,6 +11,8 @@ from millrace_operator.resources.conditions import parse_time
 
 LOST_SECONDS = 60.0
 """After its end, until a Job is made anew that has not done its work: its pod may have been deleted."""
+UNREAD_SECONDS = 3600.0
+"""The same of one that told what can't be read."""
 _ENDS = frozenset({("Complete", "True"), ("Failed", "True")})
 
 
@@ -56,6 +58,15 @@ def is_lost(snapshot: Snapshot, name: str) -> bool:
     return has_ended and not list_pods(snapshot, name)
 
 
+def find_words(snapshot: Snapshot, name: str) -> str | None:
+    """Return what the container of a Job's pod told that has done its work; None where none has."""
+    ends = (
+        find_state(find_fetcher(pod.get("status", {})), "terminated") for pod in list_pods(snapshot, name)
+    )
+    told = (str(end.get("message", "")) for end in ends if end is not None and end.get("exitCode") == 0)
+    return next(told, None)
+
+
 def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
     """Return since when the Job has got no farther: it was made then, or told something. None of no Job."""
     made = parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))
@@ -63,9 +74,13 @@ def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> f
 
 
 def seconds_to_loss(snapshot: Snapshot, name: str, now: float) -> float | None:
-    """Return for how long to wait for the words of a Job that has ended; None while it runs."""
+    """Return for how long to wait for the words of a Job that has ended; None while it runs.
+
+    Where it told something, that can't be read: another one would tell the same.
+    """
+    wait = LOST_SECONDS if find_words(snapshot, name) is None else UNREAD_SECONDS
     ended = [parse_time(one.get("lastTransitionTime")) for one in _list_ends(find_job(snapshot, name))]
-    return None if not ended else max(at or 0.0 for at in ended) + LOST_SECONDS - now
+    return None if not ended else max(at or 0.0 for at in ended) + wait - now
 
 
 def _list_ends(job: Obj) -> Iterable[dict[str, Any]]:

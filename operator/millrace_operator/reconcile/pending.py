@@ -50,6 +50,8 @@ class Pending:
     """When the revision is made whether its Job has ended or not; None of one that is waited for."""
     late: Cause | None = None
     """That this Job has got no farther for too long."""
+    is_asked_again: bool = False
+    """Whether the source of a model that no replica serves may have another one later."""
     resolved: str | None = None
     """The revision of the model that was found on a branch that is followed; None: any."""
 

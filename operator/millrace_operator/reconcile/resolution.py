@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.asking import list_askers
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import find_job, list_pods
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
@@ -28,7 +29,8 @@ def find_model(snapshot: Snapshot, uri: str, revision: str) -> FoundModel | None
     filling = _read_kept(find_job(snapshot, fill_name(snapshot.service, revision)))
     if filling is not None:
         return filling
-    return find_told(snapshot, revision_name(snapshot.service, revision))
+    told = (find_told(snapshot, asker.name) for asker in list_askers(snapshot, revision))
+    return next((found for found in told if found is not None), None)
 
 
 def find_told(snapshot: Snapshot, job: str) -> FoundModel | None:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from millrace_operator.reconcile.asking import explain_unread, list_askers, note_asking
 from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
@@ -128,7 +129,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
         return known
-    pending = replace(pending, resolved=wanted.model_revision)
+    pending = note_asking(replace(pending, resolved=wanted.model_revision))
     return known._replace(asked=served if served in revisions else digest, pending=pending)
 
 
@@ -142,8 +143,10 @@ def _find_pending(
     if model is None and not is_fetched(spec.model.uri):
         return find_looking(snapshot, spec, digest, now)
     if model is None:
-        job = revision_name(snapshot.service, digest)
-        cause = explain_delay(snapshot, job) or judge_claim(spec, snapshot.claim)
+        askers = [asker.name for asker in list_askers(snapshot, digest)]
+        job = askers[0] if askers else revision_name(snapshot.service, digest)
+        unread = explain_unread(snapshot, askers)
+        cause = explain_delay(snapshot, job) or unread or judge_claim(spec, snapshot.claim)
         return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
     # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
     is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)

@@ -19,6 +19,11 @@ def revision_name(service: Obj, revision: str) -> str:
     return f"{service['metadata']['name']}-{revision}"
 
 
+def again_name(service: Obj, revision: str) -> str:
+    """Name of the Job that asks a source again, in turn with `revision_name`'s: as long as `fill_name`."""
+    return f"{revision_name(service, revision)}-a"
+
+
 def fill_name(service: Obj, revision: str) -> str:
     """Name of the Job that fetches a revision's model into a claim: 63 letters at most, as a Job's is."""
     return f"{revision_name(service, revision)}-f"

@@ -1,6 +1,7 @@
 """Where a replica finds its model: the path, the volume, and the container that fetches it first. Pure."""
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ CREDENTIALS = "/var/run/secrets/millrace.dev/model"
 _AUTHORITIES = f"{CREDENTIALS}/ca.crt"
 TERMINATION_MESSAGE = "/dev/termination-log"
 """Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
+_PINNED = re.compile("hf://[^@]+@[0-9a-f]{40}|oci://[^@]+@sha256:[0-9a-f]{64}")
 _FETCHED = frozenset({"hf", "s3", "oci", "https", "http"})
 _TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
 _UNSYNCED = ("--no-sync",)
@@ -53,6 +55,11 @@ def model_path(model: Model, found: FoundModel | None) -> str:
 def is_fetched(uri: str) -> bool:
     """Whether the model is fetched before a replica starts: by each pod, or once into a claim."""
     return urlsplit(uri).scheme in _FETCHED
+
+
+def is_pinned(uri: str) -> bool:
+    """Whether the address names its content, by a commit or a digest, and so never has another one."""
+    return _PINNED.fullmatch(uri) is not None
 
 
 def find_claim(uri: str) -> str | None:

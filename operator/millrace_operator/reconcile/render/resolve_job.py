@@ -6,6 +6,7 @@ They ask its source, or look at it in its claim.
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.asking import Asker
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.job import keep_found, render_job, render_job_template
 from millrace_operator.reconcile.render.metadata import follow_name, revision_name, told_name
@@ -28,15 +29,22 @@ are, or it could have the scheduler evict one that serves."""
 
 
 def render_resolve_job(
-    settings: RenderSettings, service: Obj, spec: Spec, revision: str, resolved: str | None = None
+    settings: RenderSettings,
+    service: Obj,
+    spec: Spec,
+    revision: str,
+    *,
+    asker: Asker | None = None,
+    resolved: str | None = None,
 ) -> Obj:
     """Return the Job. What it has found stands in the status of its pod.
 
     `resolved` is the only revision of the model that it is to look at; None: what the source has now.
     """
-    return _render(
-        settings, service, spec, revision, name=revision_name(service, revision), resolved=resolved
-    )
+    asker = asker or Asker(revision_name(service, revision))
+    job = _render(settings, service, spec, revision, name=asker.name, resolved=resolved)
+    asks = {"annotations": {contract.ANNOTATION_ASKS: str(asker.number)}} if asker.number else {}
+    return {**job, "metadata": {**job["metadata"], **asks}}
 
 
 def render_follow_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
