@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 
@@ -14,11 +14,13 @@ from millrace_operator.cluster.kinds import Obj, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
 from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.turns import Asked, Turns
 from millrace_runtime import contract
 
 LOG = logging.getLogger(__name__)
 PERIOD_SECONDS = 2.0
 TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+"""From the beginning of a pod's own turn."""
 MOST_AT_ONCE = 64
 MOST_BYTES = 2**60
 LONGEST_ANSWER = 1024
@@ -27,12 +29,6 @@ STEP_PERCENT = 10
 STEP_SECONDS = 30.0
 """What is told moves by so much, or after so long, so that no status is written each second."""
 NOTHING: Mapping[str, Fetched] = MappingProxyType({})
-
-
-class _Asked(NamedTuple):
-    service: ServiceKey
-    pod: str
-    address: str
 
 
 class Fetches:
@@ -53,6 +49,7 @@ class Fetches:
         self._port = port
         self._clock = clock
         self._told: dict[ServiceKey, dict[str, Fetched]] = {}
+        self._turns = Turns()
 
     def read(self, key: ServiceKey) -> Mapping[str, Fetched]:
         """Return how far the service's pods are, by name."""
@@ -70,12 +67,12 @@ class Fetches:
                 await asyncio.sleep(PERIOD_SECONDS)
 
     async def refresh(self, session: aiohttp.ClientSession) -> None:
-        """Ask each pod once. What is known of pods that fetch no more is forgotten."""
-        asked = list(self._find_pods()) if self._is_leader() else []
-        found = await asyncio.gather(*(self._ask(session, one) for one in asked))
+        """Ask each pod whose turn it is. What is known of pods that fetch no more is forgotten."""
+        pods = list(self._find_pods()) if self._is_leader() else []
+        answers = await self._ask_all(session, self._turns.take(pods))
         before, self._told = self._told, {}
-        for one, answer in zip(asked, found, strict=True):
-            held = before.get(one.service, {}).get(one.pod)
+        for one in pods:
+            held, answer = before.get(one.service, {}).get(one.pod), answers.get(one)
             told = held if answer is None or not is_step(held, answer) else answer
             if told is None:
                 continue
@@ -83,14 +80,26 @@ class Fetches:
             if told is not held:
                 self._on_change(one.service)
 
-    def _find_pods(self) -> Iterator[_Asked]:
+    def _find_pods(self) -> Iterator[Asked]:
         """Yield the pods whose model is being fetched. They alone say so: status may tell of another pod."""
         for key, pods in self._cache.fetching().items():
             for pod in pods:
                 if address := _find_address(pod):
-                    yield _Asked(key, pod["metadata"]["name"], address)
+                    yield Asked(key, pod["metadata"]["name"], address)
 
-    async def _ask(self, session: aiohttp.ClientSession, asked: _Asked) -> Fetched | None:
+    async def _ask_all(
+        self, session: aiohttp.ClientSession, pods: list[Asked]
+    ) -> dict[Asked, Fetched | None]:
+        """Return what the pods answer. The time of each begins with its turn, however many are before it."""
+        gate = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def ask(one: Asked) -> Fetched | None:
+            async with gate:
+                return await self._ask(session, one)
+
+        return dict(zip(pods, await asyncio.gather(*map(ask, pods)), strict=True))
+
+    async def _ask(self, session: aiohttp.ClientSession, asked: Asked) -> Fetched | None:
         host = f"[{asked.address}]" if ":" in asked.address else asked.address
         url = f"http://{host}:{self._port}{contract.PATH_PROGRESS}"
         try:
@@ -98,7 +107,9 @@ class Fetches:
                 text = await response.content.read(LONGEST_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             LOG.debug("%s: pod %s does not tell how far it is: %r", asked.service, asked.pod, error)
+            self._turns.note(asked, is_silent=isinstance(error, TimeoutError))
             return None
+        self._turns.note(asked, is_silent=False)
         return read_answer(text, self._clock())
 
 

@@ -1,5 +1,6 @@
 """How far pods are with their models: asked over HTTP, told in steps, and forgotten."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from millrace_operator import fetches
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.fetches import Fetches, is_step, read_answer
 from millrace_operator.ingest.cache import Cache
@@ -119,6 +121,36 @@ async def test_a_pod_that_fetches_is_asked_whatever_its_service_says(stage: Stag
     condition = {"type": "ModelReady", "status": "True", "reason": reason}
     stage.cache.put({**make_service(), "status": {"conditions": [condition]}})
     assert await refresh(stage) == Fetched(1000, 100, 10, 1000.0)
+
+
+async def test_pods_that_keep_silent_take_no_time_from_those_that_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetches, "TIMEOUT", aiohttp.ClientTimeout(total=0.2))
+    silent = [f"silent-{number:03}" for number in range(130)]
+    for name in silent:
+        stage.cache.put(make_pod(name, **fetching(RUNNING), podIP="127.0.0.2"))
+    stage.cache.put(make_pod("zoo", **fetching(RUNNING), podIP="127.0.0.1"))
+    num_silent, is_over = 0, asyncio.Event()
+
+    async def keep_silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_silent
+        num_silent += 1
+        await is_over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(keep_silent, "127.0.0.2", stage.fetches._port)
+    async with aiohttp.ClientSession(timeout=fetches.TIMEOUT) as session:
+        await stage.fetches.refresh(session)
+        assert set(stage.fetches.read(KEY)) == {"chat-1", "zoo"}
+        assert num_silent == len(silent)
+        stage.now, stage.answer["doneBytes"] = 1100.0, 500
+        await stage.fetches.refresh(session)
+    assert num_silent == len(silent), "they are left out for once"
+    assert {told.percent for told in stage.fetches.read(KEY).values()} == {50}
+    is_over.set()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_service_whose_pods_fetch_nothing_is_not_asked(stage: Stage) -> None:
