@@ -4,16 +4,18 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import aiohttp
 
 from millrace_operator.cluster.kinds import Obj, ServiceKey
+from millrace_operator.course import Course
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
 from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.resources.conditions import parse_time
 from millrace_operator.turns import Asked, Turns
 from millrace_runtime import contract
 
@@ -25,9 +27,7 @@ MOST_AT_ONCE = 64
 MOST_BYTES = 2**60
 LONGEST_ANSWER = 1024
 """Bytes. A pod is a tenant's: whatever it answers, no more is read."""
-STEP_PERCENT = 10
-STEP_SECONDS = 30.0
-"""What is told moves by so much, or after so long, so that no status is written each second."""
+_Pod = tuple[ServiceKey, str]
 NOTHING: Mapping[str, Fetched] = MappingProxyType({})
 
 
@@ -50,6 +50,7 @@ class Fetches:
         self._clock = clock
         self._told: dict[ServiceKey, dict[str, Fetched]] = {}
         self._turns = Turns()
+        self._courses: dict[_Pod, Course] = {}
 
     def read(self, key: ServiceKey) -> Mapping[str, Fetched]:
         """Return how far the service's pods are, by name."""
@@ -68,24 +69,32 @@ class Fetches:
 
     async def refresh(self, session: aiohttp.ClientSession) -> None:
         """Ask each pod whose turn it is. What is known of pods that fetch no more is forgotten."""
-        pods = list(self._find_pods()) if self._is_leader() else []
+        fetching = self._cache.fetching() if self._is_leader() else {}
+        self._forget_all_but(
+            {(key, pod["metadata"]["name"]) for key, pods in fetching.items() for pod in pods}
+        )
+        pods = list(_find_running(fetching))
         answers = await self._ask_all(session, self._turns.take(pods))
         before, self._told = self._told, {}
         for one in pods:
             held, answer = before.get(one.service, {}).get(one.pod), answers.get(one)
-            told = held if answer is None or not is_step(held, answer) else answer
+            told = held if answer is None else self._follow(one, answer)
             if told is None:
                 continue
             self._told.setdefault(one.service, {})[one.pod] = told
             if told is not held:
                 self._on_change(one.service)
 
-    def _find_pods(self) -> Iterator[Asked]:
-        """Yield the pods whose model is being fetched. They alone say so: status may tell of another pod."""
-        for key, pods in self._cache.fetching().items():
-            for pod in pods:
-                if address := _find_address(pod):
-                    yield Asked(key, pod["metadata"]["name"], address)
+    def _follow(self, one: Asked, answer: Fetched) -> Fetched:
+        """Return what is told of a pod after its answer."""
+        course = self._courses.get((one.service, one.pod))
+        course = Course.begin(answer) if course is None else course.go_on(answer, one.began)
+        self._courses[one.service, one.pod] = course
+        return course.told
+
+    def _forget_all_but(self, pods: Collection[_Pod]) -> None:
+        """Forget how other pods got on. One whose container waits to begin anew is remembered."""
+        self._courses = {pod: course for pod, course in self._courses.items() if pod in pods}
 
     async def _ask_all(
         self, session: aiohttp.ClientSession, pods: list[Asked]
@@ -125,19 +134,11 @@ def read_answer(text: bytes, now: float) -> Fetched | None:
     return found if is_whole and found.done_bytes <= found.total_bytes else None
 
 
-def is_step(before: Fetched | None, after: Fetched) -> bool:
-    """Whether what a pod has now is worth telling after what was told before."""
-    if before is None or before.total_bytes != after.total_bytes:
-        return True
-    if after.done_bytes <= before.done_bytes:
-        return False
-    is_far = after.percent // STEP_PERCENT > before.percent // STEP_PERCENT
-    return is_far or after.at >= before.at + STEP_SECONDS
-
-
-def _find_address(pod: Obj) -> str | None:
-    """Return the address of a pod whose model is being fetched; None of any other."""
-    status = pod.get("status", {})
-    is_fetching = find_state(find_fetcher(status), "running") is not None
-    address: str | None = status.get("podIP") if is_fetching else None
-    return address
+def _find_running(fetching: Mapping[ServiceKey, tuple[Obj, ...]]) -> Iterator[Asked]:
+    """Yield the pods whose model is being fetched. They alone say so: status may tell of another pod."""
+    for key, pods in fetching.items():
+        for pod in pods:
+            status = pod.get("status", {})
+            running, address = find_state(find_fetcher(status), "running"), status.get("podIP")
+            if running is not None and address:
+                yield Asked(key, pod["metadata"]["name"], address, parse_time(running.get("startedAt")))

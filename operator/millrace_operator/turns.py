@@ -20,6 +20,8 @@ class Asked(NamedTuple):
     service: ServiceKey
     pod: str
     address: str
+    began: float | None = None
+    """When its container began, in seconds since 1970."""
 
 
 class Turns:

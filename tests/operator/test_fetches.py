@@ -10,7 +10,7 @@ from aiohttp import web
 
 from millrace_operator import fetches
 from millrace_operator.cluster.kinds import ServiceKey
-from millrace_operator.fetches import Fetches, is_step, read_answer
+from millrace_operator.fetches import Fetches, read_answer
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_runtime import contract
@@ -99,7 +99,19 @@ async def test_a_fetch_that_stands_still_is_told_once(stage: Stage) -> None:
     for _ in range(5):
         stage.now += 60
         await refresh(stage)
-    assert len(stage.changed) == 1
+    assert len(stage.changed) == 2, "how far it is, and that it stays there"
+    assert stage.fetches.read(KEY)["chat-1"] == Fetched(1000, 100, 10, 1060.0, stalled_since=1060.0)
+
+
+async def test_a_container_that_begins_anew_takes_up_what_is_known_of_it(stage: Stage) -> None:
+    await refresh(stage)
+    stage.put_pod({"waiting": {"reason": "CrashLoopBackOff"}})
+    assert await refresh(stage) is None
+    stage.now, stage.answer["doneBytes"] = 1300.0, 50
+    stage.put_pod({"running": {"startedAt": "1970-01-01T00:20:00Z"}})
+    assert await refresh(stage) == Fetched(1000, 50, 10, 1000.0), "to lose half of it is no progress"
+    stage.now, stage.answer["doneBytes"] = 1302.0, 51
+    assert await refresh(stage) == Fetched(1000, 51, 10, 1302.0)
 
 
 async def test_a_pod_that_answers_no_more_keeps_what_it_told_until_it_loads(stage: Stage) -> None:
@@ -178,5 +190,7 @@ def test_an_answer_that_cannot_be_so_is_none(text: bytes) -> None:
     assert read_answer(text, 0.0) is None
 
 
-def test_another_size_is_told_at_once() -> None:
-    assert is_step(Fetched(1000, 999, 1, 0.0), Fetched(2000, 10, 1, 1.0))
+async def test_another_size_is_told_at_once(stage: Stage) -> None:
+    await refresh(stage)
+    stage.now, stage.answer["totalBytes"] = 1001.0, 1001
+    assert await refresh(stage) == Fetched(1001, 100, 10, 1001.0)

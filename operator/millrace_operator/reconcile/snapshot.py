@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import GpuNode
+from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime import contract
@@ -82,7 +83,9 @@ class Fetched(NamedTuple):
     done_bytes: int
     bytes_per_second: int
     at: float
-    """Seconds since 1970."""
+    """When it last got on as far as that is told, in seconds since 1970."""
+    stalled_since: float | None = None
+    """Since when nothing more has come, in seconds since 1970; None where that is not long."""
 
     @property
     def percent(self) -> int:
@@ -90,9 +93,11 @@ class Fetched(NamedTuple):
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
     def describe(self) -> str:
-        """Return how much there is, and how fast it comes."""
-        rate = f", {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else ""
-        return f"{self.percent} % of {show_bytes(self.total_bytes)}{rate}"
+        """Return how much there is, and how fast it comes or since when it does not."""
+        far = f"{self.percent} % of {show_bytes(self.total_bytes)}"
+        if self.stalled_since is not None:
+            return f"{far}, and nothing more since {render_time(self.stalled_since)}"
+        return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
 
 
 class Claim(NamedTuple):
