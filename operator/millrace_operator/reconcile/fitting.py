@@ -68,25 +68,31 @@ class Fit:
         return Cause(Reason.MODEL_INVALID if self.facts.fault else Reason.SETTINGS_INVALID, words)
 
     def render(self) -> dict[str, Any]:
-        """Return it as a part of `status.model`."""
-        shape = self.facts.shape
+        """Return it as a part of `status.model`, without figures of weights that nobody has read."""
         told: dict[str, Any] = {
             "architecture": self.facts.architecture,
-            "parameters": self.facts.num_parameters,
             "fit": self.verdict.answer.value,
             "fitMessage": str(self.verdict),
         }
-        if shape is None:
+        if self.facts.shape is not None:
+            told["contextLength"] = self.facts.shape.max_length
+        return {**told, **self._describe_weights()} if self.facts.num_parameters else told
+
+    def _describe_weights(self) -> dict[str, Any]:
+        facts = self.facts
+        told: dict[str, Any] = {"parameters": facts.num_parameters}
+        if facts.shape is None:
             return told
-        if self.facts.served_type in ITEM_BYTES:
-            told["dtype"] = self.facts.served_type
-        weights = Weights(shape, self.facts.served_type, self.settings)
+        if facts.served_type in ITEM_BYTES:
+            told["dtype"] = facts.served_type
+        weights = Weights(facts.shape, facts.served_type, self.settings)
         try:
             sizes = {"weightBytes": weights.most_bytes, "kvCacheBytesPerToken": weights.token_bytes}
         except (ArchitectureError, KeyError):
-            sizes = {}  # it can't be shared so, which the verdict says
-        sizes = {name: size for name, size in sizes.items() if size <= MAX_COUNT}  # what status can hold
-        return {**told, "contextLength": shape.max_length, **sizes}
+            return told  # it can't be shared so, which the verdict says
+        return told | {
+            name: size for name, size in sizes.items() if size <= MAX_COUNT
+        }  # what status can hold
 
 
 def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> Fit:

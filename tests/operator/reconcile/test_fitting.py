@@ -151,6 +151,19 @@ async def test_a_format_that_no_replica_reads_is_refused_by_its_name() -> None:
     assert not world.objects("Deployment")
 
 
+@pytest.mark.parametrize(
+    "config", [LLAMA_8B, {name: LLAMA_8B[name] for name in LLAMA_8B if "dtype" not in name}]
+)
+async def test_no_figure_is_told_of_weights_that_nobody_has_read(config: dict[str, Any]) -> None:
+    facts = describe_head(ModelHead(FIRST, config, {}, frozenset({"config.json", "m.Q4.gguf"}), 0))
+    world = make_world(facts)
+    await world.settle()
+    figures = {"parameters", "dtype", "weightBytes", "kvCacheBytesPerToken"}
+    assert not figures & world.status["model"].keys()
+    assert world.status["model"]["architecture"] == "LlamaForCausalLM"
+    assert world.status["model"]["contextLength"] == 131072, "config.json says it"
+
+
 async def test_status_tells_what_was_found() -> None:
     world = make_world(resources=GPU, pod=on_node("NVIDIA-H100-80GB-HBM3"))
     await world.settle()
