@@ -3,20 +3,21 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+from millrace_fetch.hashes import CRCS, Algorithm
 
 
 class Checksum(NamedTuple):
     """What a file's bytes must come to."""
 
-    algorithm: Literal["sha256", "git-sha1", "crc32"]
-    """`git-sha1` is a blob's name in git: what the Hub knows of its small files."""
+    algorithm: Algorithm
     hexdigest: str
 
     @property
     def is_strong(self) -> bool:
-        """Whether no two files have the same. A CRC finds damage, and 32 bits tell few files apart."""
-        return self.algorithm != "crc32"
+        """Whether no two files have the same. Two with the same CRC are easily made."""
+        return self.algorithm not in CRCS
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ import errno
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError, StorageError
+from millrace_fetch.hashes import Hash, make_hash
 from millrace_fetch.links import NOFOLLOW, refuse_links
-from millrace_fetch.manifest import Checksum, FileRecord, RemoteFile
+from millrace_fetch.manifest import FileRecord, RemoteFile
 from millrace_fetch.ranges import Span, find_frontier, find_missing, merge
 
 JOURNAL = ".journal"
@@ -29,24 +29,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
 _HASH_BYTES = 1 << 20
-
-
-class _Hash(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
-class _Crc32:
-    """As hashlib has its hashes."""
-
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: bytes, /) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def hexdigest(self) -> str:
-        return f"{self._value:08x}"
 
 
 @contextmanager
@@ -77,7 +59,7 @@ class PartFile:
         """Once all bytes are there and verified."""
         self._spans: list[Span] = []
         self._hashed = 0
-        self._hashes: tuple[_Hash, _Hash | None] = (hashlib.sha256(), None)
+        self._hashes: tuple[Hash, Hash | None] = (hashlib.sha256(), None)
         self._data = self._journal = -1
         self._has_lost = False
         """Whether the disk has told that it could not write. It tells so once, and not of which bytes."""
@@ -220,18 +202,14 @@ class PartFile:
         os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
 
 
-def _make_other_hash(file: RemoteFile, end: int) -> _Hash | None:
+def _make_other_hash(file: RemoteFile, end: int) -> Hash | None:
     """Return the hash that the source announced of a file, where that is not the sha256.
 
     `end` is the size of a file of which the source did not say it.
     """
-    match file.checksum:
-        case Checksum("git-sha1"):
-            header = f"blob {end if file.size_bytes is None else file.size_bytes}\0".encode()
-            return hashlib.sha1(header, usedforsecurity=False)
-        case Checksum("crc32"):
-            return _Crc32()
-    return None
+    if file.checksum is None or file.checksum.algorithm == "sha256":
+        return None
+    return make_hash(file.checksum.algorithm, end if file.size_bytes is None else file.size_bytes)
 
 
 def _make_head(file: RemoteFile, boot: str | None) -> dict[str, Any]:

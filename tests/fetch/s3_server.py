@@ -70,6 +70,8 @@ class S3Server:
         self._exits = AsyncExitStack()
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
+        self.ranges: list[tuple[str, str, str]] = []
+        """Method, path and range of each request for a part."""
         self.signatures: list[str | None] = []
         """The access key of each request; None where it has no signature."""
         self.checks_signatures = True
@@ -97,6 +99,8 @@ class S3Server:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.method, f"{request.path}?{request.query_string}"))
+        if asked := request.headers.get("Range"):
+            self.ranges.append((request.method, request.path, asked))
         self.signatures.append(find_access_key(request))
         if self.signatures[-1] and self.checks_signatures and not is_signed(request):
             return refuse(403, "SignatureDoesNotMatch")

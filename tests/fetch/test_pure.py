@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from millrace_fetch.client import read_retry_after
 from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
+from millrace_fetch.hashes import CRCS, Crc
 from millrace_fetch.manifest import Checksum, RemoteFile
 from millrace_fetch.names import MAX_FILES, check_names
 from millrace_fetch.progress import Meter
@@ -169,9 +170,10 @@ def test_ranges_are_counted_as_sets_of_bytes_are(spans: list[Span]) -> None:
     assert all(0 < piece.num_bytes <= 7 for piece in pieces)
 
 
-def test_a_crc32_tells_no_two_files_apart_where_an_etag_does() -> None:
+@pytest.mark.parametrize("algorithm", CRCS)
+def test_a_crc_tells_no_two_files_apart_where_an_etag_does(algorithm: Crc) -> None:
     """Two fine-tunes have the same size, and 32 bits are few."""
-    crc, sha256 = Checksum("crc32", "00000000"), Checksum("sha256", "0" * 64)
+    crc, sha256 = Checksum(algorithm, "00000000"), Checksum("sha256", "0" * 64)
     first, second = (RemoteFile("m", "u", 1, crc, etag) for etag in ("a", "b"))
     assert first.identity != second.identity
     assert RemoteFile("m", "u", 1, sha256, "a").identity == RemoteFile("m", "u", 1, sha256, "b").identity

@@ -1,6 +1,8 @@
+import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +46,23 @@ def make_client(endpoint: str) -> Any:
 def put(bucket: Bucket, name: str, content: bytes, **more: str) -> None:
     """As its owner does, over HTTP."""
     make_client(bucket.endpoint).put_object(Bucket="models", Key=f"org/m/{name}", Body=content, **more)
+
+
+def put_in_parts(bucket: Bucket, name: str, content: bytes) -> None:
+    """As the AWS command line does with a large file: in two parts, with a CRC64NVME of the whole."""
+    client, where = make_client(bucket.endpoint), {"Bucket": "models", "Key": f"org/m/{name}"}
+    whole = {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
+    upload = client.create_multipart_upload(**where, **whole)["UploadId"]
+    parts = []
+    for number, part in enumerate((content[: 5 << 20], content[5 << 20 :]), 1):
+        sent = client.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
+        parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+    client.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": parts})
+
+
+def list_objects(bucket: Bucket) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = make_client(bucket.endpoint).list_objects_v2(Bucket="models")["Contents"]
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -156,9 +175,9 @@ async def test_a_key_that_leaves_the_folder_is_refused(fetcher: Fetcher, bucket:
     assert fetcher.names() == []
 
 
-def corrupting(content: bytes) -> Fault:
+def corrupting(content: bytes, etag: str | None = None) -> Fault:
     """Send other bytes in the place of the first shard, with its size and its ETag."""
-    headers = {"ETag": f'"{hashlib.md5(content).hexdigest()}"'}
+    headers = {"ETag": etag or f'"{hashlib.md5(content).hexdigest()}"'}
 
     def corrupt(request: web.Request) -> web.Response | None:
         is_shard = request.method == "GET" and request.path.endswith(SHARDS[0])
@@ -167,7 +186,7 @@ def corrupting(content: bytes) -> Fault:
     return corrupt
 
 
-@pytest.mark.parametrize("algorithm", ["SHA256", "CRC32"])
+@pytest.mark.parametrize("algorithm", ["SHA256", "CRC64NVME", "CRC32C", "CRC32"])
 async def test_an_object_with_a_checksum_is_checked_by_it(
     fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes], algorithm: str
 ) -> None:
@@ -186,6 +205,10 @@ async def test_an_object_with_a_checksum_is_checked_by_it(
         {"x-amz-checksum-crc32": "AAAAAA==-3"},
         {"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"},
         {"x-amz-checksum-crc32": "AAAAAAA="},
+        {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA=-3"},
+        {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA=", "x-amz-checksum-type": "COMPOSITE"},
+        {"x-amz-checksum-crc64nvme": "AAAAAA=="},
+        {"x-amz-checksum-xxhash128": "AAAAAA=="},
         {},
     ],
 )
@@ -198,12 +221,67 @@ async def test_a_checksum_that_is_not_of_the_whole_object_counts_for_nothing(
     fetcher.check(contents)
 
 
-async def test_only_objects_of_the_folder_itself_are_asked_for_a_crc32(
+async def test_an_object_uploaded_in_parts_is_checked_by_the_crc64nvme_of_the_whole(
     fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:
+    contents[SHARDS[0]] = bytes(5 << 20) + contents[SHARDS[0]]  # no part but the last may be smaller
+    put_in_parts(bucket, SHARDS[0], contents[SHARDS[0]])
+    etag = next(item for item in list_objects(bucket) if item["Key"].endswith(SHARDS[0]))["ETag"]
+    assert etag.endswith('-2"')
+    s3.faults.append(corrupting(contents[SHARDS[0]], etag))
+    with pytest.raises(CorruptError, match=f"{SHARDS[0]} came with crc64nvme .* twice"):
+        await fetcher.fetch(URI)
+    s3.faults.clear()
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+
+
+async def fetch_a_half(fetcher: Fetcher) -> None:
+    """End when a piece of the first shard has come."""
+    fetching = asyncio.create_task(fetcher.fetch_order(replace(fetcher.order(URI), connections=1)))
+    while fetcher.witness.done < 10_000:  # noqa: ASYNC110  the shard has more than all before it
+        await asyncio.sleep(0.01)
+    fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+@pytest.mark.parametrize("algorithm", ["CRC64NVME", "CRC32C", "CRC32"])
+async def test_a_checksum_is_of_what_came_before_and_after_an_end(
+    fetcher: Fetcher,
+    s3: S3Server,
+    bucket: Bucket,
+    contents: dict[str, bytes],
+    algorithm: str,
+    *,
+    is_right: bool,
+) -> None:
+    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm=algorithm)
+    s3.bytes_per_second = 1e6
+    await fetch_a_half(fetcher)
+    s3.bytes_per_second = None
+    part = fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.part"
+    num_done = part.stat().st_size
+    assert 0 < num_done < len(contents[SHARDS[0]])
+    if is_right:
+        await fetcher.fetch(URI)
+        assert ("GET", f"/models/org/m/{SHARDS[0]}", f"bytes={num_done}-99999") in s3.ranges
+        assert fetcher.witness.said == []
+    else:
+        part.write_bytes(bytes(num_done))
+        await fetcher.fetch(URI)
+        assert f"{SHARDS[0]} came with {algorithm.lower()}" in fetcher.witness.said[0]
+    fetcher.check(contents)
+
+
+@pytest.mark.parametrize("algorithm", ["CRC64NVME", "CRC32C", "CRC32"])
+async def test_only_objects_of_the_folder_itself_are_asked_for_a_crc(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes], algorithm: str
+) -> None:
     """Tools of today write one with each object, and a folder may have thousands below it."""
-    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm="CRC32")
-    put(bucket, "checkpoint-1/a.json", b"{}", ChecksumAlgorithm="CRC32")
+    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm=algorithm)
+    put(bucket, "checkpoint-1/a.json", b"{}", ChecksumAlgorithm=algorithm)
     await fetcher.fetch(URI)
     asked = [path.partition("?")[0] for method, path in s3.requests if method == "HEAD"]
     assert asked == [f"/models/org/m/{SHARDS[0]}"]

@@ -12,6 +12,7 @@ import aiohttp
 
 from millrace_fetch.client import Client
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
+from millrace_fetch.hashes import CRCS, Algorithm
 from millrace_fetch.manifest import Checksum, Manifest, RemoteFile, hash_state
 from millrace_fetch.sources.aws import Bucket, Listed
 from millrace_fetch.sources.s3_refusals import explain_refusal
@@ -21,8 +22,10 @@ from millrace_fetch.uri import S3Folder
 
 MAX_OBJECTS = 100_000
 """Of a folder. A bucket of more is not a model's."""
-_SHA256_BYTES = 32
-_CRC32_BYTES = 4
+_CHECKSUM_BYTES: dict[Algorithm, int] = {"sha256": 32, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
+"""How long each is. The first that an object has is compared."""
+_CRCS = {name.upper() for name in CRCS}
+"""As the listing writes them."""
 
 
 class S3Source:
@@ -72,8 +75,8 @@ class S3Source:
     async def _announce(self, client: Client, item: Listed, say: Say) -> RemoteFile:
         url, name = self._bucket.url_of(item.key), item.key.removeprefix(self._folder.prefix)
         checksum = None
-        # Tools of today write a CRC32 with each object, and below the folder there may be thousands.
-        if "SHA256" in item.algorithms or ("CRC32" in item.algorithms and "/" not in name):
+        # Each object of today has a CRC, by its tool or by S3, and below the folder there may be thousands.
+        if "SHA256" in item.algorithms or (item.algorithms & _CRCS and "/" not in name):
             checksum = await with_tries(partial(_ask_checksum, client, url), say)
         return RemoteFile(name, url, item.size_bytes, checksum, item.etag)
 
@@ -83,15 +86,15 @@ def _is_amazons(name: str) -> bool:
 
 
 async def _ask_checksum(client: Client, url: str) -> Checksum | None:
-    """Return the object's SHA-256, else its CRC32, unless it is one over those of its parts."""
+    """Return the object's SHA-256, else a CRC, unless it is one over those of its parts."""
     async with client.request("HEAD", url, {"x-amz-checksum-mode": "ENABLED"}) as response:
         headers = response.headers
     if headers.get("x-amz-checksum-type", "") == "COMPOSITE":
         return None
-    if digest := _read_digest(headers.get("x-amz-checksum-sha256", ""), _SHA256_BYTES):
-        return Checksum("sha256", digest.hex())
-    digest = _read_digest(headers.get("x-amz-checksum-crc32", ""), _CRC32_BYTES)
-    return Checksum("crc32", digest.hex()) if digest else None
+    for algorithm, num_bytes in _CHECKSUM_BYTES.items():
+        if digest := _read_digest(headers.get(f"x-amz-checksum-{algorithm}", ""), num_bytes):
+            return Checksum(algorithm, digest.hex())
+    return None
 
 
 def _read_digest(text: str, num_bytes: int) -> bytes | None:
