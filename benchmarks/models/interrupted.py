@@ -1,6 +1,7 @@
 """Fetches that are killed at random moments and go on: whether a file ever has its name without its content.
 
-The trial is that of the tests. The kills are shared out over the sources.
+The trial is that of the tests: between kills a source may change, and some fetches do not wait for the disk.
+The kills are shared out over the sources.
 """
 
 import asyncio
@@ -47,4 +48,4 @@ async def _try_source(serving: Serving, num_kills: int, seed: int) -> Tale:
     contents = make_contents(seed)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
         async with serving(contents) as served:
-            return await Trial(served, Path(folder) / "model", contents, seed).run(num_kills)
+            return await Trial(served, Path(folder) / "model", contents, contents, seed).run(num_kills)

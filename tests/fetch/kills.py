@@ -1,6 +1,10 @@
-"""Sources whose fetch is killed at random moments, again and again, and what is there after each kill."""
+"""Sources whose fetch is killed at random moments, again and again, and what is there after each kill.
+
+Between two kills a source may go on to its other revision. Some of the fetches do not wait for the disk.
+"""
 
 import hashlib
+import json
 import random
 import shutil
 from asyncio import timeout
@@ -18,6 +22,12 @@ from tests.fetch.servers import FakeHub, WebFolderServer
 CONNECTIONS = 2
 BYTES_PER_SECOND = 30e6
 """Of each connection: a shard of 20 MiB takes longer than a process of ours lives."""
+MOVES_SHARE = 0.25
+"""Of the kills: after them the source goes on to its other revision."""
+UNSYNCED_SHARE = 0.4
+"""Of the models, from nothing to whole: none of a model's fetches waits for the disk."""
+CONFIG, CHANGED, GONE = "config.json", "model-00002-of-00002.safetensors", "generation_config.json"
+"""What is another file in the other revision, or not there."""
 WINDOW_SECONDS = 0.8
 """From a fetch's first words to the latest kill. A model that is there in part is whole by then."""
 
@@ -30,6 +40,8 @@ class Served:
     environment: dict[str, str]
     count_sent: Callable[[], int]
     """The bytes of large files that were sent so far."""
+    show: Callable[[dict[str, bytes]], object]
+    """Have these files from now on."""
 
 
 Serving = Callable[[dict[str, bytes]], AbstractAsyncContextManager[Served]]
@@ -44,16 +56,31 @@ class Tale:
     num_wrong: int = 0
     """Faults found after a kill: a name without its content, or a folder called whole that isn't."""
     num_whole: int = 0
-    """How often the model was whole; it then began anew."""
+    """How often the model was whole and began anew."""
+    num_moves: int = 0
+    """How often the source went on to its other revision, from a part of a model or from a whole one."""
+    num_unsynced: int = 0
+    """The fetches that did not wait for the disk."""
     faults: list[str] = field(default_factory=list)
+
+
+def change(contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of the other revision: most are alike, two have other bytes, and one is gone."""
+    others = {CONFIG: contents[CONFIG].replace(b"llama", b"qwen2"), CHANGED: contents[CHANGED][::-1]}
+    return {name: content for name, content in (dict(contents) | others).items() if name != GONE}
 
 
 @asynccontextmanager
 async def serving_hub(contents: dict[str, bytes]) -> AsyncIterator[Served]:
     """A Hub."""
-    async with FakeHub(contents) as hub:
+    async with FakeHub(dict(contents)) as hub:
+
+        def show(contents: dict[str, bytes]) -> None:
+            hub.become(hashlib.sha1(contents[CHANGED]).hexdigest(), contents)
+
+        show(contents)
         hub.large.bytes_per_second = BYTES_PER_SECOND
-        yield Served("hf://org/m", {"HF_ENDPOINT": hub.endpoint}, lambda: sum(hub.large.sent.values()))
+        yield Served("hf://org/m", {"HF_ENDPOINT": hub.endpoint}, lambda: sum(hub.large.sent.values()), show)
 
 
 @asynccontextmanager
@@ -64,41 +91,46 @@ async def serving_s3(contents: dict[str, bytes]) -> AsyncIterator[Served]:
         async with S3Server(bucket.endpoint) as server:
             server.bytes_per_second = BYTES_PER_SECOND
             account = ACCOUNT | {"AWS_ENDPOINT_URL": server.endpoint}
-            yield Served("s3://models/org/m", account, lambda: sum(server.sent.values()))
+            yield Served("s3://models/org/m", account, lambda: sum(server.sent.values()), bucket.show)
 
 
 @asynccontextmanager
 async def serving_artifact(contents: dict[str, bytes]) -> AsyncIterator[Served]:
     """A registry whose layers are files."""
     async with Registry() as registry:
-        registry.push_files(contents)
-        yield _serve(registry)
+        yield _serve(registry, contents, registry.push_files)
 
 
 @asynccontextmanager
 async def serving_image(contents: dict[str, bytes]) -> AsyncIterator[Served]:
-    """A registry whose layers have files."""
+    """A registry whose layers have files. The upper one has those that change."""
     async with Registry() as registry:
-        files: dict[str, bytes] = {f"models/{name}": content for name, content in contents.items()}
-        names = sorted(files)
-        halves = [{name: files[name] for name in half} for half in (names[::2], names[1::2])]
-        registry.push([(make_tar({**half}), TAR, {}) for half in halves])
-        yield _serve(registry)
+
+        def push(contents: dict[str, bytes]) -> None:
+            layers: tuple[dict[str, bytes], ...] = ({}, {})
+            for name, content in contents.items():
+                layers[name in (CONFIG, CHANGED, GONE)][f"models/{name}"] = content
+            registry.push([(make_tar({**layer}), TAR, {}) for layer in layers])
+
+        yield _serve(registry, contents, push)
 
 
-def _serve(registry: Registry) -> Served:
+def _serve(
+    registry: Registry, contents: dict[str, bytes], push: Callable[[dict[str, bytes]], object]
+) -> Served:
+    push(contents)
     registry.token_uses = 20
     registry.blobs.bytes_per_second = BYTES_PER_SECOND
     nobody = {"DOCKER_CONFIG": "/nowhere"}
-    return Served(f"{registry.uri}:v1", nobody, lambda: sum(registry.blobs.sent.values()))
+    return Served(f"{registry.uri}:v1", nobody, lambda: sum(registry.blobs.sent.values()), push)
 
 
 @asynccontextmanager
 async def serving_folder(contents: dict[str, bytes]) -> AsyncIterator[Served]:
     """A folder of a plain web server."""
-    async with WebFolderServer(contents) as server:
+    async with WebFolderServer(dict(contents)) as server:
         server.files.bytes_per_second = BYTES_PER_SECOND
-        yield Served(server.uri, {}, lambda: sum(server.files.sent.values()))
+        yield Served(server.uri, {}, lambda: sum(server.files.sent.values()), server.files.become)
 
 
 SOURCES: dict[str, Serving] = {
@@ -113,29 +145,52 @@ SOURCES: dict[str, Serving] = {
 class Trial:
     """One folder, into which a model is fetched by processes that are killed."""
 
-    def __init__(self, served: Served, folder: Path, wanted: Mapping[str, bytes], seed: int) -> None:
+    def __init__(
+        self, served: Served, folder: Path, contents: dict[str, bytes], wanted: Collection[str], seed: int
+    ) -> None:
+        """`contents` is what the source has, and `wanted` names those of its files that are to come."""
         self._served = served
         self._folder = folder
-        self._wanted = {name: hashlib.sha256(content).hexdigest() for name, content in wanted.items()}
-        self._draw = random.Random(seed)
+        self._revisions = (contents, change(contents))
+        self._wanted = [
+            {
+                name: hashlib.sha256(content).hexdigest()
+                for name, content in revision.items()
+                if name in wanted
+            }
+            for revision in self._revisions
+        ]
+        self._now = 0
+        """Which of the two the source has."""
+        self._shown = {0}
+        """Those that it has had since the folder was empty."""
+        self._names: dict[str, int] = {}
+        """What the fetches call the revisions."""
+        # One for each, so that no draw depends on how long a process lived before.
+        self._moments, self._moves, self._syncs = (random.Random(f"{seed} {use}") for use in "mos")
+        self._flags = self._draw_flags()
         self.tale = Tale()
 
     async def run(self, num_kills: int) -> Tale:
         """Kill so often, and let the last one end."""
         while self.tale.num_kills < num_kills:
-            process = await self._start()
-            await self._kill(process)
-            self._look()
-        num_whole = self.tale.num_whole
+            await self._kill(await self._start())
+            is_whole = self._look()
+            if self._moves.random() < MOVES_SHARE:
+                self._move_on()
+            elif is_whole:
+                self._begin_anew()
         status, _, err = await finish(await self._start())
-        self._look()
-        if status != 0 or self.tale.num_whole == num_whole:
+        if not self._look() or status != 0:
             self._blame(f"the last one ended with {status}, and the model is not whole: {err}")
+        else:
+            self._begin_anew()
         return self.tale
 
     async def _start(self) -> Process:
         environment = {"HF_HOME": str(self._folder.parent)} | self._served.environment
-        flags = ("--connections", str(CONNECTIONS))
+        flags = ("--connections", str(CONNECTIONS), *self._flags)
+        self.tale.num_unsynced += "--no-sync" in flags
         return await start_fetch(self._served.uri, self._folder, *flags, prefix=(), **environment)
 
     async def _kill(self, process: Process) -> None:
@@ -143,7 +198,7 @@ class Trial:
         assert process.stderr
         await process.stderr.readline()
         with suppress(TimeoutError):
-            async with timeout(self._draw.random() * WINDOW_SECONDS):
+            async with timeout(self._moments.random() * WINDOW_SECONDS):
                 await process.wait()
         if process.returncode is None:
             process.kill()
@@ -152,17 +207,36 @@ class Trial:
         if process.returncode not in (0, -9):
             self._blame(f"one ended with {process.returncode}: {err.decode()}")
 
-    def _look(self) -> None:
-        """Compare what has a name, and begin anew where the model is whole."""
+    def _look(self) -> bool:
+        """Compare what has a name. Return whether the model is called whole, as the source has it now."""
         found = {name: hash_file(self._folder / name) for name in list_files(self._folder)}
-        if bad := [name for name, digest in found.items() if self._wanted.get(name) != digest]:
+        known = [self._wanted[revision] for revision in self._shown]
+        if bad := [name for name, digest in found.items() if digest not in [of.get(name) for of in known]]:
             self._blame(f"not what was announced: {bad}")
-        if not (self._folder / ".millrace" / "manifest.json").exists():
-            return
-        if found != self._wanted:
-            self._blame(f"called whole without {set(self._wanted) - set(found)}")
+        marker = self._folder / ".millrace" / "manifest.json"
+        if not marker.exists():
+            return False
+        name = json.loads(marker.read_text())["revision"]
+        revision = self._names.setdefault(name, self._now)
+        if found != self._wanted[revision]:
+            missing = {name for name, digest in self._wanted[revision].items() if found.get(name) != digest}
+            self._blame(f"called whole without {missing or 'all that is of another revision'}")
+        return revision == self._now
+
+    def _move_on(self) -> None:
+        self._now = 1 - self._now
+        self._shown.add(self._now)
+        self._served.show(self._revisions[self._now])
+        self.tale.num_moves += 1
+
+    def _begin_anew(self) -> None:
         shutil.rmtree(self._folder)
+        self._shown = {self._now}
+        self._flags = self._draw_flags()
         self.tale.num_whole += 1
+
+    def _draw_flags(self) -> tuple[str, ...]:
+        return ("--no-sync",) if self._syncs.random() < UNSYNCED_SHARE else ()
 
     def _blame(self, fault: str) -> None:
         self.tale.num_wrong += 1

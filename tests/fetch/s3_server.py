@@ -44,6 +44,14 @@ class Bucket:
         for name, content in contents.items():
             self.put(f"org/m/{name}", content)
 
+    def show(self, contents: dict[str, bytes]) -> None:
+        """Have these files below `org/m/`, and of the others none, while others read."""
+        objects = self.backend.buckets["models"].keys
+        for key in set(objects) - {f"org/m/{name}" for name in contents}:
+            self.backend.delete_object("models", key)
+        for name, content in contents.items():
+            self.put(f"org/m/{name}", content)
+
     def put(self, key: str, content: bytes) -> None:
         """Have an object."""
         self.backend.put_object("models", key, content)

@@ -185,8 +185,7 @@ async def test_a_full_disk_is_told_and_what_came_is_kept(name: str, tmp_path: Pa
         status, _, err = await finish(process)
         assert status == 1
         assert re.search("no space left for .*make room and run it again", err.splitlines()[-1])
-        wanted = {name: contents[name] for name in NEEDED}
-        tale = await Trial(served, folder, wanted, seed=1).run(0)
+        tale = await Trial(served, folder, contents, NEEDED, seed=1).run(0)
     assert (tale.num_wrong, tale.num_whole) == (0, 1), tale.faults
 
 

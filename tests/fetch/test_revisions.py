@@ -27,13 +27,6 @@ async def fetch_and_die(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, uri: 
             await fetcher.fetch(uri)
 
 
-def serve(hub: FakeHub, contents: dict[str, bytes], commit: str) -> None:
-    for known in (hub.files.contents, hub.large.contents):
-        known.clear()
-        known.update(contents)
-    hub.commit, hub.revisions = commit, {"main", commit}
-
-
 def turn(contents: dict[str, bytes]) -> dict[str, bytes]:
     """Return other bytes in files of the same names and sizes."""
     return contents | {name: bytes(reversed(contents[name])) for name in SHARDS}
@@ -50,9 +43,9 @@ async def test_going_back_from_half_a_revision_brings_the_old_bytes(
     """Its shards have the names and the sizes of those that were whole."""
     old = dict(hub.files.contents)
     await fetcher.fetch(URI)
-    serve(hub, turn(old), "2" * 40)
+    hub.become("2" * 40, turn(old))
     await fetch_and_die(fetcher, monkeypatch)
-    serve(hub, old, "1" * 40)
+    hub.become("1" * 40, old)
     await fetcher.fetch(URI)
     fetcher.check(old)
 
@@ -65,10 +58,10 @@ async def test_a_folder_that_an_earlier_version_left_so_is_not_believed_either(
     await fetcher.fetch(URI)
     own = fetcher.folder / ".millrace"
     marker = (own / "manifest.json").read_text()
-    serve(hub, turn(old), "2" * 40)
+    hub.become("2" * 40, turn(old))
     await fetch_and_die(fetcher, monkeypatch)
     (own / "previous.json").write_text(marker)
-    serve(hub, old, "1" * 40)
+    hub.become("1" * 40, old)
     await fetcher.fetch(URI)
     fetcher.check(old)
 
@@ -78,10 +71,10 @@ async def test_a_disk_that_is_full_between_two_revisions_mixes_nothing(
 ) -> None:
     old = dict(hub.files.contents)
     await fetcher.fetch(URI)
-    serve(hub, turn(old), "2" * 40)
+    hub.become("2" * 40, turn(old))
     await fetch_and_die(fetcher, monkeypatch)
     third = turn(old) | {name: b"3" * len(old[name]) for name in SHARDS}
-    serve(hub, third, "3" * 40)
+    hub.become("3" * 40, third)
     make = os.open
 
     def refuse(path: Path, flags: int, *more: int, **named: int) -> int:
@@ -93,7 +86,7 @@ async def test_a_disk_that_is_full_between_two_revisions_mixes_nothing(
         patch.setattr(os, "open", refuse)
         with pytest.raises(NoSpaceError):
             await fetcher.fetch(URI)
-    serve(hub, old, "1" * 40)
+    hub.become("1" * 40, old)
     await fetcher.fetch(URI)
     fetcher.check(old)
 
@@ -105,10 +98,10 @@ async def test_what_a_killed_fetch_of_another_revision_left_goes(
     old = dict(hub.files.contents)
     new = put_in_one_file(old)
     await fetch_and_die(fetcher, monkeypatch)
-    serve(hub, new, "2" * 40)
+    hub.become("2" * 40, new)
     await fetcher.fetch(URI)
     fetcher.check(new, list(new))
-    serve(hub, old, "3" * 40)
+    hub.become("3" * 40, old)
     await fetcher.fetch(URI)
     fetcher.check(old)
 
@@ -117,7 +110,7 @@ async def test_a_torn_marker_leaves_no_file_of_the_model_that_was(fetcher: Fetch
     await fetcher.fetch(URI)
     (fetcher.folder / ".millrace" / "manifest.json").write_text("")
     new = put_in_one_file(dict(hub.files.contents))
-    serve(hub, new, "2" * 40)
+    hub.become("2" * 40, new)
     await fetcher.fetch(URI)
     fetcher.check(new, list(new))
 
@@ -172,7 +165,7 @@ async def test_who_asks_for_it_has_also_what_an_earlier_fetch_left_hashed(
     shard = fetcher.folder / SHARDS[0]
     shard.write_bytes(bytes(shard.stat().st_size))
     new = hub.files.contents | {"config.json": b'{"model_type": "qwen3"}'}
-    serve(hub, new, "2" * 40)
+    hub.become("2" * 40, new)
     await fetcher.fetch(URI, verify=True)
     fetcher.check(new)
     assert hub.large.sent[SHARDS[1]] == len(new[SHARDS[1]])
@@ -183,11 +176,11 @@ async def test_a_revision_that_has_no_room_leaves_the_one_that_is_whole(
 ) -> None:
     old = dict(hub.files.contents)
     await fetcher.fetch(URI)
-    serve(hub, turn(old), "2" * 40)
+    hub.become("2" * 40, turn(old))
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10, f_frsize=4096))
         with pytest.raises(NoSpaceError):
             await fetcher.fetch(URI)
     fetcher.check(old)
-    serve(hub, old, "1" * 40)
+    hub.become("1" * 40, old)
     assert not (await fetcher.fetch(URI)).has_fetched
