@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
+from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.uri import redact
 
 ADVICE = (
@@ -83,6 +84,9 @@ class Client:
         status = response.status
         if 200 <= status < 300:
             return response
+        if status == WANTS_PASSWORD:
+            response.release()
+            raise explain_proxy(redact(str(response.url)), status)
         message = f"{redact(str(response.url))} answered {status}"
         if status in _AGAIN or status >= 500:
             response.release()
@@ -100,6 +104,8 @@ def naming(url: str) -> Iterator[None]:
         yield
     except aiohttp.ClientConnectorCertificateError as error:
         raise SourceError(_describe(error, url)) from error
+    except aiohttp.ClientHttpProxyError as error:
+        raise explain_proxy(redact(url), error.status) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UnavailableError(_describe(error, url)) from error
 
@@ -153,7 +159,7 @@ def _describe(error: Exception, url: str) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"{place}: there is no host {error.host}, or no DNS to find it"
     if isinstance(error, aiohttp.ClientProxyConnectionError):
-        return f"{place}: the proxy of the environment can't be reached"
+        return f"{place}: {UNREACHABLE}"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{place}: no connection to {error.host}:{error.port} ({error.strerror or 'failed'})"
     if isinstance(error, TimeoutError):

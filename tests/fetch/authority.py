@@ -4,8 +4,11 @@ import ssl
 import subprocess
 from pathlib import Path
 
+NAME = "models.invalid"
+"""No DNS has it. The servers' certificates do."""
 _EXTENSIONS = (
-    "subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\nbasicConstraints=critical,CA:FALSE\n"
+    f"subjectAltName=IP:127.0.0.1,DNS:{NAME}\n"
+    "authorityKeyIdentifier=keyid\nbasicConstraints=critical,CA:FALSE\n"
 )
 
 

@@ -1,8 +1,5 @@
 """Servers whose certificate an authority of their owner's has signed, as inside a company."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-
 import pytest
 
 from millrace_fetch.authorities import VARIABLES, trusting
@@ -10,11 +7,7 @@ from millrace_fetch.errors import SourceError
 from millrace_fetch.sources import oci
 from tests.fetch.authority import Authority
 from tests.fetch.conftest import Fetcher, make_model
-from tests.fetch.registry import Registry
-from tests.fetch.servers import FakeHub, WebFolderServer
-
-Serve = Callable[[Fetcher, Authority], AbstractAsyncContextManager[str]]
-"""Serves a model over TLS, and hands out its URI."""
+from tests.fetch.secured import Serve, serve_hub, serve_oci, serve_web
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +25,6 @@ def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(oci, "_scheme_of", lambda _: "https")  # also on 127.0.0.1
-
-
-@asynccontextmanager
-async def serve_hub(fetcher: Fetcher, authority: Authority) -> AsyncIterator[str]:
-    async with FakeHub(make_model(), authority.context()) as hub:
-        fetcher.endpoint = hub.endpoint
-        yield "hf://org/m"
-
-
-@asynccontextmanager
-async def serve_web(_: Fetcher, authority: Authority) -> AsyncIterator[str]:
-    async with WebFolderServer(make_model(), authority.context()) as server:
-        yield server.uri
-
-
-@asynccontextmanager
-async def serve_oci(_: Fetcher, authority: Authority) -> AsyncIterator[str]:
-    async with Registry(authority.context()) as registry:
-        registry.push_files(make_model())
-        yield f"{registry.uri}:v1"
 
 
 @pytest.mark.parametrize("serve", [serve_hub, serve_web, serve_oci])

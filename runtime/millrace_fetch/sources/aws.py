@@ -4,6 +4,7 @@ All of it may block, and is called in a thread.
 """
 
 import os
+import re
 from time import time
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from yarl import URL
 
 from millrace_fetch.client import ADVICE, read_retry_after
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
+from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 
 _DEFAULT_REGION = "us-east-1"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
@@ -141,6 +143,8 @@ def _read_listed(item: dict[str, Any]) -> Listed:
 def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
     answer = error.response
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if status == WANTS_PASSWORD:
+        return explain_proxy(place, status)
     code = str(answer.get("Error", {}).get("Code", ""))
     # Of an answer without a code botocore makes one of the status.
     message = f"{place} answered {status}" + (f" {code}" if code and not code.isdecimal() else "")
@@ -157,7 +161,6 @@ def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
 
 def _translate_library(error: Exception, place: str) -> FetchError:
     """Say what went wrong before there was an answer. The texts of botocore may hold what is secret."""
-    kind = type(error).__name__
     match error:
         case exceptions.SSLError():
             return SourceError(f"{place}: its certificate is not trusted; {ADVICE}")
@@ -168,7 +171,16 @@ def _translate_library(error: Exception, place: str) -> FetchError:
         case exceptions.ParamValidationError():
             return SourceError(f"{place} can't have a bucket of that name: write s3://bucket/folder")
         case exceptions.ConnectionError() | exceptions.HTTPClientError():
-            return UnavailableError(f"{place} can't be reached ({kind})")
+            return _translate_connection(error, place)
+    kind = type(error).__name__
     return SourceError(
         f"the AWS settings of the environment can't be used ({kind}): check the AWS_… variables"
     )
+
+
+def _translate_connection(error: exceptions.BotoCoreError, place: str) -> FetchError:
+    """Say what stands between us and the server. A proxy's status is in the text of an error below alone."""
+    if not isinstance(error, exceptions.ProxyConnectionError):
+        return UnavailableError(f"{place} can't be reached ({type(error).__name__})")
+    refused = re.search(r"Tunnel connection failed: (\d{3})", str(error.kwargs.get("error")))
+    return explain_proxy(place, int(refused[1])) if refused else UnavailableError(f"{place}: {UNREACHABLE}")
