@@ -8,13 +8,14 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
-from time import time
+from time import monotonic, time
 from typing import Self
 
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
+from millrace_fetch.errors import RefusedError, SlowError, SourceError, UnavailableError
+from millrace_fetch.pace import Pace, describe_slow
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.uri import redact
 
@@ -95,6 +96,25 @@ class Client:
             reason = await response.content.read(_REASON_BYTES)
         code = response.headers.get("X-Error-Code", "")
         raise RefusedError(message, status, code, reason.decode(errors="replace"))
+
+
+class Chunks:
+    """A body as it comes, in pieces of so many bytes at most. Raises SlowError where it only drips."""
+
+    def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
+        self._place = redact(str(response.url))
+        self._chunks = response.content.iter_chunked(most_bytes)
+        self._pace = Pace()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        began = monotonic()
+        chunk = await anext(self._chunks)
+        if self._pace.add(len(chunk), monotonic() - began):
+            raise SlowError(f"{self._place}: {describe_slow()}")
+        return chunk
 
 
 @contextmanager

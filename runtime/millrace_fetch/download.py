@@ -14,10 +14,18 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from millrace_fetch.client import Client, read_validator
-from millrace_fetch.errors import ChangedError, CorruptError, FetchError, RefusedError, UnavailableError
+from millrace_fetch.client import Chunks, Client, read_validator
+from millrace_fetch.errors import (
+    ChangedError,
+    CorruptError,
+    FetchError,
+    RefusedError,
+    SlowError,
+    UnavailableError,
+)
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
+from millrace_fetch.pace import least_bytes
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span, split
 from millrace_fetch.retry import MAX_TRIES
@@ -145,7 +153,8 @@ class Download:
             except UnavailableError as error:
                 if piece.span is None:
                     self._advance(-transfer.position)
-                num_failures = 1 if piece.span and transfer.noted > position else num_failures + 1
+                gained = transfer.noted - position if piece.span else 0
+                num_failures = 1 if _is_progress(gained, error) else num_failures + 1
                 position = transfer.noted if piece.span else 0
                 if num_failures >= MAX_TRIES:
                     raise give_up(error) from error
@@ -177,7 +186,7 @@ class _Transfer:
 
     async def _copy(self, response: aiohttp.ClientResponse, end: int | None) -> None:
         part = self._item.part
-        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+        async for chunk in Chunks(response, CHUNK_BYTES):
             if end is not None and self.position + len(chunk) > end:
                 raise CorruptError(f"{part.file.name} came with more bytes than announced: run it again")
             await self._item.call(part.write, self.position, chunk)
@@ -193,6 +202,11 @@ class _Transfer:
             async with self._item.lock:
                 await self._item.call(self._item.part.note, Span(self.noted, self.position))
             self.noted = self.position
+
+
+def _is_progress(gained_bytes: int, error: UnavailableError) -> bool:
+    """Whether a try that failed brought enough to try on for ever. A source that drips always brings some."""
+    return gained_bytes >= (least_bytes() if isinstance(error, SlowError) else 1)
 
 
 def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from millrace_fetch.client import Client
+from millrace_fetch.client import Chunks, Client
 from millrace_fetch.errors import CorruptError, RefusedError, SourceError
 from millrace_fetch.head import ModelHead, merge, parse_config
 from millrace_fetch.manifest import Manifest, RemoteFile
@@ -118,9 +118,11 @@ def _count_bytes(file: RemoteFile, response: aiohttp.ClientResponse) -> int:
 
 
 async def _read_exactly(file: RemoteFile, response: aiohttp.ClientResponse, wanted: int) -> bytes:
-    try:
-        return await response.content.readexactly(max(0, wanted))
-    except asyncio.IncompleteReadError as error:
-        raise CorruptError(
-            f"{file.name} ended {wanted - len(error.partial)} bytes early: try it later"
-        ) from error
+    content = bytearray()
+    if wanted > 0:
+        async for chunk in Chunks(response, wanted):
+            content += chunk
+            if len(content) >= wanted:
+                return bytes(content[:wanted])
+        raise CorruptError(f"{file.name} ended {wanted - len(content)} bytes early: try it later")
+    return b""

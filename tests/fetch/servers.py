@@ -29,6 +29,8 @@ class Files:
     has_lengths: bool = True
     allows_head: bool = True
     bytes_per_second: float | None = None
+    chunk_bytes: int = 1 << 18
+    """What is sent at once."""
     sent: Counter[str] = field(default_factory=Counter)
     requests: list[tuple[str, str]] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
@@ -111,8 +113,8 @@ class Files:
         if is_cut:
             self.cuts[name] -= 1
             end //= 2
-        for start in range(0, end, 1 << 18):
-            chunk = body[start : min(start + (1 << 18), end)]
+        for start in range(0, end, self.chunk_bytes):
+            chunk = body[start : min(start + self.chunk_bytes, end)]
             await response.write(chunk)
             self.sent[name] += len(chunk)
             if self.on_sent:
@@ -197,6 +199,10 @@ class FakeHub:
     @property
     def endpoint(self) -> str:
         return self._server.url
+
+    @property
+    def large_host(self) -> str:
+        return self._cdn.url
 
     async def __aenter__(self) -> Self:
         await self._exits.enter_async_context(self._server)

@@ -70,9 +70,9 @@ class Bucket:
         try:
             answer = self._client.list_objects_v2(Bucket=self._name, Prefix=prefix, **more)
         except exceptions.ClientError as error:
-            raise _translate_answer(error, self._endpoint) from error
+            raise _translate_answer(error, self.endpoint) from error
         except (exceptions.BotoCoreError, ResponseParserError, RecursionError) as error:
-            raise _translate_library(error, self._endpoint) from error
+            raise _translate_library(error, self.endpoint) from error
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         self._follow(headers.get("x-amz-bucket-region"))
         items = [_read_listed(item) for item in answer.get("Contents", ())]
@@ -101,7 +101,7 @@ class Bucket:
     def _connect(self, region: str) -> None:
         self._region = region
         self._client = self._make_client(None if self.has_credentials else UNSIGNED, {})
-        self._endpoint: str = self._client.meta.endpoint_url
+        self.endpoint: str = self._client.meta.endpoint_url
         # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
         self._addresses = self._make_client(UNSIGNED, self._choose_style())
         self.origin = URL(self.url_of("config.json")).origin()
@@ -114,7 +114,7 @@ class Bucket:
 
     @property
     def _is_amazons(self) -> bool:
-        return self._endpoint.endswith(_AMAZON)
+        return self.endpoint.endswith(_AMAZON)
 
     def _make_client(self, signature: Any, style: dict[str, str]) -> Any:
         # One try: ours are told to the user.

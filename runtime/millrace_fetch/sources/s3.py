@@ -11,10 +11,10 @@ from functools import partial
 import aiohttp
 
 from millrace_fetch.client import Client
-from millrace_fetch.errors import FetchError, RefusedError, SourceError
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
 from millrace_fetch.hashes import CRCS, Algorithm
 from millrace_fetch.manifest import Checksum, Manifest, RemoteFile, hash_state
-from millrace_fetch.sources.aws import Bucket, Listed
+from millrace_fetch.sources.aws import Bucket, Listed, Page
 from millrace_fetch.sources.s3_refusals import explain_refusal
 from millrace_fetch.thread import call_in_thread
 from millrace_fetch.trying import Say, with_tries
@@ -22,6 +22,8 @@ from millrace_fetch.uri import S3Folder
 
 MAX_OBJECTS = 100_000
 """Of a folder. A bucket of more is not a model's."""
+PAGE_SECONDS = 150.0
+"""For a page of the list, of 1000 objects at most. botocore gives up a silent server before."""
 _CHECKSUM_BYTES: dict[Algorithm, int] = {"sha256": 32, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
 """How long each is. The first that an object has is compared."""
 _CRCS = {name.upper() for name in CRCS}
@@ -62,8 +64,7 @@ class S3Source:
         listed: list[Listed] = []
         token: str | None = ""
         while token is not None:
-            ask = partial(self._bucket.list_page, self._folder.prefix, token)
-            page = await with_tries(partial(call_in_thread, ask), say)
+            page = await with_tries(partial(self._ask_page, token), say)
             listed += page.items
             token = page.next_token
             if len(listed) > MAX_OBJECTS:
@@ -71,6 +72,16 @@ class S3Source:
                     f"{self._folder} has more than {MAX_OBJECTS} objects: write the model's own folder"
                 )
         return listed
+
+    async def _ask_page(self, token: str) -> Page:
+        try:
+            async with asyncio.timeout(PAGE_SECONDS):
+                ask = partial(self._bucket.list_page, self._folder.prefix, token)
+                return await call_in_thread(ask)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"{self._bucket.endpoint}: no page of the list within {PAGE_SECONDS:g} s"
+            ) from error
 
     async def _announce(self, client: Client, item: Listed, say: Say) -> RemoteFile:
         url, name = self._bucket.url_of(item.key), item.key.removeprefix(self._folder.prefix)

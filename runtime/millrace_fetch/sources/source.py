@@ -6,7 +6,7 @@ from typing import Protocol
 
 import aiohttp
 
-from millrace_fetch.client import Client
+from millrace_fetch.client import Chunks, Client
 from millrace_fetch.errors import CorruptError, FetchError, RefusedError, SourceError
 from millrace_fetch.manifest import Manifest, RemoteFile
 from millrace_fetch.trying import Say, with_tries
@@ -44,7 +44,7 @@ async def read_small(
     async def read() -> bytes:
         content = bytearray()
         async with client.request("GET", file.url, headers) as response:
-            async for chunk in response.content.iter_any():
+            async for chunk in Chunks(response, MAX_SMALL_BYTES):
                 content += chunk
                 if len(content) > MAX_SMALL_BYTES:
                     raise SourceError(f"{file.name} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")

@@ -1,0 +1,40 @@
+"""Whether a source has become too slow to be waited for. Pure: the times are given.
+
+A source that says nothing is given up after a time. One that drips a few bytes says something each time.
+"""
+
+WINDOW_SECONDS = 60.0
+"""As long as silence is borne."""
+LEAST_BYTES_PER_SECOND = 1000
+"""On one connection. As dnf has it; a model of 1 GB would take 12 days."""
+
+
+def least_bytes() -> float:
+    """Return what a connection has to bring in a window."""
+    return LEAST_BYTES_PER_SECOND * WINDOW_SECONDS
+
+
+def describe_slow() -> str:
+    """Say what a source did that is too slow."""
+    return f"fewer than {LEAST_BYTES_PER_SECOND} bytes/s for {WINDOW_SECONDS:g} s"
+
+
+class Pace:
+    """What one connection brings, window after window."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+        self._waited_seconds = 0.0
+
+    def add(self, num_bytes: int, waited_seconds: float) -> bool:
+        """Count bytes that were waited for. Return whether a window has ended with too few.
+
+        Only the time that was waited for the source counts: a slow disk makes no slow source.
+        """
+        self._num_bytes += num_bytes
+        self._waited_seconds += waited_seconds
+        if self._waited_seconds < WINDOW_SECONDS:
+            return False
+        is_slow = self._num_bytes < LEAST_BYTES_PER_SECOND * self._waited_seconds
+        self._num_bytes, self._waited_seconds = 0, 0.0
+        return is_slow

@@ -1,0 +1,115 @@
+"""Sources that send a few bytes now and then: they are never silent, and a model would never come."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from millrace_fetch import pace
+from millrace_fetch.errors import UnavailableError
+from millrace_fetch.headers import fetch_head
+from millrace_fetch.pace import Pace
+from millrace_fetch.sources import s3
+from tests.fetch.conftest import SHARDS, Fetcher, make_model
+from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
+from tests.fetch.servers import FakeHub, Files, WebFolderServer
+
+GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row: run it again later, and it goes on from here"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience of some hundredths of a second."""
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.04)
+
+
+@pytest.fixture
+def contents() -> dict[str, bytes]:
+    return make_model(5000)
+
+
+def let_drip(files: Files) -> None:
+    files.chunk_bytes, files.bytes_per_second = 1, 100
+
+
+def let_run(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.chunk_bytes, files.bytes_per_second = 1 << 18, None
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)  # a busy machine is no slow source
+
+
+async def test_a_source_that_drips_is_given_up_by_name_and_gone_on_from(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_drip(hub.large)
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match=GIVEN_UP) as caught:
+            await fetcher.fetch("hf://org/m")
+    assert str(caught.value).startswith(f"{hub.large_host}/")
+    assert "secret" not in "".join([str(caught.value), *fetcher.witness.said])
+    let_run(hub.large, monkeypatch)
+    hub.large.ranges.clear()
+    await fetcher.fetch("hf://org/m")
+    fetcher.check(hub.files.contents)
+    assert all(begin > 0 for _, begin, _ in hub.large.ranges)
+
+
+async def test_a_connection_that_drips_is_made_anew(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_drip(hub.large)
+    say = fetcher.witness.say
+
+    def say_and_mend(text: str) -> None:
+        say(text)
+        let_run(hub.large, monkeypatch)
+
+    fetcher.witness.say = say_and_mend  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        await fetcher.fetch("hf://org/m")
+    fetcher.check(hub.files.contents)
+    assert "fewer than 1000 bytes/s" in fetcher.witness.said[0]
+
+
+async def test_a_list_that_drips_is_given_up(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
+    let_drip(folder_server.files)
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match=f"index.json: {GIVEN_UP}"):
+            await fetcher.fetch(folder_server.uri)
+
+
+async def test_headers_that_drip_are_given_up(fetcher: Fetcher, hub: FakeHub) -> None:
+    let_drip(hub.large)
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match=GIVEN_UP):
+            await fetch_head(fetcher.hub_source(), fetcher.witness.say)
+
+
+async def test_a_bucket_whose_list_drips_is_given_up(
+    fetcher: Fetcher, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(s3, "PAGE_SECONDS", 0.1)
+    for name, value in (ACCOUNT | {"AWS_REGION": "us-east-1"}).items():
+        monkeypatch.setenv(name, value)
+    with running_moto() as bucket:
+        bucket.fill(contents)
+        async with S3Server(bucket.endpoint) as server, asyncio.timeout(10):
+            server.faults.append(lambda _: web.Response(body=drip(), content_type="application/xml"))
+            monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+            with pytest.raises(UnavailableError, match=f"{server.endpoint}: no page .* 6 times in a row"):
+                await fetcher.fetch("s3://models/org/m")
+    assert SHARDS[0] not in fetcher.names()
+
+
+def test_a_window_is_of_the_time_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60)
+    steady, slow, stuck = Pace(), Pace(), Pace()
+    assert [steady.add(60_000, 30.0) for _ in range(6)] == [False] * 6
+    assert [slow.add(29_000, 30.0) for _ in range(4)] == [False, True, False, True]
+    assert [stuck.add(num_bytes, 59.0) for num_bytes in (10**9, 1, 1, 1)] == [False, False, False, True]
+    assert not any(Pace().add(1, 1e-6) for _ in range(1000))
