@@ -12,11 +12,12 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 def find_fault(config: LlamaConfig, stored: Mapping[str, StoredTensor]) -> str | None:
     """Return why a replica would refuse these tensors, in a sentence; None where it reads them all."""
-    needed = dict(_list_needed(config))
-    for name, shape in needed.items():
+    needed = set[str]()
+    for name, shape in list_needed(config):  # one by one: config.json may count layers without end
         if fault := _find_fault_of_one(name, shape, stored.get(name)):
             return fault
-    left = stored.keys() - needed.keys() - set(_list_unread(config))
+        needed.add(name)
+    left = stored.keys() - needed - set(_list_unread(config))
     if left:
         return (
             f"config.json describes a model without the tensor {min(left)}, one of {len(left)} that would be "
@@ -44,7 +45,8 @@ def _find_fault_of_one(name: str, shape: tuple[int, ...], found: StoredTensor | 
     return None
 
 
-def _list_needed(config: LlamaConfig) -> Shapes:
+def list_needed(config: LlamaConfig) -> Shapes:
+    """Yield what a checkpoint must hold, in the order of a model's layers."""
     width = config.width
     yield "model.embed_tokens.weight", (config.vocabulary_size, width)
     for layer in range(config.num_layers):

@@ -1,6 +1,7 @@
 """Headers that are as they should be, and those that somebody made up."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_no_config_does_more_than_be_refused(change: dict[str, Any]) -> None:
     facts = find_facts(LLAMA_8B | change, {})
     assert facts.fault is not None
     assert len(facts.to_json()) < 1500
+
+
+def test_layers_that_no_file_has_take_no_memory() -> None:
+    """Whoever writes config.json may count more layers than any machine has bytes."""
+    tracemalloc.start()
+    try:
+        facts = find_facts(LLAMA_8B | {"num_hidden_layers": 100_000}, {})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert "lack the tensor model.embed_tokens.weight" in str(facts.fault)
 
 
 @pytest.mark.parametrize("raw", [LLAMA_8B, LLAMA_70B, QWEN_HALF])
