@@ -258,6 +258,22 @@ def test_a_model_of_a_registry_is_fetched_and_served(
     assert service.status()["model"]["resolvedRevision"].startswith("sha256:")
 
 
+def test_an_image_whose_architecture_nobody_serves_starts_no_pod(
+    service: Service, registry: Registry
+) -> None:
+    contents = read_stories()
+    config = json.loads(contents["config.json"]) | {"architectures": ["MixtralForCausalLM"]}
+    files = contents | {"config.json": json.dumps(config).encode()}
+    tar = make_tar({f"models/{name}": content for name, content in sorted(files.items())})
+    registry.push([(tar, TAR, {})])
+    service.spec["model"] = {"uri": f"{registry.uri}:v1"}
+    service.apply()
+    service.wait_for("refused", lambda: service.condition("Degraded").get("reason") == "ModelInvalid", 60)
+    assert "MixtralForCausalLM" in service.condition("Degraded")["message"]
+    assert is_absent(service.cluster, "deployments", "-n", service.namespace)
+    assert sum(registry.blobs.sent.values()) < len(tar) / 2, "not its weights"
+
+
 def test_a_gated_model_says_whom_to_ask_and_serves_once_the_secret_has_the_token(
     fetched: Service, hub: FakeHub
 ) -> None:

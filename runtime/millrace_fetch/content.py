@@ -10,10 +10,11 @@ from millrace_fetch.download import CHUNK_BYTES, Download
 from millrace_fetch.errors import SourceError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
-from millrace_fetch.overlay import Member, overlay
+from millrace_fetch.overlay import Member, check_plain, overlay
 from millrace_fetch.part import PartFile
 from millrace_fetch.selection import INDEX
 from millrace_fetch.sources.source import MAX_SMALL_BYTES, read_small
+from millrace_fetch.tarball import read_whole
 from millrace_fetch.thread import call_in_thread
 from millrace_fetch.watch import Watch
 
@@ -92,13 +93,13 @@ class Layers:
             return None
         if member.size_bytes > MAX_SMALL_BYTES:
             raise SourceError(f"{INDEX} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
-        _check_plain(INDEX, member)
+        check_plain(INDEX, member)
         return await call_in_thread(lambda: self._read(member))
 
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
         """Write the files out of their layers. A file of an earlier run that is whole stays."""
         for part in parts:
-            _check_plain(part.file.name, self._members[part.file.name])
+            check_plain(part.file.name, self._members[part.file.name])
         records: dict[str, FileRecord] = {}
         to_unpack: dict[Member, PartFile] = {}
         for part in parts:
@@ -131,7 +132,7 @@ class Layers:
 
     def _read(self, member: Member) -> bytes:
         for _, file in self._archives[member.layer].files([member]):
-            return file.read()
+            return read_whole(file, member.size_bytes)
         raise AssertionError("a listed entry is gone")
 
 
@@ -145,8 +146,3 @@ def prepare_parts(
     folder.check_space(missing)
     watch.begin(total, total - missing)
     return parts
-
-
-def _check_plain(name: str, member: Member) -> None:
-    if not member.is_plain:
-        raise SourceError(f"{name} is a link in the image, and none is followed: put the file itself there")

@@ -7,7 +7,8 @@ FetchError
 ├── UsageError            the URI or a flag can't be used: exit status 2
 ├── UnsafeNameError       a file's name would leave the folder, or can't be a file's
 ├── SourceError           the source has no such model, or does not give it to us
-│   └── RefusedError      an HTTP status that trying again does not change
+│   ├── RefusedError      an HTTP status that trying again does not change
+│   └── NoPartsError      a server that gives a file whole alone, where a part of it is wanted
 ├── UnavailableError      a cut connection, 429 or 5xx: it is tried again, and raised after the last try
 │   └── SlowError         a source that drips
 ├── ChangedError          a file is another one than when the fetch began
@@ -49,6 +50,10 @@ class RefusedError(SourceError):
         """What the Hub's X-Error-Code says, such as `GatedRepo`."""
         self.reason = reason
         """How the body begins."""
+
+
+class NoPartsError(SourceError):
+    """A server that gives a file whole alone, where a part of it is wanted."""
 
 
 class UnavailableError(FetchError):

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fetch.errors import CorruptError
+from millrace_fit.errors import HeaderError
 from millrace_fit.facts import ModelFacts, find_facts, shorten
 from millrace_fit.formats import explain_formats, find_formats
-from millrace_fit.headers import MAX_TENSORS, StoredTensor
+from millrace_fit.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_header, read_length
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class ModelHead:
     tensors: Mapping[str, StoredTensor]
     """By name, of all files; none where the model has no safetensors."""
     names: frozenset[str]
-    """Of all of the source's files."""
+    """Of all of the source's files, or of those that were seen."""
     num_bytes: int
-    """Of the files with the tensors."""
+    """Of the files with the tensors, or of those that were seen."""
+    is_whole: bool = True
+    """Whether all files were seen. Else the tensors are those that config.json describes."""
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
@@ -35,6 +38,15 @@ def parse_config(content: bytes) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CorruptError("config.json is no JSON object")
     return config
+
+
+def parse_tensors(name: str, content: bytes, file_bytes: int) -> dict[str, StoredTensor]:
+    """Return the tensors of a file of so many bytes that begins with `content`. Raises CorruptError."""
+    try:
+        end = LENGTH_BYTES + read_length(content, file_bytes)
+        return parse_header(content[LENGTH_BYTES:end], file_bytes)
+    except HeaderError as error:
+        raise CorruptError(f"{name} is no safetensors file that can be read: {error}") from error
 
 
 def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
@@ -52,6 +64,7 @@ def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTe
 def describe_head(head: ModelHead) -> ModelFacts:
     """Return the facts. Of a model without safetensors they say which other formats there are."""
     facts = find_facts(head.config, head.tensors)
-    if head.tensors or (facts.shape is None and not find_formats(head.names)):
+    is_known = bool(head.tensors) or not head.is_whole
+    if is_known or (facts.shape is None and not find_formats(head.names)):
         return facts
     return replace(facts, fault=shorten(explain_formats(head.names)))

@@ -33,16 +33,36 @@ def normalise(path: str) -> str:
 
 
 def overlay(layers: Sequence[Sequence[Member]]) -> dict[str, Member]:
-    """Return the model's files by their names below ROOT. The lowest layer comes first."""
+    """Return the model's files by their names below ROOT. The lowest layer comes first.
+
+    Raises SourceError where there is none.
+    """
+    found = find_files(layers)
+    if not found:
+        raise SourceError(f"the image has no files below /{ROOT}, where a model's files should be")
+    return found
+
+
+def find_files(layers: Sequence[Sequence[Member]]) -> dict[str, Member]:
+    """Return the files of these layers by their names below ROOT. The lowest layer comes first."""
     found: dict[str, Member] = {}
     for members in layers:
         hidden = {_hidden(member.path) for member in members} - {None}
         found = {path: member for path, member in found.items() if hidden.isdisjoint(_ways_to(path))}
         found |= {member.path: member for member in members if _hidden(member.path) is None}
-    inside = {path: member for path, member in found.items() if path.startswith(f"{ROOT}/")}
-    if not inside:
-        raise SourceError(f"the image has no files below /{ROOT}, where a model's files should be")
-    return {path.removeprefix(f"{ROOT}/"): member for path, member in inside.items()}
+    inside = f"{ROOT}/"
+    return {path.removeprefix(inside): member for path, member in found.items() if path.startswith(inside)}
+
+
+def check_plain(name: str, member: Member) -> None:
+    """Raise SourceError where something else is in the place of a file that is needed."""
+    if not member.is_plain:
+        raise SourceError(f"{name} is a link in the image, and none is followed: put the file itself there")
+
+
+def concerns_model(path: str) -> bool:
+    """Whether an entry may be a file of the model, or hide some."""
+    return path.startswith(f"{ROOT}/") or _hidden(path) is not None
 
 
 def _hidden(path: str) -> str | None:

@@ -4,12 +4,13 @@ from millrace_fetch.client import Client
 from millrace_fetch.errors import RefusedError
 from millrace_fetch.fetching import choose_files
 from millrace_fetch.head import describe_head
-from millrace_fetch.headers import read_head
+from millrace_fetch.headers import Files, RemoteFiles, read_head
+from millrace_fetch.image import look_at_image
 from millrace_fetch.manifest import Manifest
 from millrace_fetch.order import Order
 from millrace_fetch.resolved import Resolved
-from millrace_fetch.selection import INDEX, is_of_another_format
-from millrace_fetch.sources.source import Source, read_small
+from millrace_fetch.selection import CONFIG, INDEX, is_of_another_format
+from millrace_fetch.sources.source import Source
 from millrace_fetch.trying import Say
 
 
@@ -19,25 +20,33 @@ async def resolve(order: Order, source: Source, say: Say) -> Resolved:
         try:
             manifest = await source.resolve(client, say)
             if manifest.layers:
-                return _describe_image(manifest)
-            return await _describe_files(order, client, manifest, say)
+                return await _describe_image(order, client, manifest, say)
+            return await _describe_files(order, RemoteFiles(client, manifest, say))
         except RefusedError as error:
             raise source.explain(error) from error
 
 
-def _describe_image(manifest: Manifest) -> Resolved:
+async def _describe_image(order: Order, client: Client, manifest: Manifest, say: Say) -> Resolved:
     """Return what is known of an image. There must be room for its layers, and for the files out of them."""
-    num_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
-    return Resolved(manifest.revision, len(manifest.layers), 2 * num_bytes, None)
+    layers_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
+    seen = await look_at_image(client, manifest, say)
+    if seen.is_whole:
+        found = await _describe_files(order, seen.list_files())
+        size = None if found.num_bytes is None else layers_bytes + found.num_bytes
+        return found._replace(num_bytes=size)
+    head = seen.guess()
+    if head is None:
+        say(f"{CONFIG} is not where the layers begin: nothing is known of the model until it is fetched")
+    facts = None if head is None else describe_head(head)
+    return Resolved(manifest.revision, len(manifest.layers), 2 * layers_bytes, facts)
 
 
-async def _describe_files(order: Order, client: Client, manifest: Manifest, say: Say) -> Resolved:
-    by_name = manifest.by_name()
+async def _describe_files(order: Order, model: Files) -> Resolved:
+    by_name = model.by_name
     if is_of_another_format(by_name):
-        return Resolved(manifest.revision, 0, None, describe_head(await read_head(client, manifest, say)))
-    index = await read_small(client, by_name[INDEX], say) if INDEX in by_name else None
+        return Resolved(model.revision, 0, None, describe_head(await read_head(model)))
+    index = await model.read(INDEX) if INDEX in by_name else None
     sizes = [file.size_bytes for file in choose_files(by_name, index, order.include)]
     known = [size for size in sizes if size is not None]
     num_bytes = sum(known) if len(known) == len(sizes) else None
-    head = await read_head(client, manifest, say)
-    return Resolved(manifest.revision, len(sizes), num_bytes, describe_head(head))
+    return Resolved(model.revision, len(sizes), num_bytes, describe_head(await read_head(model)))

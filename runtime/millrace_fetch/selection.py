@@ -5,6 +5,7 @@ By a list of what is allowed: repositories also hold the same weights in other f
 """
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
@@ -27,6 +28,7 @@ SMALL_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+_USUAL_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 TEMPLATES = "additional_chat_templates/*.jinja"
 NEVER = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py", "*.pyc", "*.so")
 
@@ -82,6 +84,21 @@ def _select_weights(names: Collection[str], shards: Collection[str] | None) -> l
     if not root:
         raise SourceError(explain_formats(names))
     return sorted(name for name in root if not name.startswith("consolidated")) or sorted(root)
+
+
+def find_surely_read(names: Collection[str], shards: Collection[str] | None) -> list[str]:
+    """Return those of some of a model's files whose tensors a replica reads, whatever else there is.
+
+    Where no index is known these are files of the usual names: beside them no other is read.
+    """
+    if shards is not None:
+        return sorted(set(shards) & set(names))
+    return [WHOLE] if WHOLE in names else sorted(filter(is_usual, names))
+
+
+def is_usual(name: str) -> bool:
+    """Whether weights have the name that nearly all models have."""
+    return name == WHOLE or _USUAL_SHARD.fullmatch(name) is not None
 
 
 def _included(names: Collection[str], pattern: str) -> list[str]:

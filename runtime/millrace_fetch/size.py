@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 def tell(question: Question) -> Report:
     """Read the model's head, and return what is to be printed. Raises FetchError."""
     head = read_head(question.uri)
-    model = Model(_name(question.uri), head.revision, describe_head(head))
+    model = Model(_name(question.uri), head.revision, describe_head(head), is_whole=head.is_whole)
     accelerator, settings = question.accelerator, question.settings
     asked = [GPUS[name] for name in COMMON] if accelerator is None else [accelerator]
     verdict = judge(model.facts, settings, accelerator)

@@ -1,10 +1,10 @@
 """Waits for a library that blocks, and not beyond the end of the process."""
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future
-from threading import Thread
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from threading import Lock, Thread
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -25,3 +25,33 @@ async def call_in_thread(call: Callable[[], T]) -> T:
 
     Thread(target=run, daemon=True).start()
     return await asyncio.wrap_future(future)
+
+
+class Loop:
+    """The way back from such a thread: coroutines that the event loop runs for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
+        self._pending: Future[Any] | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Cancel what runs. The thread may be left behind, and asks for nothing more."""
+        with self._lock:
+            self._is_closed = True
+            pending = self._pending
+        if pending is not None:
+            pending.cancel()
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what a coroutine returns. For the thread. Raises CancelledError once nobody waits for it."""
+        with self._lock:
+            if self._is_closed:
+                raise CancelledError
+            future = asyncio.run_coroutine_threadsafe(make(), self._loop)
+            self._pending = future
+        return future.result()

@@ -32,6 +32,8 @@ class Model:
     revision: str
     """Empty where the source has none."""
     facts: ModelFacts
+    is_whole: bool = True
+    """Whether all headers were read. Else the numbers are those that config.json describes."""
 
 
 def render_screen(model: Model, settings: Settings, accelerator: Accelerator) -> list[str]:
@@ -64,7 +66,8 @@ def render_json(model: Model, settings: Settings, accelerators: Sequence[Acceler
     """Return the same as one JSON object: amounts in bytes."""
     answers = [_describe_answer(model.facts, settings, one) for one in accelerators]
     facts = json.loads(model.facts.to_json())
-    values = {"uri": model.uri, "revision": model.revision, "facts": facts, "settings": asdict(settings)}
+    values = {"uri": model.uri, "revision": model.revision, "is_whole": model.is_whole}
+    values |= {"facts": facts, "settings": asdict(settings)}
     return json.dumps(values | {"accelerators": answers}, indent=2)
 
 
@@ -83,6 +86,8 @@ def _describe_model(model: Model) -> Iterator[str]:
     length = f"; sequences of up to {show_count(facts.shape.max_length)} tokens" if facts.shape else ""
     architecture = facts.architecture or "no architecture"
     yield f"{architecture}, {show_parameters(facts.num_parameters)} parameters{stored}{served}{length}"
+    if not model.is_whole:
+        yield "Not all files were seen before a fetch: the parameters are those that config.json describes."
 
 
 def _describe_plan(

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from millrace_fetch import archive
+from millrace_fetch import tarball
 from millrace_fetch.content import Layers
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
 from millrace_fetch.overlay import Member, overlay
 from millrace_fetch.placed import PlacedFiles
-from tests.fetch.conftest import SHARDS, Fetcher, make_model
+from tests.fetch.bombs import BOMBS
+from tests.fetch.conftest import INDEX, SHARDS, Fetcher, make_model
 from tests.fetch.registry import TAR, Registry, make_link, make_tar
 
 Entries = dict[str, bytes | tarfile.TarInfo]
@@ -39,7 +40,7 @@ def push(registry: Registry, *layers: Entries) -> str:
     return f"{registry.uri}:v1"
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, archive.zstd.compress])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, tarball.zstd.compress])
 @pytest.mark.parametrize("prefix", ["models/", "./models/", "/models/"])
 async def test_an_image_comes_whole_and_once(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], pack: object, prefix: str
@@ -130,35 +131,19 @@ async def test_an_image_without_a_model_says_so(fetcher: Fetcher, registry: Regi
         await fetcher.fetch(push(registry, {"app/config.json": b"{}"}))
 
 
+async def test_an_index_of_more_than_a_mebibyte_is_read(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
+) -> None:
+    contents[INDEX] += b" " * (3 << 20)
+    await fetcher.fetch(push(registry, in_models(contents)))
+    fetcher.check(contents)
+
+
 async def test_code_in_an_image_never_comes(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
 ) -> None:
     await fetcher.fetch(push(registry, in_models(contents)), include=("*",))
     assert not [name for name in fetcher.names() if name.endswith((".bin", ".py"))]
-
-
-def claim(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A header whose entry has another size than it says."""
-    info = tarfile.TarInfo("models/config.json")
-    info.type = kind
-    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)  # type: ignore[attr-defined]
-    header[148:156] = b"        "
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header) + bytes(1024)
-
-
-BOMBS = {
-    "larger": (claim(1 << 40), "is larger than itself"),
-    "negative": (claim(-1024), "is larger than itself|can't be read as a tar"),
-    "long header": (claim(1 << 33, tarfile.GNUTYPE_LONGNAME), "a header of more than 1 MiB"),
-    "long pax": (claim(1 << 33, tarfile.XHDTYPE), "a header of more than 1 MiB"),
-    "negative pax": (claim(-1024, tarfile.XHDTYPE), "a header of more than 1 MiB|can't be read as a tar"),
-    "cut": (make_tar({"models/config.json": b"x" * 5000})[:2000], "can't be read as a tar|larger than"),
-    "no tar": (b"words" * 500, "can't be read as a tar"),
-    "bad gzip": (b"\x1f\x8b" + b"x" * 500, "can't be read as a tar"),
-    "bad zstd": (b"\x28\xb5\x2f\xfd" + b"x" * 500, "can't be read as a tar"),
-}
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -177,7 +162,7 @@ async def test_an_archive_that_would_do_harm_is_refused(
 async def test_a_layer_that_grows_without_end_is_refused(
     fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(archive, "_SMALL_BYTES", 4 << 20)
+    monkeypatch.setattr(tarball, "_SMALL_BYTES", 4 << 20)
     registry.push([(make_tar({name: bytes(30 << 20), "models/config.json": b"{}"}, gzipped=True), TAR, {})])
     with pytest.raises(SourceError, match="refused"):
         await fetcher.fetch(f"{registry.uri}:v1")
@@ -187,7 +172,7 @@ async def test_a_layer_that_grows_without_end_is_refused(
 async def test_entries_without_end_are_refused(
     fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 50)
+    monkeypatch.setattr(tarball, "MAX_MEMBERS", 50)
     with pytest.raises(SourceError, match="more than 50 entries: refused"):
         await fetcher.fetch(push(registry, {f"models/{number}": b"" for number in range(60)}))
 
@@ -197,7 +182,7 @@ def test_pax_headers_in_a_chain_end() -> None:
     chain = info.create_pax_global_header({"a": "b"}) * 3000
     with pytest.raises(RecursionError), tarfile.open(fileobj=io.BytesIO(chain)) as tar:
         tar.next()
-    assert RecursionError in archive._FAULTS
+    assert RecursionError in tarball._FAULTS
 
 
 def test_whiteouts_hide_what_is_below_them_and_nothing_beside() -> None:

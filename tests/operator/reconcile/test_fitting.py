@@ -2,15 +2,24 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from millrace_fetch import allowance
+from millrace_fetch.fetching import open_source
 from millrace_fetch.head import ModelHead, describe_head
+from millrace_fetch.order import Order
+from millrace_fetch.resolving import resolve
+from millrace_fetch.uri import parse_uri
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.verdict import Answer
 from millrace_operator.reconcile.fitting import find_device, judge_fit
+from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
+from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fit.models import LLAMA_8B, stored_of
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN
 from tests.operator.test_argocd_health import judge
@@ -162,6 +171,29 @@ async def test_no_figure_is_told_of_weights_that_nobody_has_read(config: dict[st
     assert not figures & world.status["model"].keys()
     assert world.status["model"]["architecture"] == "LlamaForCausalLM"
     assert world.status["model"]["contextLength"] == 131072, "config.json says it"
+
+
+async def test_an_image_that_is_too_large_starts_no_pod(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a compressed layer that can't come whole config.json tells it."""
+    monkeypatch.setattr(allowance, "MAX_FETCHED_BYTES", 100_000)
+    files = {
+        "models/config.json": json.dumps(LLAMA_8B).encode(),
+        "models/x": Random(7).randbytes(200_000),
+    }
+    async with Registry() as registry:
+        registry.push([(make_tar(files, gzipped=True), TAR, {})])
+        order = Order(parse_uri(f"{registry.uri}:v1"), tmp_path)
+        told = await resolve(order, open_source(order), print)
+    found = FoundModel.read(json.loads(told.render()))
+    assert found is not None
+    assert found.facts is not None
+    world = make_world(found.facts, resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    assert world.condition("ModelReady")["reason"] == "DoesNotFit"
+    assert "weights of 14.96 GiB" in world.condition("ModelReady")["message"]
+    assert not world.objects("Deployment")
 
 
 async def test_status_tells_what_was_found() -> None:
