@@ -13,7 +13,10 @@ from millrace_operator.resources.status_types import RejectionReason
 
 WORDS_LENGTH = 1024
 TURN_SECONDS = 60.0
-"""The operator's turn takes no time while it runs. Only what it missed is written down."""
+"""The operator's turn takes no time while it runs. Only what it missed is written down.
+
+A deadline may be shorter than that, so none passes during the turn, whatever is written.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Progress:
     canary: Canary | None = None
     pods_since: float | None = None
     """When its last pod was made, in seconds since 1970: before that nothing could be expected of it."""
-    waits_for_pods: bool = False
-    """Whether Kubernetes' controllers have still to make one of its pods, and refuse none."""
+    waits_for_others: bool = False
+    """Whether the next step is the operator's, or that of Kubernetes' controllers, and not the revision's."""
     fetched_at: float | None = None
     """When any of its pods last had more of its model, in seconds since 1970: written later, if at all."""
 
@@ -60,14 +63,14 @@ class Progress:
         has_fetched = fetched.written is not None and fetched.written >= (parse_time(since) or 0.0) + 1.0
         progressed = stamp if has_moved or is_ours or has_fetched else since
         num_ready = max(before, state.num_ready)
-        waits = _waits_for_pods(state)
+        waits = _waits_for_pods(state) or _is_operators_turn(state)
         return cls(state.hash, started, progressed, num_ready, now, canary, pods_since, waits, fetched.newest)
 
     def seconds_left(self, deadline: float) -> float:
         """Return how long it may go on without progress; 0 or less where it is late."""
         since = parse_time(self.progressed_at)
         is_serving = self.canary is not None and self.canary.is_serving
-        if since is None or is_serving or self.waits_for_pods:
+        if since is None or is_serving or self.waits_for_others:
             return deadline
         return max(since, self.pods_since or 0.0, self.fetched_at or 0.0) + deadline - self.now
 
@@ -95,7 +98,7 @@ def _is_operators_turn(state: RevisionState) -> bool:
 
 
 def _waits_for_pods(state: RevisionState) -> bool:
-    """Whether a pod is missing that nothing refuses, and those that there are did not fail.
+    """Whether Kubernetes has still to make a pod that nothing refuses, and those that there are did not fail.
 
     Unlike the operator's turn this is not written down: a control plane that is away for an hour would have
     each such service written each minute. When the pod is there, its own age tells.

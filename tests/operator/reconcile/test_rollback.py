@@ -108,6 +108,15 @@ def test_missing_pods_are_the_controllers_turn_where_no_pod_of_the_revision_fail
     assert (progress.seconds_left(DEADLINE) <= 0) == is_judged
 
 
+@pytest.mark.parametrize("seconds", [59, 60, 9999])
+def test_no_deadline_passes_while_all_that_was_asked_for_is_ready(seconds: float) -> None:
+    """As while an old replica finishes its streams: the operator asks for the next one after that."""
+    started = render_time(BEGAN)
+    rollout = {"revision": ASKED, "startedAt": started, "progressedAt": started, "readyReplicas": 1}
+    state = RevisionState(ASKED, num_wanted=1, num_pods=1, num_ready=1, newest_at=BEGAN)
+    assert Progress.read(rollout, state, BEGAN + seconds).seconds_left(30) > 0
+
+
 def uids(world: World) -> set[str]:
     return {pod["metadata"]["uid"] for pod in world.pods()}
 
@@ -243,9 +252,10 @@ async def test_a_rollout_that_goes_on_is_not_late_however_long_it_takes() -> Non
     assert "rejectedRevision" not in world.status
 
 
-async def test_time_without_an_operator_is_not_the_revisions() -> None:
+@pytest.mark.parametrize(("deadline", "seconds"), [("30m", 3 * DEADLINE), ("20s", 40)])
+async def test_time_without_an_operator_is_not_the_revisions(deadline: str, seconds: float) -> None:
     """It tells of the first replica, and dies before it asks for the second."""
-    world = World(scaling=EXTERNAL, replicas=3)
+    world = World(scaling=EXTERNAL, replicas=3, rollout={"progressDeadline": deadline})
     await world.settle()
     world.edit(**BAD)
     await world.reconcile_until_quiet()
@@ -255,7 +265,23 @@ async def test_time_without_an_operator_is_not_the_revisions() -> None:
         await world.reconcile()
     assert world.status["rollout"]["readyReplicas"] == 1
     world.cluster.faults.clear()
-    world.now += 3 * DEADLINE
+    world.now += seconds
+    world.restart_operator()
+    await world.settle()
+    assert world.status["currentRevision"] == world.status["updateRevision"]
+    assert "rejectedRevision" not in world.status
+
+
+async def test_a_revision_that_got_no_pod_before_its_operator_died_is_tried() -> None:
+    """The operator dies between its decision and the first child. The next one comes after the deadline."""
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "10s"})
+    await world.settle()
+    world.edit(**GOOD)
+    world.cluster.faults.extend([None, TransientError("the operator died here")])
+    with pytest.raises(TransientError):
+        await world.reconcile()
+    world.cluster.faults.clear()
+    world.now += 20
     world.restart_operator()
     await world.settle()
     assert world.status["currentRevision"] == world.status["updateRevision"]
