@@ -8,9 +8,10 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import aiohttp
 from aiohttp import web
@@ -27,7 +28,18 @@ class Moment(StrEnum):
     LANDED = "landed"
     """It is done, and nobody learns of it."""
     HELD = "held"
-    """It is on its way until `release` is called."""
+    """It is on its way until `release` is called, and arrives then also where its sender has given it up."""
+
+
+class Strike(NamedTuple):
+    """What is to happen to a write, and which one it is."""
+
+    number: int
+    """From 1 on, among those that count."""
+    moment: Moment
+    act: Callable[[], None]
+    counts: Callable[[str], bool]
+    """Whether a write counts, told by its method and path."""
 
 
 class ApiProxy:
@@ -39,7 +51,9 @@ class ApiProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._released = asyncio.Event()
-        self._strike: tuple[str, int, Moment, Callable[[], None]] | None = None
+        self._late: set[asyncio.Task[web.Response]] = set()
+        self._strikes: dict[str, Strike] = {}
+        """By what the write speaks of."""
         self.writes: list[str] = []
         """Methods and paths of the writes that were passed on, the Lease's left out."""
         self.answers: list[int] = []
@@ -75,17 +89,32 @@ class ApiProxy:
             }
         )
 
-    def strike(self, name: str, number: int, moment: Moment, act: Callable[[], None]) -> None:
-        """Call `act` once, at the write of that number, from 1 on, that speaks of an object named so."""
-        self._strike = (name, number, moment, act)
+    def strike(
+        self,
+        name: str,
+        number: int,
+        moment: Moment,
+        act: Callable[[], None] = lambda: None,
+        counts: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """Call `act` once, at the write of that number, from 1 on, that speaks of an object named so.
+
+        `counts` says of a write's method and path whether it is one of them. Each name has its own strike.
+        """
+        self._strikes[name] = Strike(number, moment, act, counts)
 
     @property
     def has_struck(self) -> bool:
-        """Whether the last `strike` has come."""
-        return self._strike is None
+        """Whether each `strike` has come."""
+        return not self._strikes
+
+    @property
+    def awaited(self) -> list[str]:
+        """The names whose strike has not come."""
+        return sorted(self._strikes)
 
     def release(self) -> None:
-        """Pass on the write that is held."""
+        """Pass on the writes that are held."""
         self._loop.call_soon_threadsafe(self._released.set)
 
     def _call(self, work: object) -> None:
@@ -111,6 +140,8 @@ class ApiProxy:
         self.port = self._runner.addresses[0][1]
 
     async def _end(self) -> None:
+        for late in self._late:
+            late.cancel()
         await self._runner.cleanup()
         await self._session.close()
         await asyncio.sleep(0.25)  # its transports end in turns of the loop
@@ -121,7 +152,9 @@ class ApiProxy:
         if moment is Moment.LOST:
             raise web.HTTPBadGateway
         if moment is Moment.HELD:
-            await self._released.wait()
+            late = asyncio.create_task(self._pass_on_late(request, body))
+            self._late.add(late)
+            return await asyncio.shield(late)
         try:
             return await self._pass_on(request, body, is_told=moment is not Moment.LANDED)
         except aiohttp.ClientError as error:
@@ -129,38 +162,38 @@ class ApiProxy:
 
     def _find_strike(self, request: web.Request, body: bytes) -> Moment | None:
         """Count this request, and strike if it is its turn."""
-        if request.method not in WRITES or "/leases" in request.path or self._strike is None:
+        if not is_write(request):
             return None
-        name, number, moment, act = self._strike
-        if name not in request.path and name.encode() not in body:
+        named = (name for name in self._strikes if name in request.path or name.encode() in body)
+        name = next(named, None)
+        if name is None or not self._strikes[name].counts(f"{request.method} {request.path}"):
             return None
-        if number > 1:
-            self._strike = (name, number - 1, moment, act)
+        strike = self._strikes[name]
+        if strike.number > 1:
+            self._strikes[name] = strike._replace(number=strike.number - 1)
             return None
-        self._strike = None
-        if moment is not Moment.LANDED:
-            act()
-            return moment
-        self._act_later = act
-        return moment
+        del self._strikes[name]
+        if strike.moment is not Moment.LANDED:
+            strike.act()
+            return strike.moment
+        self._act_later = strike.act
+        return strike.moment
+
+    async def _pass_on_late(self, request: web.Request, body: bytes) -> web.Response:
+        await self._released.wait()
+        async with self._send(request, body) as answer:
+            self._note(request, answer.status)
+            return web.Response(
+                status=answer.status, body=await answer.read(), headers=select(answer.headers)
+            )
 
     async def _pass_on(self, request: web.Request, body: bytes, *, is_told: bool) -> web.StreamResponse:
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in DROPPED}
-        async with self._session.request(
-            request.method,
-            f"{self._url}{request.raw_path}",
-            data=body or None,
-            headers=headers,
-            skip_auto_headers=("Content-Type",),
-        ) as answer:
-            if request.method in WRITES and "/leases" not in request.path:
-                self.writes.append(f"{request.method} {request.path}")
-                self.answers.append(answer.status)
+        async with self._send(request, body) as answer:
+            self._note(request, answer.status)
             if not is_told:
                 self._act_later()
                 raise web.HTTPBadGateway
-            kept = {name: value for name, value in answer.headers.items() if name.lower() not in DROPPED}
-            response = web.StreamResponse(status=answer.status, headers=kept)
+            response = web.StreamResponse(status=answer.status, headers=select(answer.headers))
             await response.prepare(request)
             try:
                 async for chunk in answer.content.iter_any():
@@ -169,3 +202,27 @@ class ApiProxy:
                 if request.transport is not None:
                     request.transport.abort()  # broken off there, broken off here
             return response
+
+    def _send(self, request: web.Request, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.request(
+            request.method,
+            f"{self._url}{request.raw_path}",
+            data=body or None,
+            headers=select(request.headers),
+            skip_auto_headers=("Content-Type",),
+        )
+
+    def _note(self, request: web.Request, status: int) -> None:
+        if is_write(request):
+            self.writes.append(f"{request.method} {request.path}")
+            self.answers.append(status)
+
+
+def is_write(request: web.Request) -> bool:
+    """Whether it writes something other than a Lease."""
+    return request.method in WRITES and "/leases" not in request.path
+
+
+def select(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that are not of one connection alone."""
+    return {name: value for name, value in headers.items() if name.lower() not in DROPPED}

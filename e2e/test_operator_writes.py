@@ -3,33 +3,41 @@
 Kubernetes' own controllers and scheduler run, with pods that are only said to be Ready.
 """
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from e2e.api_proxy import Moment
-from e2e.cluster.api_reader import find_condition
+from e2e.api_proxy import ApiProxy, Moment
+from e2e.changes import (
+    ABORT,
+    DOWN,
+    FILL,
+    LOOK,
+    NEW,
+    PROMOTE,
+    RESTORE,
+    SETTLE_SECONDS,
+    UP,
+    WAKE,
+    ZERO,
+    Change,
+    prepare,
+)
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.instant_kubelet import InstantKubelet
 from e2e.polling import wait_until
 from e2e.write_faults import Stage
-from millrace_runtime.contract import LABEL_SERVICE
 
 ROOT = Path(__file__).resolve().parents[1]
-CHILDREN = "deployments,controllerrevisions,services,serviceaccounts,poddisruptionbudgets"
-NUM_NEW_WRITES = 7
-"""Of a new service: its status, and its six children."""
 QUIET_SECONDS = 3.0
-"""Longer than from one pass over what was learned to the next."""
-SETTLE_SECONDS = 60.0
-Object = dict[str, Any]
+"""Longer than one write waits for the next, unless a pod has to leave first."""
 
 
 @pytest.fixture(scope="module")
@@ -50,121 +58,21 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
         local.stop()
 
 
-def render_service(name: str, replicas: int = 1, max_sequences: int = 16) -> Object:
-    """Return a service whose count and whose canary move by a person's hand alone."""
-    return {
-        "apiVersion": "millrace.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": {"name": name},
-        "spec": {
-            "model": {"uri": "file:///models/stories"},
-            "engine": {"maxSequences": max_sequences},
-            "scaling": {"mode": "External"},
-            "rollout": {"canary": {"promotion": "Manual"}},
-            "replicas": replicas,
-        },
-    }
-
-
-def scale(stage: Stage, name: str, replicas: int) -> None:
-    stage.kubectl("scale", "infsvc", name, f"--replicas={replicas}")
-
-
-def delete_children(stage: Stage, name: str) -> None:
-    stage.kubectl("delete", CHILDREN, "-l", f"{LABEL_SERVICE}={name}", "--wait=false")
-
-
-def order(stage: Stage, name: str, action: str) -> None:
-    revision = stage.read(name)["status"]["updateRevision"]
-    stage.kubectl("annotate", "infsvc", name, f"millrace.dev/rollout={action} {revision}")
-
-
-def look(stage: Stage, name: str) -> None:
-    """Have a model in a claim served, at which a Job looks first."""
-    edited = render_service(name)
-    edited["spec"]["model"] = {"uri": "pvc://models/stories"}
-    stage.apply(edited)
-
-
-def fill(stage: Stage, name: str) -> None:
-    """Have a model served that one Job looks up, and another one fetches into a claim."""
-    edited = render_service(name)
-    cache = {"type": "PersistentVolumeClaim", "claimName": "models"}
-    edited["spec"]["model"] = {"uri": "hf://org/m@main", "cache": cache}
-    stage.apply(edited)
-
-
-class Change(NamedTuple):
-    """Something that a person does to a service, and how many writes of the operator it takes at least."""
-
-    name: str
-    replicas: int
-    act: Callable[[Stage, str], None]
-    num_writes: int
-    has_canary: bool = False
-    """Whether a canary awaits its promotion before that."""
-    has_claim: bool = False
-    """Whether there is a claim for models before that."""
-    is_at_rest: bool = False
-    """Whether it has been scaled to zero before that."""
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        """Names: of the one that nobody disturbs, and of one for each kill."""
-        return tuple(f"{self.name}-{number:02}" for number in range(self.num_writes + 1))
-
-    def render(self, name: str, max_sequences: int = 16) -> Object:
-        """Return a service as it is before the change."""
-        return render_service(name, self.replicas, max_sequences)
-
-
-CHANGES = (
-    Change("down", 3, lambda stage, name: scale(stage, name, 1), 8),
-    Change("promote", 2, lambda stage, name: order(stage, name, "promote"), 8, has_canary=True),
-)
-"""Between them they have every kind of write: marks, Events, and what was learned, too."""
-MORE_CHANGES = (
-    Change("up", 1, lambda stage, name: scale(stage, name, 3), 6),
-    Change("restore", 1, delete_children, 6),
-    Change("abort", 2, lambda stage, name: order(stage, name, "abort"), 7, has_canary=True),
-)
-CHANGES_OF_JOBS = (
-    Change("look", 1, look, 8, has_claim=True),
-    Change("fill", 1, fill, 11, has_claim=True),
-)
-CHANGES_OF_REST = (
-    Change("zero", 2, lambda stage, name: scale(stage, name, 0), 6),
-    Change("wake", 1, lambda stage, name: scale(stage, name, 1), 4, is_at_rest=True),
-)
-
-
-def make_claim(stage: Stage) -> None:
-    """Make the claim `models`, and a volume for it."""
-    name, size = f"models-{stage.namespace}", {"storage": "1Gi"}
-    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {**common, "capacity": size, "hostPath": {"path": "/models"}},
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "models"},
-        "spec": {**common, "volumeName": name, "resources": {"requests": size}},
-    }
-    stage.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(volume))
-    stage.kubectl("apply", "-f", "-", stdin=json.dumps(claim))
+def run_side_by_side(runs: Iterable[Callable[[], None]]) -> None:
+    """Run all at the same time."""
+    runs = list(runs)
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for ended in [pool.submit(run) for run in runs]:
+            ended.result()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        CHANGES,
+        (DOWN, PROMOTE),  # they have marks, Events, and what was learned, too
         *(
             pytest.param(changes, marks=pytest.mark.long)
-            for changes in (MORE_CHANGES, CHANGES_OF_JOBS, CHANGES_OF_REST)
+            for changes in ((UP, RESTORE, ABORT), (LOOK, FILL), (ZERO, WAKE))
         ),
     ],
 )
@@ -172,24 +80,17 @@ def test_a_kill_after_any_write_changes_nothing_of_the_end(
     cluster: LocalCluster, tmp_path: Path, changes: tuple[Change, ...]
 ) -> None:
     """What a kill before a write leaves is what a kill after the write before it leaves."""
-    with ThreadPoolExecutor(len(changes)) as pool:
-        runs = [pool.submit(run_change, Stage(cluster, one.name, tmp_path), one) for one in changes]
-        for run in runs:
-            run.result()
+    run_side_by_side(partial(run_kills, Stage(cluster, one.name, tmp_path), one) for one in changes)
 
 
-def run_change(stage: Stage, change: Change) -> None:
+def run_kills(stage: Stage, change: Change) -> None:
     """Make a change undisturbed, and again with a kill after its first write, after its second, and so on."""
-    model, *names = change.services
+    _, *names = change.services
     with stage.open_proxy() as proxy:
         with stage.start(proxy, "first") as operator:
             operator.wait_leading()
-            prepare(stage, change, (model, *names))
-            proxy.wait_until_quiet(QUIET_SECONDS)
-            before = len(proxy.writes)
-            change.act(stage, model)
-            wait_until("the writes", lambda: len(proxy.writes) >= before + change.num_writes)
-            proxy.wait_until_quiet(QUIET_SECONDS)
+            prepare(stage, change, change.services)
+            make_undisturbed(stage, proxy, change)
         for number, name in enumerate(names, 1):
             stage.free_lease()
             with stage.start(proxy, name) as operator:
@@ -202,69 +103,145 @@ def run_change(stage: Stage, change: Change) -> None:
         with stage.start(proxy, "last") as operator:
             operator.wait_leading()
             for name in names:
-                wait_same(stage, name, model)
+                wait_same(stage, change, name)
 
 
-def prepare(stage: Stage, change: Change, names: tuple[str, ...]) -> None:
-    if change.has_claim:
-        make_claim(stage)
-    stage.apply(*map(change.render, names))
-    wait_until(f"{names} serve", lambda: all(map(stage.is_served, names)), SETTLE_SECONDS)
-    if change.has_canary:
-        stage.apply(*(change.render(name, 8) for name in names))
-        wait_until("canaries", lambda: all(awaits_promotion(stage, name) for name in names), SETTLE_SECONDS)
-    if change.is_at_rest:
-        for name in names:
-            scale(stage, name, 0)
-        wait_until("rest", lambda: not any(map(stage.list_pods, names)), SETTLE_SECONDS)
+def make_undisturbed(stage: Stage, proxy: ApiProxy, change: Change) -> None:
+    """Make a change of its model, and see that it takes as many writes as it says."""
+    proxy.wait_until_quiet(QUIET_SECONDS)
+    before = len(proxy.writes)
+    change.act(stage, change.model)
+    wait_until("the writes", lambda: len(proxy.writes) >= before + change.num_writes)
+    proxy.wait_until_quiet(QUIET_SECONDS)
 
 
-def awaits_promotion(stage: Stage, name: str) -> bool:
-    return find_condition(stage.read(name), "Progressing").get("reason") == "AwaitingPromotion"
-
-
-def wait_same(stage: Stage, name: str, model: str) -> None:
+def wait_same(stage: Stage, change: Change, name: str) -> None:
     """Wait until a service is as its model, which nobody disturbed."""
     try:
-        wait_until(name, lambda: stage.describe(name) == stage.describe(model), SETTLE_SECONDS)
+        wait_until(name, lambda: stage.describe(name) == stage.describe(change.model), SETTLE_SECONDS)
     except AssertionError:
-        assert stage.describe(name) == stage.describe(model)
+        assert stage.describe(name) == stage.describe(change.model)
 
 
-def test_a_leader_that_stands_still_at_any_write_of_a_new_service_writes_no_more(
-    cluster: LocalCluster, tmp_path: Path
+class Late(NamedTuple):
+    """A change of which some writes arrive after another leader has made it, each of another service."""
+
+    change: Change
+    numbers: range
+    """Of the writes, from 1 on. Those of what was learned don't count: they come now and then."""
+    learns: bool = False
+    """Whether what was learned of one more service arrives late too."""
+
+    @property
+    def writes(self) -> Mapping[str, tuple[int, Callable[[str], bool]]]:
+        """By service, the number of the write that is late, and which writes count."""
+        learned = {f"{self.change.name}-learned": (1, is_learned)} if self.learns else {}
+        return learned | {self.change.name_service(number): (number, is_planned) for number in self.numbers}
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Names of the change's model, and of the services that have late writes."""
+        return (self.change.model, *self.writes)
+
+
+def is_learned(write: str) -> bool:
+    return "/configmaps/" in write
+
+
+def is_planned(write: str) -> bool:
+    return not is_learned(write)
+
+
+LATE = (
+    Late(NEW, range(1, 8)),
+    Late(UP, range(1, 6), learns=True),
+    Late(DOWN._replace(name="mark", num_writes=3), range(2, 4)),
+    Late(ABORT, range(1, 8)),
+    Late(LOOK, range(1, 9)),
+)
+"""Between them they have every kind of write: marks, Events, Jobs, deletions, and what was learned, too."""
+MORE_LATE = (
+    Late(DOWN, range(1, 9)),
+    Late(PROMOTE, range(1, 9)),
+    Late(RESTORE, range(1, 7)),
+    Late(FILL, range(1, 12)),
+)
+LATE_OF_REST = (
+    Late(ZERO, range(1, 6)),
+    Late(WAKE, range(1, 5)),
+)
+
+
+@pytest.mark.parametrize(
+    "lates",
+    [
+        LATE,
+        *(pytest.param(lates, marks=pytest.mark.long) for lates in (MORE_LATE, LATE_OF_REST)),
+    ],
+)
+def test_a_leader_that_stands_still_at_any_write_changes_nothing_of_the_end(
+    cluster: LocalCluster, tmp_path: Path, lates: tuple[Late, ...]
 ) -> None:
-    """Each stands still in a namespace of its own, all at the same time."""
-    numbers = range(1, NUM_NEW_WRITES + 1)
-    with ThreadPoolExecutor(NUM_NEW_WRITES) as pool:
-        runs = [
-            pool.submit(stand_still, Stage(cluster, f"still-{number}", tmp_path), number)
-            for number in numbers
-        ]
-        for run in runs:
-            run.result()
+    stages = [(Stage(cluster, f"late-{one.change.name}", tmp_path), one) for one in lates]
+    run_side_by_side(partial(stand_still, *one) for one in stages)
 
 
-def stand_still(stage: Stage, number: int) -> None:
-    """Stop a leader's clock in the middle of a write. Another leads, and the write arrives after that."""
+def stand_still(stage: Stage, late: Late) -> None:
+    """Stop a leader's clock in the middle of its writes. Another leads, and they arrive after that.
+
+    Each write is of another service, so that one Lease runs out for all of them.
+    """
     with ExitStack() as stack:
         proxy, others = (stack.enter_context(stage.open_proxy()) for _ in range(2))
         first = stack.enter_context(stage.start(proxy, "a")).wait_leading()
+        prepare(stage, late.change, late.services)
+        make_undisturbed(stage, proxy, late.change)
         second = stack.enter_context(stage.start(others, "b"))
-        proxy.strike("chat", number, Moment.HELD, first.pause)
-        stage.apply(render_service("chat"))
-        wait_until(f"write {number} under way", lambda: proxy.has_struck)
+        hold_writes(stage, proxy, late)
+        first.pause()
         second.wait_leading()
-        wait_until("another one serves it", lambda: stage.is_served("chat"), SETTLE_SECONDS)
-        scale(stage, "chat", 2)
-        wait_until("and scales it", lambda: stage.is_served("chat"), SETTLE_SECONDS)
-        others.wait_until_quiet(QUIET_SECONDS)
-        before, versions = len(proxy.answers), stage.list_versions("chat")
+        wait_made(stage, others, late)
+        before, versions = len(proxy.answers), list_versions(stage, late)
         proxy.release()
-        wait_until("the late write", lambda: len(proxy.answers) > before)
+        wait_until("the late writes", lambda: len(proxy.answers) == before + len(late.writes))
         first.resume()
         wait_until("its end of leading", lambda: "no longer leading" in first.text)
         time.sleep(QUIET_SECONDS)
-        assert proxy.answers[before:] == [409]
-        assert stage.list_versions("chat") == versions
+        arrived = list(zip(proxy.writes, proxy.answers, strict=True))[before:]
+        assert [one for one in arrived if not is_harmless(*one)] == []
+        wait_until("no trace of them", lambda: list_versions(stage, late) == versions)
         assert first.is_running
+
+
+def hold_writes(stage: Stage, proxy: ApiProxy, late: Late) -> None:
+    """Make the change of all services, until each has the write under way that is to be late."""
+    for name, (number, counts) in late.writes.items():
+        proxy.strike(name, number, Moment.HELD, counts=counts)
+    for name in late.writes:
+        late.change.act(stage, name)
+    try:
+        wait_until("all of those writes are under way", lambda: proxy.has_struck)
+    except AssertionError:
+        assert proxy.awaited == []
+
+
+def wait_made(stage: Stage, proxy: ApiProxy, late: Late) -> None:
+    """Wait until the change is made of all services, and nothing goes on."""
+    wait_until(f"{late.change.model} settles", lambda: not stage.is_leaving(late.change.model))
+    for name in late.writes:
+        wait_same(stage, late.change, name)
+    proxy.wait_until_quiet(QUIET_SECONDS)
+
+
+def list_versions(stage: Stage, late: Late) -> list[list[str]]:
+    return [stage.list_versions(name) for name in late.services]
+
+
+def is_harmless(write: str, answer: int) -> bool:
+    """Whether a late write changed nothing that stays.
+
+    It found another version than it names, or nothing any more. Else it is an Event, which tells once more
+    what has happened; or it makes a Job that the other leader has done with, and deletes once more.
+    """
+    is_of_job = answer == 201 and "/jobs/" in write
+    return answer in (404, 409) or "/events" in write or is_of_job

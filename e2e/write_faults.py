@@ -12,7 +12,13 @@ from e2e.cluster.controlplane import client_context
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess
-from millrace_runtime.contract import ANNOTATION_LEAVING, LABEL_REVISION, LABEL_SERVICE, LEASE_OPERATOR
+from millrace_runtime.contract import (
+    ANNOTATION_LEAVING,
+    LABEL_COMPONENT,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+    LEASE_OPERATOR,
+)
 
 Object = dict[str, Any]
 COLLECTIONS = (
@@ -24,6 +30,8 @@ COLLECTIONS = (
     "apis/policy/v1/{}/poddisruptionbudgets",
     "apis/batch/v1/{}/jobs",
 )
+NUM_WORKERS = "16"
+"""So that no service waits for another one whose write does not end."""
 COUNTS = ("replicas", "readyReplicas", "currentRevision", "updateRevision")
 
 
@@ -45,7 +53,7 @@ class Stage:
 
     def start(self, proxy: ApiProxy, name: str) -> OperatorProcess:
         """Start an operator that calls itself so."""
-        flags = ("--writes-per-second", "1000", "--namespaces", self.namespace)
+        flags = ("--writes-per-second", "1000", "--workers", NUM_WORKERS, "--namespaces", self.namespace)
         log = self._folder / f"{self.namespace}-{name}.log"
         return OperatorProcess(proxy.render_kubeconfig(), self.namespace, log, identity=name, flags=flags)
 
@@ -93,6 +101,10 @@ class Stage:
         objects = (self.read(name), *self.list_children(name), *self.list_pods(name))
         return [found["metadata"]["resourceVersion"] for found in objects]
 
+    def is_leaving(self, name: str) -> bool:
+        """Whether a replica of a service is about to go."""
+        return any(map(_is_marked, self.list_pods(name)))
+
     def describe(self, name: str) -> str:
         """Return what two services have in common that were told the same, whoever was killed meanwhile."""
         found = self.read(name)
@@ -116,6 +128,10 @@ def _describe_child(child: Object, service: Object) -> list[Any]:
 
 
 def _describe_pod(pod: Object) -> str:
-    metadata = pod["metadata"]
-    is_marked = ANNOTATION_LEAVING in metadata.get("annotations", {})
-    return f"{metadata['labels'][LABEL_REVISION]} {'marked' if is_marked else ''}"
+    labels = pod["metadata"]["labels"]
+    whose = labels.get(LABEL_REVISION, labels[LABEL_COMPONENT])  # a Job's pod is of no revision
+    return f"{whose} {'marked' if _is_marked(pod) else ''}"
+
+
+def _is_marked(pod: Object) -> bool:
+    return ANNOTATION_LEAVING in pod["metadata"].get("annotations", {})
