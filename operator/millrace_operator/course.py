@@ -31,7 +31,7 @@ class Course:
     """When it last had another count than before."""
     got_on_at: float
     """When it last got on."""
-    tops: Mapping[int, int]
+    tops: Mapping[int | None, int]
     """The most bytes that it ever had, by the size of all."""
     num_falls: int = 0
     """How often it began anew since it last had more than ever."""
@@ -73,13 +73,14 @@ class Course:
     @property
     def is_stalled(self) -> bool:
         """Whether nothing has come for long, of a model that is not all there."""
-        is_done = self.last.done_bytes >= self.last.total_bytes
+        total = self.last.total_bytes
+        is_done = total is not None and self.last.done_bytes >= total
         return not is_done and self.last.at >= self.moved_at + STALL_SECONDS
 
     def is_step(self, began: float | None) -> bool:
         """Whether the last answer is worth telling after what was told before."""
         told, last = self.told, self.last
-        is_far = last.percent // STEP_PERCENT != told.percent // STEP_PERCENT
+        is_far = (last.percent or 0) // STEP_PERCENT != (told.percent or 0) // STEP_PERCENT
         is_due = last.done_bytes != told.done_bytes and last.at >= self.told_at + STEP_SECONDS
         is_first = began is not None and told.at < began <= self.got_on_at  # it gets on after all
         has_turned = self.is_stalled != (told.stalled_since is not None)

@@ -126,12 +126,13 @@ def read_answer(text: bytes, now: float) -> Fetched | None:
     """Return what a pod answers; None where it says nothing, or nothing that can be so."""
     try:
         told: dict[str, Any] = json.loads(text)
-        found = Fetched(told["totalBytes"], told["doneBytes"], told["bytesPerSecond"], now)
-    except (ValueError, KeyError, TypeError):
+        found = Fetched(told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"], now)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    counts = (found.total_bytes, found.done_bytes, found.bytes_per_second)
+    most = MOST_BYTES - 1 if found.total_bytes is None else found.total_bytes
+    counts = (most, found.done_bytes, found.bytes_per_second)
     is_whole = all(type(count) is int and 0 <= count < MOST_BYTES for count in counts)
-    return found if is_whole and found.done_bytes <= found.total_bytes else None
+    return found if is_whole and found.done_bytes <= most else None
 
 
 def _find_running(fetching: Mapping[ServiceKey, tuple[Obj, ...]]) -> Iterator[Asked]:

@@ -141,8 +141,9 @@ def prepare_parts(
 ) -> list[PartFile]:
     """Return the files that are to come, with what is there of each. Raises NoSpaceError."""
     parts = [PartFile(folder.parts, file, folder.boot) for file in files if file.name not in kept]
-    total = sum(file.size_bytes or 0 for file in files)
+    known = sum(file.size_bytes or 0 for file in files)
     missing = sum((part.file.size_bytes or 0) - part.num_done_bytes for part in parts)
     folder.check_space(missing)
-    watch.begin(total, total - missing)
+    is_known = all(file.size_bytes is not None for file in files)
+    watch.begin(known if is_known else None, known - missing)
     return parts

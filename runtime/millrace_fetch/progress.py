@@ -28,15 +28,15 @@ _LEAST_SECONDS = 1.0
 class Meter:
     """Decides when a line is due, and what it says. Pure: the time is given."""
 
-    def __init__(self, total_bytes: int, done_bytes: int, now: float) -> None:
+    def __init__(self, total_bytes: int | None, done_bytes: int, now: float) -> None:
         self._total = total_bytes
         self._first = self._done = done_bytes
         self._began = self._told_at = now
         self._told_percent = self._percent
 
     @property
-    def total_bytes(self) -> int:
-        """The size of all files."""
+    def total_bytes(self) -> int | None:
+        """The size of all files. None where it is not known: then there are no percents."""
         return self._total
 
     @property
@@ -46,6 +46,8 @@ class Meter:
 
     @property
     def _percent(self) -> int:
+        if self._total is None:
+            return 0
         return min(100, 100 * self._done // self._total) if self._total else 100
 
     def advance(self, num_bytes: int, now: float) -> str | None:
@@ -59,6 +61,8 @@ class Meter:
 
     def _describe(self, now: float) -> str:
         rate = (self._done - self._first) / max(now - self._began, 1e-3)
+        if self._total is None:
+            return f"{show_bytes(self._done)}, {show_bytes(rate)}/s"
         line = (
             f"{self._percent} %, {show_bytes(self._done)} of {show_bytes(self._total)}, {show_bytes(rate)}/s"
         )
@@ -80,13 +84,14 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         """A line is written at once: nothing is left to do."""
 
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Say how much is to come."""
         self._meter = Meter(total_bytes, done_bytes, self._clock())
         there = f", {show_bytes(done_bytes)} of them are there" if done_bytes else ""
-        self.say(f"fetching {show_bytes(total_bytes)}{there}")
+        size = "files whose sizes are not all known" if total_bytes is None else show_bytes(total_bytes)
+        self.say(f"fetching {size}{there}")
 
-    def follow(self, total_bytes: int, done_bytes: int) -> None:
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         """Count what the other fetch brings, and tell of it now and then."""
         if total_bytes != self._meter.total_bytes or done_bytes < self._meter.done_bytes:
             self._meter = Meter(total_bytes, done_bytes, self._clock())
@@ -131,17 +136,22 @@ class Bar:
     ) -> None:
         self._exits.__exit__(kind, error, trace)
 
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Show the bar."""
-        self._progress.reset(
-            self._task, total=total_bytes, completed=done_bytes, description="fetching", visible=True
-        )
+        self._show("fetching", total_bytes, done_bytes)
 
-    def follow(self, total_bytes: int, done_bytes: int) -> None:
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         """Show the bar of the other fetch."""
-        self._progress.update(
-            self._task, total=total_bytes, completed=done_bytes, description="waiting", visible=True
-        )
+        (shown,) = self._progress.tasks
+        if (shown.description, shown.total) == ("waiting", total_bytes):
+            self._progress.update(self._task, completed=done_bytes)
+        else:
+            self._show("waiting", total_bytes, done_bytes)
+
+    def _show(self, description: str, total_bytes: int | None, done_bytes: int) -> None:
+        """Show another task: one that has a total can't lose it."""
+        self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(description, total=total_bytes, completed=done_bytes)
 
     def advance(self, num_bytes: int) -> None:
         """Move the bar."""

@@ -29,7 +29,8 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | NOFOLLOW
 class Counts(NamedTuple):
     """How far a fetch is."""
 
-    total_bytes: int
+    total_bytes: int | None
+    """None where the source does not tell it."""
     done_bytes: int
 
 
@@ -40,10 +41,11 @@ class Shared:
         self._watch = watch
         self._path = path
         self._clock = clock
-        self._total = self._done = 0
+        self._total: int | None = None
+        self._done = 0
         self._written_at = 0.0
 
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Begin to count, with what is there."""
         self._total, self._done = total_bytes, done_bytes
         self._write()
@@ -56,7 +58,7 @@ class Shared:
             self._write()
         self._watch.advance(num_bytes)
 
-    def follow(self, total_bytes: int, done_bytes: int) -> None:
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         """Pass it on."""
         self._watch.follow(total_bytes, done_bytes)
 
@@ -105,8 +107,9 @@ def read_counts(path: Path) -> Counts | None:
     try:
         with _opened(path, _READ) as descriptor:
             found = json.loads(os.read(descriptor, _MOST_BYTES))
-        counts = Counts(found["totalBytes"], found["doneBytes"])
-    except (OSError, ValueError, KeyError, TypeError):
+        counts = Counts(found.get("totalBytes"), found["doneBytes"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # it is just being written, or others wrote it
-    is_sound = all(type(count) is int and 0 <= count < _MOST_COUNT for count in counts)
-    return counts if is_sound and counts.done_bytes <= counts.total_bytes else None
+    most = _MOST_COUNT - 1 if counts.total_bytes is None else counts.total_bytes
+    is_sound = all(type(count) is int and 0 <= count < _MOST_COUNT for count in (most, counts.done_bytes))
+    return counts if is_sound and counts.done_bytes <= most else None

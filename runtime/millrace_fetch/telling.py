@@ -17,19 +17,20 @@ class Tally:
     def __init__(self, watch: Watch, clock: Callable[[], float] = monotonic) -> None:
         self._watch = watch
         self._clock = clock
-        self._total = self._first = self._done = 0
+        self._total: int | None = None
+        self._first = self._done = 0
         self._began: float | None = None
 
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Begin to count, with what is there."""
         self._begin(total_bytes, done_bytes)
         self._watch.begin(total_bytes, done_bytes)
 
-    def _begin(self, total_bytes: int, done_bytes: int) -> None:
+    def _begin(self, total_bytes: int | None, done_bytes: int) -> None:
         self._total, self._first, self._done = total_bytes, done_bytes, done_bytes
         self._began = self._clock()
 
-    def follow(self, total_bytes: int, done_bytes: int) -> None:
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         """Count what another fetch brings, while this one waits for it."""
         if self._began is None or total_bytes != self._total or done_bytes < self._done:
             self._begin(total_bytes, done_bytes)
@@ -46,11 +47,15 @@ class Tally:
         self._watch.say(text)
 
     def render(self) -> dict[str, int]:
-        """Return the counts, and the rate since the beginning; empty before it."""
+        """Return the counts, and the rate since the beginning; empty before it.
+
+        Without a total where nobody knows it.
+        """
         if self._began is None:
             return {}
         rate = (self._done - self._first) / max(self._clock() - self._began, 1e-3)
-        return {"totalBytes": self._total, "doneBytes": self._done, "bytesPerSecond": max(0, round(rate))}
+        total = {} if self._total is None else {"totalBytes": self._total}
+        return total | {"doneBytes": self._done, "bytesPerSecond": max(0, round(rate))}
 
 
 @asynccontextmanager

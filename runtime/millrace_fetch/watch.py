@@ -6,13 +6,13 @@ from typing import Protocol
 class Watch(Protocol):
     """Shows people, or a pod's log, how far a fetch is."""
 
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
-        """The size of all files, and what of it is there."""
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        """The size of all files, None where the source does not tell it, and what of it is there."""
 
     def advance(self, num_bytes: int) -> None:
         """So many bytes more are there; fewer if it is negative."""
 
-    def follow(self, total_bytes: int, done_bytes: int) -> None:
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         """How far another fetch of the same folder is, while this one waits for it."""
 
     def say(self, text: str) -> None:

@@ -47,16 +47,17 @@ class Witness:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.followed: list[tuple[int, int]] = []
-        self.total = self.done = 0
+        self.followed: list[tuple[int | None, int]] = []
+        self.total: int | None = 0
+        self.done = 0
 
-    def begin(self, total_bytes: int, done_bytes: int) -> None:
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         self.total, self.done = total_bytes, done_bytes
 
     def advance(self, num_bytes: int) -> None:
         self.done += num_bytes
 
-    def follow(self, total_bytes: int, done_bytes: int) -> None:
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         self.followed.append((total_bytes, done_bytes))
 
     def say(self, text: str) -> None:

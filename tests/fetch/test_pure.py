@@ -203,6 +203,12 @@ def test_a_line_is_told_every_tenth_and_every_half_minute() -> None:
     assert (show_bytes(2.5e9), show_seconds(7300)) == ("2.5 GB", "2h01m")
 
 
+def test_a_line_about_a_model_of_unknown_size_has_no_percents() -> None:
+    meter = Meter(None, 0, 0.0)
+    assert meter.advance(10**9, 5.0) is None
+    assert meter.advance(10**9, 30.0) == "2.0 GB, 66.7 MB/s"
+
+
 def test_a_shard_that_the_index_names_twice_comes_once() -> None:
     index = json.dumps({"weight_map": {"a": "m.safetensors", "b": "m.safetensors"}}).encode()
     assert select(["config.json", INDEX, "m.safetensors"], read_shards(index), [])[-1] == "m.safetensors"

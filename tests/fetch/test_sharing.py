@@ -109,6 +109,17 @@ def test_counts_are_written_each_second_and_at_the_end(tmp_path: Path) -> None:
     assert (witness.total, witness.done, witness.followed, witness.said) == (1000, 1000, [(5, 1)], ["a word"])
 
 
+def test_who_waits_is_told_the_bytes_of_a_fetch_whose_size_is_not_known(tmp_path: Path) -> None:
+    path, witness = tmp_path / "counts.json", Witness()
+    Shared(Witness(), path).begin(None, 100)
+    Follower(witness, path).look()
+    assert witness.followed == [(None, 100)]
+    tally = Tally(Witness(), iter([1.0, 2.0, 3.0]).__next__)
+    tally.follow(None, 100)
+    tally.follow(None, 300)
+    assert tally.render() == {"doneBytes": 300, "bytesPerSecond": 200}
+
+
 def test_nobody_is_told_twice_that_a_fetch_is_as_far_as_it_was(tmp_path: Path) -> None:
     path, witness = tmp_path / "counts.json", Witness()
     follower = Follower(witness, path)
@@ -155,7 +166,7 @@ def test_a_log_has_a_line_now_and_then_of_the_other_fetch(tmp_path: Path) -> Non
         *("", "{", "[1, 2]", "{}", '{"totalBytes": 1}', '{"totalBytes": 1, "doneBytes": 2}'),
         *('{"totalBytes": "9", "doneBytes": 2}', '{"totalBytes": true, "doneBytes": 0}'),
         *('{"totalBytes": 9, "doneBytes": -2}', f'{{"totalBytes": {10**30}, "doneBytes": 0}}'),
-        "[" * 1_000_000,
+        *('{"doneBytes": -1}', '{"totalBytes": null}', "[" * 1_000_000),
     ],
 )
 def test_counts_that_cannot_be_so_say_nothing(tmp_path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """What a fetch tells over HTTP of itself."""
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import aiohttp
 import pytest
 
 from millrace_fetch.command import main
+from millrace_fetch.fetching import fetch
 from millrace_fetch.telling import Tally, telling
+from millrace_operator.fetches import read_answer
 from millrace_runtime.contract import PATH_PROGRESS
-from tests.fetch.conftest import Fetcher, Witness, make_model
+from tests.fetch.conftest import NEEDED, Fetcher, Witness, make_model
 from tests.fetch.processes import finish
-from tests.fetch.servers import FakeHub
+from tests.fetch.servers import FakeHub, WebFolderServer
 from tests.fetch.test_command import start
 
 
@@ -33,6 +36,32 @@ async def test_it_tells_the_counts_and_the_rate_since_its_beginning() -> None:
         tally.advance(400)
         assert await ask(port) == {"totalBytes": 1000, "doneBytes": 600, "bytesPerSecond": 100}
     assert (witness.total, witness.done) == (1000, 600)
+
+
+async def test_of_a_model_whose_size_is_not_known_the_bytes_are_told() -> None:
+    times = iter([10.0, 14.0])
+    tally = Tally(Witness(), lambda: next(times))
+    tally.begin(None, 200)
+    tally.advance(400)
+    assert tally.render() == {"doneBytes": 600, "bytesPerSecond": 100}
+
+
+async def test_a_web_server_that_tells_no_sizes_never_seems_to_be_done(fetcher: Fetcher) -> None:
+    told: list[bytes] = []
+
+    class Told(Tally):
+        def advance(self, num_bytes: int) -> None:
+            super().advance(num_bytes)
+            told.append(json.dumps(self.render()).encode())
+
+    async with WebFolderServer(make_model()) as server:
+        server.files.has_lengths = False
+        order = fetcher.order(server.uri)
+        await fetch(order, fetcher.open_source(order), Told(Witness()))
+    answers = [read_answer(text, 0.0) for text in told]
+    assert all(answer is not None and answer.percent is None for answer in answers)
+    sizes = [len(content) for name, content in make_model().items() if name in NEEDED]
+    assert json.loads(told[-1])["doneBytes"] == sum(sizes)
 
 
 def find_port() -> int:

@@ -1,6 +1,7 @@
 """The real command on a terminal: what a person sees while a model comes, and after Ctrl-C."""
 
 import asyncio
+import io
 import os
 import pty
 import signal
@@ -12,6 +13,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
+from millrace_fetch.progress import Bar
 from tests.fetch.conftest import Fetcher, make_model
 from tests.fetch.processes import MILLRACE, until
 from tests.fetch.servers import FakeHub, once
@@ -69,6 +71,26 @@ async def start(hub: FakeHub, fetcher: Fetcher, terminal: Terminal) -> Process:
 def listen() -> None:
     """Have the command interrupted as a person does it, also where a shell in the background ignores that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Screen(io.StringIO):
+    """Keeps what is drawn on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_of_a_model_whose_size_is_not_known_has_no_percents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    screen = Screen()
+    with Bar(screen) as bar:
+        bar.follow(1_000_000, 500_000)
+        bar.begin(None, 5_000_000)
+        bar.advance(2_000_000)
+    last = screen.getvalue().rpartition("fetching")[2]
+    assert "7.0/? MB" in last
+    assert "%" not in last
 
 
 async def test_a_person_sees_a_bar_and_has_the_terminal_back_after_an_interrupt(

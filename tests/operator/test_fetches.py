@@ -182,6 +182,8 @@ async def test_a_service_whose_pods_fetch_nothing_is_not_asked(stage: Stage) -> 
         b'{"totalBytes": -1, "doneBytes": -2, "bytesPerSecond": 0}',
         b'{"totalBytes": "1", "doneBytes": 0, "bytesPerSecond": 0}',
         b'{"totalBytes": true, "doneBytes": 0, "bytesPerSecond": 0}',
+        b'{"totalBytes": 1, "doneBytes": 1}',
+        b'{"doneBytes": -1, "bytesPerSecond": 0}',
         b'{"totalBytes": 1e400, "doneBytes": 0, "bytesPerSecond": 0}',
         b"\xff",
     ],
@@ -194,3 +196,15 @@ async def test_another_size_is_told_at_once(stage: Stage) -> None:
     await refresh(stage)
     stage.now, stage.answer["totalBytes"] = 1001.0, 1001
     assert await refresh(stage) == Fetched(1001, 100, 10, 1001.0)
+
+
+async def test_a_fetch_whose_size_nobody_knows_is_told_each_half_minute(stage: Stage) -> None:
+    del stage.answer["totalBytes"]
+    assert await refresh(stage) == Fetched(None, 100, 10, 1000.0)
+    stage.answer["doneBytes"], stage.now = 10**12, 1029.0
+    assert await refresh(stage) == Fetched(None, 100, 10, 1000.0)
+    stage.now = 1030.0
+    assert await refresh(stage) == Fetched(None, 10**12, 10, 1030.0)
+    assert len(stage.changed) == 2
+    stage.answer["totalBytes"], stage.now = 2 * 10**12, 1032.0
+    assert await refresh(stage) == Fetched(2 * 10**12, 10**12, 10, 1032.0), "now it is known"

@@ -79,7 +79,8 @@ class Demand(NamedTuple):
 class Fetched(NamedTuple):
     """How far a pod is with its model, as status tells it."""
 
-    total_bytes: int
+    total_bytes: int | None
+    """None where the model's source does not tell it."""
     done_bytes: int
     bytes_per_second: int
     at: float
@@ -88,16 +89,27 @@ class Fetched(NamedTuple):
     """Since when nothing more has come, in seconds since 1970; None where that is not long."""
 
     @property
-    def percent(self) -> int:
-        """Of the bytes, in whole numbers; 100 of an empty model."""
+    def percent(self) -> int | None:
+        """Of the bytes, in whole numbers; 100 of an empty model, None where the total is not known."""
+        if self.total_bytes is None:
+            return None
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
     def describe(self) -> str:
         """Return how much there is, and how fast it comes or since when it does not."""
-        far = f"{self.percent} % of {show_bytes(self.total_bytes)}"
+        if self.total_bytes is None:
+            far = f"{show_bytes(self.done_bytes)} of an unknown size"
+        else:
+            far = f"{self.percent} % of {show_bytes(self.total_bytes)}"
         if self.stalled_since is not None:
             return f"{far}, and nothing more since {render_time(self.stalled_since)}"
         return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
+
+    def summarize(self) -> str:
+        """Return how much there is in one word: a share such as `42%`, else an amount such as `1.6GB`."""
+        if self.percent is None:
+            return show_bytes(self.done_bytes).replace(" ", "")
+        return f"{self.percent}%"
 
 
 class Claim(NamedTuple):

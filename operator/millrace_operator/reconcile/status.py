@@ -85,7 +85,7 @@ def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]
     fetched = _find_fetched(inputs) if _is_fetching(truths) else None
     model = {
         **_describe_source(inputs),
-        "fetched": fetched and f"{fetched.percent}%",
+        "fetched": fetched and fetched.summarize(),
         "followed": _describe_following(inputs),
         "replica": replica,
     }

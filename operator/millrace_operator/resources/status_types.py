@@ -108,10 +108,10 @@ class ModelStatus(Part):
     )
     fetched: str | None = Field(
         default=None,
-        max_length=4,
-        pattern=r"^[0-9]{1,3}%$",
-        description="How much of the model has been fetched, such as 42%, as ModelReady says it; absent "
-        "while nothing is being fetched.",
+        max_length=16,
+        pattern=r"^([0-9]{1,3}%|[0-9]+(\.[0-9])?(B|kB|MB|GB))$",
+        description="How much of the model has been fetched, such as 42%, as ModelReady says it; an amount "
+        "such as 1.6GB where the source does not tell the sizes. Absent while nothing is being fetched.",
     )
     followed: FollowedStatus | None = Field(
         default=None,

@@ -8,6 +8,7 @@ from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import Reason, render_time
+from millrace_operator.resources.status_types import ModelStatus
 from tests.operator.test_argocd_health import judge
 from tests.operator.world import World, make_pod, ready_status
 
@@ -309,6 +310,28 @@ async def test_how_far_a_fetch_is_has_a_column_until_the_model_is_there() -> Non
     await set_pods(world, ready_status())
     assert world.condition("ModelReady")["status"] == "True"
     assert "fetched" not in world.status["model"]
+
+
+async def test_status_tells_the_bytes_of_a_fetch_whose_size_nobody_knows_and_the_deadline_counts() -> None:
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "30m"})
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = fetching({"running": {"startedAt": STARTED}})
+    await world.settle()
+    (pod,) = world.pods()
+    for step in range(1, 4):
+        world.now += 1200
+        world.fetched = {pod["metadata"]["name"]: Fetched(None, step * 10**10, 8_300_000, world.now)}
+        await world.settle()
+        assert world.condition("Degraded")["status"] == "False"
+        assert world.status["model"]["fetched"] == f"{step}0.0GB"
+    text = "is fetching the model: 30.0 GB of an unknown size, 8.3 MB/s"
+    assert world.condition("ModelReady")["message"].endswith(text)
+
+
+@pytest.mark.parametrize("done", [0, 999, 1000, 2**60])
+def test_how_much_has_been_fetched_is_a_word_that_the_schema_takes(done: int) -> None:
+    for total in (None, 2**60):
+        ModelStatus(servedName="m", uri="hf://org/m", fetched=Fetched(total, done, 0, 0.0).summarize())
 
 
 async def test_status_says_how_far_a_fetch_is_and_the_deadline_counts_from_its_last_step() -> None:
