@@ -1,7 +1,7 @@
 """HTTP for all sources: redirects, certificates, and what a status means.
 
 A source sees each request before it is sent, also one of a redirect. It adds its credentials to those for its
-own host alone.
+own host alone: the origin of a request's address is then that of `find_origin`.
 """
 
 import ssl
@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from time import monotonic, time
 from typing import Self
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SlowError, SourceError, UnavailableError
+from millrace_fetch.errors import RefusedError, SlowError, SourceError, UnavailableError, UsageError
 from millrace_fetch.pace import Pace, describe_slow
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.uri import redact
@@ -68,7 +69,7 @@ class Client:
         UnavailableError is also raised for a connection that breaks while the answer is read.
         """
         with naming(url):
-            response = await self._follow(method, URL(url, encoded=True), dict(headers or {}))
+            response = await self._follow(method, read_url(url), dict(headers or {}))
             async with response:
                 yield response
 
@@ -117,6 +118,23 @@ class Chunks:
         return chunk
 
 
+def find_origin(address: str) -> URL:
+    """Return scheme, host and port of an address, as its requests have them. Raises UsageError."""
+    try:
+        return read_url(address).origin()
+    except ValueError as error:
+        raise UsageError(f"'{redact(address)}' names no host that can be asked") from error
+
+
+def read_url(address: str) -> URL:
+    """Return an address with path and query as they are written, which may be signed. Raises ValueError.
+
+    One host has one name: in small letters, in ASCII, and without the usual port.
+    """
+    given, plain = urlsplit(address), urlsplit(str(URL(address)))
+    return URL(urlunsplit((plain.scheme, plain.netloc, given.path, given.query, "")), encoded=True)
+
+
 @contextmanager
 def naming(url: str) -> Iterator[None]:
     """Say of what breaks inside that it was this address. Raises SourceError or UnavailableError."""
@@ -158,7 +176,7 @@ def read_validator(response: aiohttp.ClientResponse) -> str | None:
 def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:
     location = response.headers.get("Location", "")
     try:
-        following = url.join(URL(location, encoded=True))
+        following = read_url(urljoin(str(url), location))
     except ValueError:
         following = URL()
     if not location or following.scheme not in ("http", "https") or not following.host:

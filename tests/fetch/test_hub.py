@@ -52,6 +52,17 @@ async def test_a_gated_repository_says_how_to_get_access(fetcher: Fetcher, hub: 
     assert fetcher.names() == []
 
 
+async def test_a_hub_in_capital_letters_is_shown_the_token_too(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("NO_PROXY", "*")
+    hub.token = "hf_secret"
+    fetcher.endpoint = hub.endpoint.replace("127.0.0.1", "LocalHost")
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+
+
 async def test_a_token_without_access_says_the_same(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ async def test_a_configuration_that_is_none_is_named(
         ("registry.example.com:5000", "https"),
         ("registry.lan:5000", "http"),
         ("localhost:5000", "http"),
+        ("LocalHost:5000", "http"),
         ("127.0.0.2", "http"),
         ("127.0.0.1.example.com", "https"),
         ("localhost.example.com", "https"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_fetch.client import read_retry_after
+from millrace_fetch.client import find_origin, read_retry_after, read_url
 from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
 from millrace_fetch.hashes import CRCS, Crc
 from millrace_fetch.manifest import Checksum, RemoteFile
@@ -185,6 +185,15 @@ def test_waits_grow_are_spread_and_heed_the_server(monkeypatch: pytest.MonkeyPat
     assert plan_wait(30, None, 0.999) < 30
     assert plan_wait(1, 12.0, 0.0) == 12.25
     assert plan_wait(1, 9e9, 0.0) == 300.25
+
+
+def test_an_address_has_the_host_that_is_compared_and_the_path_that_was_written() -> None:
+    url = read_url("HTTPS://u:p@Bücher.Example:443/a%2Fb?x=%2B#there")
+    assert str(url) == "https://u:p@xn--bcher-kva.example/a%2Fb?x=%2B"
+    assert (
+        url.origin() == find_origin("https://bücher.example/m") == find_origin("https://BÜCHER.EXAMPLE:443")
+    )
+    assert url.origin() != find_origin("https://bucher.example")
 
 
 def test_retry_after_may_be_a_number_or_a_date() -> None:

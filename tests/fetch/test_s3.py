@@ -126,6 +126,16 @@ async def test_a_bucket_of_a_private_authority_is_listed_and_fetched(
         fetcher.check(contents)
 
 
+async def test_an_endpoint_in_capital_letters_is_signed_for_too(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint.replace("127.0.0.1", "LocalHost"))
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert set(s3.signatures) == {KEY_ID}
+
+
 async def test_a_public_bucket_needs_no_credentials(
     fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,40 @@ async def test_a_redirect_to_another_host_does_not_take_the_token_along(
     assert set(away.shown) == {None}
 
 
+async def test_a_host_in_capital_letters_is_shown_the_token_too(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein")
+    monkeypatch.setenv("NO_PROXY", "*")
+    gate = Gate("Bearer letmein")
+
+    def lead_home(request: web.Request) -> web.Response | None:
+        location = f"http://LOCALHOST:{request.url.port}{request.path}?again"
+        is_to_go = request.path.endswith(SHARDS[0]) and not request.query_string
+        return web.Response(status=302, headers={"Location": location}) if is_to_go else None
+
+    folder_server.files.faults += [gate, lead_home]
+    await fetcher.fetch(folder_server.uri.replace("127.0.0.1", "LocalHost"))
+    fetcher.check(folder_server.files.contents)
+    assert set(gate.shown) == {"Bearer letmein"}
+
+
+async def test_who_is_refused_with_a_password_in_the_address_is_told_of_that(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein")
+    folder_server.files.faults.append(Gate("Bearer letmein"))
+    with pytest.raises(SourceError, match="does not let in the name and password of the address") as caught:
+        await fetcher.fetch(folder_server.uri.replace("://", "://me:mine@"))
+    assert "leave them out to show the token in MILLRACE_HTTP_TOKEN" in str(caught.value)
+    assert "mine" not in str(caught.value)
+
+
+def test_a_host_that_no_request_can_name_is_told(fetcher: Fetcher) -> None:
+    with pytest.raises(UsageError, match="names no host that can be asked"):
+        fetcher.open_source(fetcher.order("https://ü..example/m"))
+
+
 async def test_a_password_in_the_address_counts_more_than_the_token(
     fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
-from yarl import URL
 
-from millrace_fetch.client import ADVICE, read_retry_after
+from millrace_fetch.client import ADVICE, find_origin, read_retry_after
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 
@@ -104,7 +103,7 @@ class Bucket:
         self.endpoint: str = self._client.meta.endpoint_url
         # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
         self._addresses = self._make_client(UNSIGNED, self._choose_style())
-        self.origin = URL(self.url_of("config.json")).origin()
+        self.origin = find_origin(self.url_of("config.json"))
         """The host of the bucket, in whichever style."""
 
     def _choose_style(self) -> dict[str, str]:

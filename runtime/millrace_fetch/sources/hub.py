@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 import aiohttp
 from huggingface_hub import constants, get_token, hf_hub_url
-from yarl import URL
 
-from millrace_fetch.client import Client
+from millrace_fetch.client import Client, find_origin
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.manifest import Checksum, Manifest, RemoteFile
 from millrace_fetch.sources.source import read_small
@@ -31,7 +30,7 @@ class HubSource:
         self._model = model
         self._token = get_token()
         self._endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
-        self._origin = URL(self._endpoint).origin()
+        self._origin = find_origin(self._endpoint)
 
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

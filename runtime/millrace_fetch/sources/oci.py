@@ -9,9 +9,7 @@ import json
 import os
 import re
 
-from yarl import URL
-
-from millrace_fetch.client import Client
+from millrace_fetch.client import Client, find_origin
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.manifest import Checksum, Manifest, RemoteFile
 from millrace_fetch.names import LAYERS
@@ -44,7 +42,7 @@ class OciSource:
         self._image = image
         aliases = _ALIASES.get(image.registry, ())
         host = aliases[-1] if aliases else image.registry
-        self._origin = URL(f"{_scheme_of(host)}://{host}")
+        self._origin = find_origin(f"{_scheme_of(host)}://{host}")
         self._access = RegistryAccess(self._origin, image.repository, find_basic((image.registry, *aliases)))
         self.authorize = self._access.authorize
         self._is_found = False
@@ -122,7 +120,8 @@ class OciSource:
 
 
 def _scheme_of(host: str) -> str:
-    plain = {name.strip() for name in os.environ.get(ENV_PLAIN_HTTP, "").split(",")}
+    host = host.lower()
+    plain = {name.strip().lower() for name in os.environ.get(ENV_PLAIN_HTTP, "").split(",")}
     return "http" if host in plain or _LOOPBACK.fullmatch(host) else "https"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.client import Client, read_validator
+from millrace_fetch.client import Client, find_origin, read_validator
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
 from millrace_fetch.manifest import Manifest, RemoteFile, hash_state
 from millrace_fetch.names import check_names
@@ -40,8 +40,9 @@ class WebSource:
             )
         self._folder = folder
         self._include = include
-        self._origin = URL(folder.base).origin()
-        self._token = None if URL(folder.base).password else _read_token()
+        self._origin = find_origin(folder.base)
+        self._has_password = bool(URL(folder.base).password)
+        self._token = None if self._has_password else _read_token()
 
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -71,6 +72,11 @@ class WebSource:
         """Say what a web server's status means."""
         if refusal.status not in (401, 403):
             return refusal
+        if self._has_password:
+            return SourceError(
+                f"{refusal}: it does not let in the name and password of the address; correct them, or leave "
+                f"them out to show the token in {_TOKEN}"
+            )
         if self._token:
             return SourceError(f"{refusal}: it does not let in who has the token in {_TOKEN}")
         return SourceError(
