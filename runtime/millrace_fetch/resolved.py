@@ -20,18 +20,18 @@ class Resolved(NamedTuple):
     """None of an image, whose files are in layers that would have to be fetched."""
 
     def render(self) -> str:
-        """Return it as one line of JSON, of less than 2,000 bytes."""
+        """Return it as one line of JSON, of less than 2,000 bytes in UTF-8."""
         found: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
         found["numFiles"] = self.num_files
         if self.num_bytes is not None:
             found["numBytes"] = self.num_bytes
         if self.facts is not None:
             found["facts"] = json.loads(self.facts.to_json())
-        return json.dumps(found, separators=(",", ":"))
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
     def write(self, path: Path) -> None:
         """Write it into a file. Raises FolderError."""
         try:
-            path.write_text(self.render())
+            path.write_text(self.render(), encoding="utf-8")
         except OSError as error:
             raise FolderError(f"{path} can't be written: {error.strerror}") from error

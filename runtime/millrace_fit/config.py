@@ -8,6 +8,9 @@ from typing import Any, Final
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 
+MAX_COUNT: Final = 2**53 - 1
+"""Of whatever is counted: JSON carries no larger one for everybody."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -183,6 +186,8 @@ def _count(raw: Mapping[str, Any], name: str, default: int | None = None, *, lea
         raise ArchitectureError(
             f"config.json has {name} {value!r}; it must be a whole number of at least {least}"
         )
+    if value > MAX_COUNT:
+        raise ArchitectureError(f"config.json has {name} {value}; more than {MAX_COUNT} are refused")
     return value
 
 

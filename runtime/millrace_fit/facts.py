@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_type_hints
 
-from millrace_fit.config import FAMILIES, LlamaConfig, find_architecture_name, parse_llama_config
+from millrace_fit.config import (
+    FAMILIES,
+    MAX_COUNT,
+    LlamaConfig,
+    find_architecture_name,
+    parse_llama_config,
+)
 from millrace_fit.dtypes import choose_served_type, choose_stored_type
 from millrace_fit.errors import ArchitectureError, FactsError
 from millrace_fit.headers import StoredTensor
@@ -14,10 +20,9 @@ from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 from millrace_fit.tensors import find_fault
 
 MAX_FAULT: Final = 400
-"""Characters. Names of tensors and values of config.json are the author's, of any length."""
+"""Bytes in JSON. Names of tensors and values of config.json are the author's, in any letters and length."""
 MAX_NAME: Final = 80
-MAX_COUNT: Final = 2**53 - 1
-"""Of whatever is counted: JSON carries no larger one for everybody."""
+"""Bytes in JSON."""
 MAX_TYPES: Final = 8
 """Of stored numbers, the most common ones: few models have more than three."""
 
@@ -43,8 +48,8 @@ class ModelFacts:
         return sum(self.stored.values())
 
     def to_json(self) -> str:
-        """Return one line of less than 1,500 bytes."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        """Return one line of less than 1,800 bytes in UTF-8."""
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "ModelFacts":
@@ -53,7 +58,7 @@ class ModelFacts:
             values = json.loads(text)
             shape, fault = values["shape"], values["fault"]
             return cls(
-                architecture=str(values["architecture"])[:MAX_NAME],
+                architecture=shorten(str(values["architecture"]), MAX_NAME),
                 stored={str(name): _read_count(count, least=0) for name, count in values["stored"].items()},
                 served_type=str(values["served_type"]),
                 shape=None if shape is None else _read_shape(shape),
@@ -82,7 +87,7 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
     except ArchitectureError as error:
         name, fault = _name_architecture(config), str(error)
     return ModelFacts(
-        architecture=name[:MAX_NAME],
+        architecture=shorten(name, MAX_NAME),
         stored=dict(stored.most_common(MAX_TYPES)),
         served_type=served_type,
         shape=shape,
@@ -95,10 +100,19 @@ def _name_architecture(config: Mapping[str, Any]) -> str:
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def shorten(text: str) -> str:
-    """Return a text that others may have written as one line of at most MAX_FAULT characters."""
+def shorten(text: str, most: int = MAX_FAULT) -> str:
+    """Return a text that others may have written as one line of at most so many bytes in JSON."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= MAX_FAULT else f"{line[: MAX_FAULT - 1]}…"
+    if len(line) <= most and _count_bytes(line) <= most:
+        return line
+    kept = line[:most]
+    while _count_bytes(f"{kept}…") > most:
+        kept = kept[:-1]
+    return f"{kept}…"
+
+
+def _count_bytes(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode()) - len('""')
 
 
 def _read_shape(values: Mapping[str, Any]) -> LlamaConfig:

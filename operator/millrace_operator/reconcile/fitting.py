@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
+from millrace_fit.config import MAX_COUNT
 from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.facts import MAX_COUNT, ModelFacts
+from millrace_fit.facts import ModelFacts
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
