@@ -1,5 +1,6 @@
 """One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from millrace_fetch.names import check_names
 from millrace_fetch.order import Order
 from millrace_fetch.selection import read_shards, select
 from millrace_fetch.sharing import Follower, Shared
-from millrace_fetch.sources.source import Source
+from millrace_fetch.sources.source import Source, complete
 from millrace_fetch.thread import call_in_thread
 from millrace_fetch.trying import Say
 from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder
@@ -115,7 +116,9 @@ class _Fetch:
 
     async def _bring(self, manifest: Manifest) -> Outcome:
         content = await self._open(manifest)
-        files = choose_files(content.by_name, await content.read_index(), self._order.include)
+        files = await self._complete_all(
+            choose_files(content.by_name, await content.read_index(), self._order.include)
+        )
         self._folder.check_foreign(file.name for file in files)
         kept = self._keep(files)
         self._folder.drop_doubtful()
@@ -123,6 +126,10 @@ class _Fetch:
         self._folder.begin(kept)
         records = kept | await content.bring(parts)
         return Outcome(self._complete(manifest, records), has_fetched=True)
+
+    async def _complete_all(self, files: list[RemoteFile]) -> list[RemoteFile]:
+        """Return the files with their checksums: of those that nobody reads, none is asked for."""
+        return await asyncio.gather(*(complete(file, self._watch.say) for file in files))
 
     async def _open(self, manifest: Manifest) -> Content:
         found = manifest.layers or manifest.files

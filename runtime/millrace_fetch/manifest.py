@@ -1,8 +1,8 @@
 """What a source has: files by name, with what is known of each before it is fetched."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millrace_fetch.hashes import CRCS, Algorithm
@@ -37,6 +37,10 @@ class RemoteFile:
     place: str = ""
     """Where it is, without what is secret: a date, and many an ETag, says nothing of files elsewhere. Empty
     where there is a checksum, or the validator is one."""
+    ask_checksum: Callable[[], Awaitable[Checksum | None]] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Asks the source for the checksum, where that is a request of its own: only of files that are wanted."""
 
     @property
     def identity(self) -> str:

@@ -181,7 +181,7 @@ class PartFile:
     def _hash_up_to(self, end: int) -> None:
         """Hash in order while ranges come out of order: from the page cache, as far as there is no gap."""
         if self._hashed == 0:
-            self._hashes = (self._hashes[0], _make_other_hash(self.file, end))
+            self._hashes = (self._hashes[0], make_other_hash(self.file, end))
         while self._hashed < end:
             data = os.pread(self._data, min(_HASH_BYTES, end - self._hashed), self._hashed)
             if not data:
@@ -202,7 +202,7 @@ class PartFile:
         os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
 
 
-def _make_other_hash(file: RemoteFile, end: int) -> Hash | None:
+def make_other_hash(file: RemoteFile, end: int) -> Hash | None:
     """Return the hash that the source announced of a file, where that is not the sha256.
 
     `end` is the size of a file of which the source did not say it.

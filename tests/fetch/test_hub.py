@@ -4,6 +4,7 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.errors import CorruptError, SourceError, UnsafeNameError, UsageError
+from millrace_fetch.headers import fetch_head
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
 from tests.fetch.servers import FakeHub, once
 
@@ -81,6 +82,14 @@ async def test_a_token_that_is_none_is_told(
     with pytest.raises(SourceError, match="HF_TOKEN") as caught:
         await fetcher.fetch(URI)
     assert "hf_secret" not in str(caught.value)
+
+
+async def test_a_small_file_is_checked_by_its_git_hash_where_it_is_only_looked_at(
+    fetcher: Fetcher, hub: FakeHub
+) -> None:
+    hub.announced["config.json"] = b'{"model_type": "other"}'
+    with pytest.raises(CorruptError, match=r"config\.json is not what was announced"):
+        await fetch_head(fetcher.hub_source(), fetcher.witness.say)
 
 
 async def test_what_is_not_there_is_named(fetcher: Fetcher, hub: FakeHub) -> None:

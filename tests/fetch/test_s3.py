@@ -1,6 +1,9 @@
 import asyncio
+import base64
 import hashlib
+import json
 import os
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import cache
@@ -14,9 +17,10 @@ from aiohttp import web
 
 from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError
+from millrace_fetch.headers import fetch_head
 from millrace_fetch.sources import aws
 from tests.fetch.certificates import certify
-from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_fetch, until
 from tests.fetch.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
 from tests.fetch.servers import Fault, once
@@ -285,16 +289,58 @@ async def test_a_checksum_is_of_what_came_before_and_after_an_end(
     fetcher.check(contents)
 
 
-@pytest.mark.parametrize("algorithm", ["CRC64NVME", "CRC32C", "CRC32"])
-async def test_only_objects_of_the_folder_itself_are_asked_for_a_crc(
-    fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes], algorithm: str
+async def test_only_objects_that_are_fetched_are_asked_for_a_checksum(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket
 ) -> None:
     """Tools of today write one with each object, and a folder may have thousands below it."""
-    put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm=algorithm)
-    put(bucket, "checkpoint-1/a.json", b"{}", ChecksumAlgorithm=algorithm)
+    put(bucket, "checkpoint-1/a.json", b"{}", ChecksumAlgorithm="CRC32")
     await fetcher.fetch(URI)
-    asked = [path.partition("?")[0] for method, path in s3.requests if method == "HEAD"]
-    assert asked == [f"/models/org/m/{SHARDS[0]}"]
+    asked = {path.partition("?")[0] for method, path in s3.requests if method == "HEAD"}
+    assert asked == {f"/models/org/m/{name}" for name in NEEDED}
+
+
+async def test_a_checksum_counts_also_in_a_sub_folder_and_where_the_listing_does_not_tell_of_it(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket
+) -> None:
+    name, content = f"weights/{SHARDS[0]}", b"w" * 5000
+    bucket.fill(
+        {"config.json": b"{}", INDEX: json.dumps({"weight_map": {"a": name}}).encode(), name: content}
+    )
+    crc = base64.b64encode(zlib.crc32(content).to_bytes(4)).decode()
+
+    def tell(request: web.Request) -> web.Response | None:
+        is_asked = request.method == "HEAD" and request.path.endswith(name)
+        return web.Response(headers={"x-amz-checksum-crc32": crc}) if is_asked else None
+
+    s3.faults += [tell, corrupting(content)]
+    with pytest.raises(CorruptError, match=f"{name} came with crc32 .* twice"):
+        await fetcher.fetch(URI)
+    s3.faults.pop()
+    await fetcher.fetch(URI)
+
+
+@pytest.mark.parametrize("algorithm", ["SHA256", "CRC32"])
+async def test_what_is_read_to_look_at_a_model_is_checked_too(
+    fetcher: Fetcher, s3: S3Server, bucket: Bucket, algorithm: str
+) -> None:
+    put(bucket, "config.json", b'{"model_type": "llama"}', ChecksumAlgorithm=algorithm)
+
+    def corrupt(request: web.Request) -> web.Response | None:
+        is_config = request.method == "GET" and request.path.endswith("/config.json")
+        return web.Response(body=b'{"model_type": "other"}') if is_config else None
+
+    s3.faults.append(corrupt)
+    order = fetcher.order(URI)
+    with pytest.raises(CorruptError, match=r"config\.json is not what was announced"):
+        await fetch_head(fetcher.open_source(order), fetcher.witness.say)
+
+
+async def test_a_server_that_answers_no_heads_serves_too(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes]
+) -> None:
+    s3.faults.append(lambda request: web.Response(status=405) if request.method == "HEAD" else None)
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
 
 
 async def test_an_object_that_changes_under_way_makes_it_look_again(

@@ -32,8 +32,6 @@ class Listed(NamedTuple):
     key: str
     size_bytes: int
     etag: str
-    algorithms: frozenset[str]
-    """Of the checksums that the server has of it, such as SHA256."""
 
 
 class Page(NamedTuple):
@@ -74,7 +72,7 @@ class Bucket:
             raise _translate_library(error, self.endpoint) from error
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         self._follow(headers.get("x-amz-bucket-region"))
-        items = [_read_listed(item) for item in answer.get("Contents", ())]
+        items = [Listed(item["Key"], item["Size"], item["ETag"]) for item in answer.get("Contents", ())]
         return Page(items, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None)
 
     def url_of(self, key: str) -> str:
@@ -132,11 +130,6 @@ class Bucket:
         """Go on in the bucket's own region: botocore follows there by itself, and our requests must too."""
         if region and region != self._region and self._is_amazons:
             self._connect(region)
-
-
-def _read_listed(item: dict[str, Any]) -> Listed:
-    algorithms = frozenset(item.get("ChecksumAlgorithm", ()))
-    return Listed(item["Key"], item["Size"], item["ETag"], algorithms)
 
 
 def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:

@@ -12,7 +12,7 @@ import aiohttp
 
 from millrace_fetch.client import Client
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
-from millrace_fetch.hashes import CRCS, Algorithm
+from millrace_fetch.hashes import Algorithm
 from millrace_fetch.manifest import Checksum, Manifest, RemoteFile, hash_state
 from millrace_fetch.sources.aws import Bucket, Listed, Page
 from millrace_fetch.sources.s3_refusals import explain_refusal
@@ -26,8 +26,6 @@ PAGE_SECONDS = 150.0
 """For a page of the list, of 1000 objects at most. botocore gives up a silent server before."""
 _CHECKSUM_BYTES: dict[Algorithm, int] = {"sha256": 32, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
 """How long each is. The first that an object has is compared."""
-_CRCS = {name.upper() for name in CRCS}
-"""As the listing writes them."""
 
 
 class S3Source:
@@ -53,7 +51,7 @@ class S3Source:
         listed = [item for item in await self._list(say) if not item.key.endswith("/")]
         if not listed:
             raise SourceError(f"there is nothing at {self._folder}: write the folder that has config.json")
-        files = tuple(await asyncio.gather(*(self._announce(client, item, say) for item in listed)))
+        files = tuple(self._announce(client, item) for item in listed)
         return Manifest(hash_state(files), files)
 
     def explain(self, refusal: RefusedError) -> FetchError:
@@ -83,13 +81,11 @@ class S3Source:
                 f"{self._bucket.endpoint}: no page of the list within {PAGE_SECONDS:g} s"
             ) from error
 
-    async def _announce(self, client: Client, item: Listed, say: Say) -> RemoteFile:
+    def _announce(self, client: Client, item: Listed) -> RemoteFile:
+        """Return an object as the listing has it. Not all servers list there which checksums they have."""
         url, name = self._bucket.url_of(item.key), item.key.removeprefix(self._folder.prefix)
-        checksum = None
-        # Each object of today has a CRC, by its tool or by S3, and below the folder there may be thousands.
-        if "SHA256" in item.algorithms or (item.algorithms & _CRCS and "/" not in name):
-            checksum = await with_tries(partial(_ask_checksum, client, url), say)
-        return RemoteFile(name, url, item.size_bytes, checksum, item.etag)
+        ask = partial(_ask_checksum, client, url)
+        return RemoteFile(name, url, item.size_bytes, None, item.etag, ask_checksum=ask)
 
 
 def _is_amazons(name: str) -> bool:
@@ -98,8 +94,11 @@ def _is_amazons(name: str) -> bool:
 
 async def _ask_checksum(client: Client, url: str) -> Checksum | None:
     """Return the object's SHA-256, else a CRC, unless it is one over those of its parts."""
-    async with client.request("HEAD", url, {"x-amz-checksum-mode": "ENABLED"}) as response:
-        headers = response.headers
+    try:
+        async with client.request("HEAD", url, {"x-amz-checksum-mode": "ENABLED"}) as response:
+            headers = response.headers
+    except RefusedError:  # without words, as HEAD has no body: the request for the bytes says what is wrong
+        return None
     if headers.get("x-amz-checksum-type", "") == "COMPOSITE":
         return None
     for algorithm, num_bytes in _CHECKSUM_BYTES.items():

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import aiohttp
@@ -9,6 +10,7 @@ import aiohttp
 from millrace_fetch.client import Chunks, Client
 from millrace_fetch.errors import CorruptError, FetchError, RefusedError, SourceError
 from millrace_fetch.manifest import Manifest, RemoteFile
+from millrace_fetch.part import make_other_hash
 from millrace_fetch.trying import Say, with_tries
 
 MAX_SMALL_BYTES = 64 << 20
@@ -36,10 +38,18 @@ class Source(Protocol):
         """Return an error that says what a refusal means here, and what to do."""
 
 
+async def complete(file: RemoteFile, say: Say) -> RemoteFile:
+    """Return a file with its checksum, where the source has to be asked for it."""
+    if file.ask_checksum is None:
+        return file
+    return replace(file, checksum=await with_tries(file.ask_checksum, say), ask_checksum=None)
+
+
 async def read_small(
     client: Client, file: RemoteFile, say: Say, headers: Mapping[str, str] | None = None
 ) -> bytes:
     """Return a file's content, if it is small enough to be kept in memory and is what was announced."""
+    file = await complete(file, say)
 
     async def read() -> bytes:
         content = bytearray()
@@ -48,15 +58,19 @@ async def read_small(
                 content += chunk
                 if len(content) > MAX_SMALL_BYTES:
                     raise SourceError(f"{file.name} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
-        _check_digest(file, content)
-        return bytes(content)
+        whole = bytes(content)
+        _check_digest(file, whole)
+        return whole
 
     return await with_tries(read, say)
 
 
-def _check_digest(file: RemoteFile, content: bytes | bytearray) -> None:
-    is_announced = file.checksum is not None and file.checksum.algorithm == "sha256"
-    if file.checksum and is_announced and hashlib.sha256(content).hexdigest() != file.checksum.hexdigest:
+def _check_digest(file: RemoteFile, content: bytes) -> None:
+    if file.checksum is None:
+        return
+    hasher = make_other_hash(file, len(content)) or hashlib.sha256()
+    hasher.update(content)
+    if hasher.hexdigest() != file.checksum.hexdigest:
         raise CorruptError(
             f"{file.name} is not what was announced: the source or a proxy on the way is broken"
         )
