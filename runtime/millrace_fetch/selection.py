@@ -47,11 +47,12 @@ def select(names: Collection[str], shards: Collection[str] | None, include: Sequ
 
 
 def is_of_another_format(names: Collection[str]) -> bool:
-    """Whether files hold weights, all of them in formats that no replica reads.
+    """Whether files hold weights, all of those beside config.json in formats that no replica reads.
 
-    Where there are no weights yet, or an index names some, somebody may be uploading the model just now.
+    Where there are no weights yet, or an index names some, somebody may be uploading the model just now. In a
+    folder below there may be weights of something else, such as an adapter.
     """
-    if INDEX in names or any(name.endswith(".safetensors") for name in names):
+    if INDEX in names or any(name.endswith(".safetensors") and "/" not in name for name in names):
         return False
     return bool(find_formats(names))
 

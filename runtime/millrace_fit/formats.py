@@ -5,12 +5,18 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 TORCH: Final = "pickled weights of torch"
+PICKLES: Final = "pickles of Python"
+SERVED: Final = ".safetensors"
 FORMATS: Final[Mapping[str, str]] = {
     ".gguf": "GGUF",
     ".bin": TORCH,
     ".pt": TORCH,
     ".pth": TORCH,
     ".ckpt": TORCH,
+    ".pkl": PICKLES,
+    ".pickle": PICKLES,
+    ".npz": "NumPy",
+    ".nemo": "NeMo",
     ".h5": "TensorFlow",
     ".msgpack": "Flax",
     ".onnx": "ONNX",
@@ -35,7 +41,16 @@ def find_formats(names: Collection[str]) -> dict[str, str]:
 
 
 def explain_formats(names: Collection[str]) -> str:
-    """Return why files without safetensors among them can't be served, naming the formats that are there."""
+    """Return why files without safetensors beside config.json can't be served, naming what is there."""
     found = [f"{known} ({name[:_MAX_NAME]})" for known, name in sorted(find_formats(names).items())]
+    elsewhere = sorted(name for name in names if name.endswith(SERVED) and "/" in name)
+    if elsewhere and not found:
+        return (
+            f"{elsewhere[0][:_MAX_NAME]} is not beside config.json, where replicas read *{SERVED}: put it "
+            "there, or name it in model.safetensors.index.json"
+        )
     there = f" There are {' and '.join(found)}." if found else ""
-    return f"there are no *.safetensors, and replicas read no other weights.{there} Convert the model first"
+    beside = " beside config.json" if elsewhere else ""
+    return (
+        f"there are no *{SERVED}{beside}, and replicas read no other weights.{there} Convert the model first"
+    )

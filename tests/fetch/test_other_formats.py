@@ -8,7 +8,9 @@ import pytest
 from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
 from millrace_fetch.resolved import Resolved
+from millrace_fetch.selection import is_of_another_format
 from millrace_fit.facts import ModelFacts
+from millrace_fit.formats import explain_formats
 from tests.fetch.conftest import Fetcher
 from tests.fetch.processes import finish, start_command, start_fetch
 from tests.fetch.registry import Registry
@@ -63,6 +65,29 @@ async def test_of_a_web_server_which_lists_nothing_the_usual_names_are_tried(fet
     async with WebFolderServer(CONFIG | {"pytorch_model.bin": b"pickle"}) as server:
         found = await ask(fetcher, server.uri)
     assert "There are pickled weights of torch (pytorch_model.bin)." in fault(found)
+
+
+async def test_an_adapter_below_makes_no_other_format_a_model(hub: FakeHub, fetcher: Fetcher) -> None:
+    hub.files.contents = CONFIG | WEIGHTS | {"lora/adapter_model.safetensors": b"adapter"}
+    told = fault(await ask(fetcher, URI))
+    assert told.startswith(
+        f"there are no *.safetensors beside config.json, and replicas read no other weights. {WORDS}"
+    )
+
+
+async def test_weights_in_a_folder_below_are_named(hub: FakeHub, fetcher: Fetcher) -> None:
+    hub.files.contents = CONFIG | {"weights/model.safetensors": b"weights"}
+    with pytest.raises(SourceError, match=r"^weights/model\.safetensors is not beside config\.json, where"):
+        await ask(fetcher, URI)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("m.pkl", "pickles of Python"), ("weights.npz", "NumPy"), ("model.nemo", "NeMo"), ("m.PT", "torch")],
+)
+def test_formats_are_known_by_the_endings_of_names(name: str, told: str) -> None:
+    assert f"{told} ({name})" in explain_formats(["config.json", name])
+    assert is_of_another_format(["config.json", name])
 
 
 @pytest.mark.parametrize(
