@@ -67,4 +67,7 @@ def describe_head(head: ModelHead) -> ModelFacts:
     is_known = bool(head.tensors) or not head.is_whole
     if is_known or (facts.shape is None and not find_formats(head.names)):
         return facts
-    return replace(facts, fault=shorten(explain_formats(head.names)))
+    fault = explain_formats(head.names)
+    if facts.architecture and facts.shape is None:  # first, as who has converted the model meets this next
+        fault = f"{facts.fault}. Beside that, {fault}"
+    return replace(facts, fault=shorten(fault))

@@ -67,6 +67,17 @@ async def test_of_a_web_server_which_lists_nothing_the_usual_names_are_tried(fet
     assert "There are pickled weights of torch (pytorch_model.bin)." in fault(found)
 
 
+async def test_an_architecture_that_no_replica_serves_is_told_before_the_format(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    config = {"config.json": b'{"architectures": ["T5ForConditionalGeneration"]}'}
+    hub.files.contents = config | {"pytorch_model.bin": b"pickle"}
+    told = fault(await ask(fetcher, URI))
+    assert told.startswith("config.json names the architecture T5ForConditionalGeneration; supported are ")
+    assert "Beside that, there are no *.safetensors" in told
+    assert "(pytorch_model.bin)" in told
+
+
 async def test_an_adapter_below_makes_no_other_format_a_model(hub: FakeHub, fetcher: Fetcher) -> None:
     hub.files.contents = CONFIG | WEIGHTS | {"lora/adapter_model.safetensors": b"adapter"}
     told = fault(await ask(fetcher, URI))
