@@ -24,7 +24,10 @@ FORMATS: Final[Mapping[str, str]] = {
 """By the ending of a file's name."""
 USUAL_NAMES: Final = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack")
 """Of a model's weights in one file, where a source lists no files."""
-_OF_TRAINING: Final = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+_OF_TRAINING: Final = (
+    *("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*"),
+    *("*optim_states.pt", "*model_states.pt"),  # of DeepSpeed
+)
 """What training leaves beside the weights. While somebody uploads both, these are often there first."""
 _MAX_NAME: Final = 80
 

@@ -26,6 +26,7 @@ REPOSITORIES = {
     "with a config.json that names no architecture": {"config.json": b'{"model_type": "llama"}'} | WEIGHTS,
 }
 WORDS = "There are GGUF (m.Q4.gguf)."
+DEEPSPEED = ("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt")
 
 
 async def ask(fetcher: Fetcher, uri: str) -> Resolved:
@@ -106,9 +107,10 @@ def test_formats_are_known_by_the_endings_of_names(name: str, told: str) -> None
     [
         {},
         {"training_args.bin": b"pickle", "optimizer.pt": b"pickle", "checkpoint-1/rng_state_0.pth": b"p"},
+        {f"checkpoint-1/global_step5/{name}": b"p" for name in DEEPSPEED},
         {"m.gguf": b"GGUF", "model.safetensors.index.json": b'{"weight_map": {"a": "b.safetensors"}}'},
     ],
-    ids=["no weights", "what training left", "an index"],
+    ids=["no weights", "what training left", "what DeepSpeed left", "an index"],
 )
 async def test_what_somebody_may_be_uploading_is_an_error_that_passes(
     hub: FakeHub, fetcher: Fetcher, written: dict[str, bytes]
