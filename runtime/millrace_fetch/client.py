@@ -28,6 +28,8 @@ MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGAIN = (408, 425, 429)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
+_FOR_EVER_SECONDS = 1e9
+"""A number of many digits is more than a float can be, or than a text can say."""
 _REASON_BYTES = 4096
 """Of a refusal's body. Registries and S3 say there what is wrong."""
 
@@ -161,7 +163,7 @@ def read_retry_after(value: str | None, now: float) -> float | None:
     if not value:
         return None
     if value.strip().isdecimal():
-        return float(value)
+        return min(float(value), _FOR_EVER_SECONDS)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - now)
     except ValueError:

@@ -5,11 +5,13 @@ MAX_TRIES = 6
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
 _LONGEST_ASKED_SECONDS = 300.0
-"""A limit per hour asks for minutes. A server that asks for more gets no more patience."""
+"""A limit per hour may ask for more. Nobody waits so long, and who asks earlier may be kept out longer."""
 
 
-def plan_wait(num_failures: int, retry_after_seconds: float | None, draw: float) -> float:
+def plan_wait(num_failures: int, retry_after_seconds: float | None, draw: float) -> float | None:
     """Return seconds to wait after so many failures in a row (1 or more). `draw` is in [0, 1).
+
+    None where the server asks for more than anybody waits.
 
     Doubles each time and is spread over its upper half, so that many pods don't come back at once. Never
     earlier than the server asks.
@@ -18,4 +20,4 @@ def plan_wait(num_failures: int, retry_after_seconds: float | None, draw: float)
     wait = longest * (1 + draw) / 2
     if retry_after_seconds is None:
         return wait
-    return min(retry_after_seconds, _LONGEST_ASKED_SECONDS) + wait
+    return None if retry_after_seconds > _LONGEST_ASKED_SECONDS else retry_after_seconds + wait

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.retry import MAX_TRIES, plan_wait
+from millrace_fetch.words import show_seconds
 
 Say = Callable[[str], None]
 """Tells the user something on a line of its own."""
@@ -34,7 +35,12 @@ def give_up(error: UnavailableError) -> UnavailableError:
 
 
 async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
-    """Wait before the next try, and tell of it."""
+    """Wait before the next try, and tell of it. Raises UnavailableError where that would be too long."""
     seconds = plan_wait(num_failures, error.retry_after_seconds, random.random())  # noqa: S311  spreads load
+    if seconds is None:
+        asked = show_seconds(error.retry_after_seconds or 0)
+        raise UnavailableError(
+            f"{error}, and asks for {asked} of quiet: run it again after that, and it goes on from here"
+        ) from error
     say(f"{error}; trying again in {seconds:.1f} s")
     await asyncio.sleep(seconds)

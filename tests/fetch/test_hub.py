@@ -3,7 +3,7 @@ import re
 import pytest
 from aiohttp import web
 
-from millrace_fetch.errors import CorruptError, SourceError, UnsafeNameError, UsageError
+from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.headers import fetch_head
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
 from tests.fetch.servers import FakeHub, once
@@ -110,6 +110,17 @@ async def test_too_many_requests_are_waited_for(fetcher: Fetcher, hub: FakeHub) 
     await fetcher.fetch(URI)
     fetcher.check(hub.files.contents)
     assert any("answered 429" in text for text in fetcher.witness.said)
+
+
+@pytest.mark.parametrize("part", ["api", "large"])
+async def test_who_asks_for_an_hour_is_left_alone_and_the_user_told(
+    fetcher: Fetcher, hub: FakeHub, part: str
+) -> None:
+    faults = hub.api_faults if part == "api" else hub.large.faults
+    faults.append(lambda _: web.Response(status=429, headers={"Retry-After": "3600"}))
+    with pytest.raises(UnavailableError, match="429, and asks for 1h00m of quiet: run it again after"):
+        await fetcher.fetch(URI)
+    assert fetcher.witness.said == []
 
 
 async def test_a_body_that_is_cut_goes_on_where_it_was(fetcher: Fetcher, hub: FakeHub) -> None:
