@@ -1,7 +1,7 @@
 """Where the bytes of a model's files are: at the source, one by one, or in the layers of an image."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, Self
 
 from millrace_fetch.archive import Archive
@@ -29,6 +29,9 @@ class Content(Protocol):
     async def read_index(self) -> bytes | None:
         """Return the list of the weights' shards. None where there is none."""
 
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        """Tell how large the files are that come, and what of them is there."""
+
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
         """Write files into the folder, and return what they came to."""
 
@@ -50,6 +53,10 @@ class Remote:
         index = self.by_name.get(INDEX)
         return await read_small(self._client, index, self.watch.say) if index else None
 
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        """Tell it as it is."""
+        self.watch.begin(total_bytes, done_bytes)
+
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
         """Fetch the files."""
         download = Download(self._client, self.folder, self.watch.advance, self.watch.say)
@@ -57,32 +64,42 @@ class Remote:
 
 
 class Layers:
-    """Files in an image's layers, which are on the disk and verified."""
+    """Files in an image's layers, which are on the disk and verified.
+
+    The layers count twice in what is told: as they come, and as the files come out of them. How large those
+    are is known only between the two, so they count as a share of the layers.
+    """
 
     @classmethod
     async def fetch(cls, remote: Remote, order: Sequence[str]) -> Self:
         """Fetch the layers, and list what is in them. `order` has their names, the lowest first."""
         folder, watch = remote.folder, remote.watch
-        await remote.bring(prepare_parts(folder, watch, list(remote.by_name.values())))
+        layers = list(remote.by_name.values())
+        num_bytes = _sum_sizes(layers)
+        parts = prepare_parts(folder, lambda _, done: watch.begin(2 * num_bytes, done), layers)
+        await remote.bring(parts)
         archives = [Archive(folder.path / name, layer) for layer, name in enumerate(order)]
         members = overlay([await call_in_thread(archive.members) for archive in archives])
-        return cls(archives, members, order, folder, watch)
+        return cls(archives, members, [remote.by_name[name] for name in order], folder, watch)
 
     def __init__(
         self,
         archives: Sequence[Archive],
         members: Mapping[str, Member],
-        order: Sequence[str],
+        layers: Sequence[RemoteFile],
         folder: Folder,
         watch: Watch,
     ) -> None:
+        self._layer_bytes = _sum_sizes({layer.name: layer for layer in layers}.values())
+        self._total = self._done = 0
+        """Of the files."""
         self._archives = archives
         self._members = members
         self._folder = folder
         self._watch = watch
         # A layer's name is its digest: it says whether a file is still the same.
         self.by_name = {
-            name: RemoteFile(name, "", member.size_bytes, validator=order[member.layer])
+            name: RemoteFile(name, "", member.size_bytes, validator=layers[member.layer].name)
             for name, member in members.items()
         }
 
@@ -95,6 +112,17 @@ class Layers:
             raise SourceError(f"{INDEX} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
         check_plain(INDEX, member)
         return await call_in_thread(lambda: self._read(member))
+
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        """Tell that all layers have come, and what has come out of them."""
+        self._total, self._done = total_bytes or 0, done_bytes
+        self._watch.begin(2 * self._layer_bytes, self._layer_bytes + self._share)
+
+    @property
+    def _share(self) -> int:
+        """How much of the layers' bytes the files are that are there."""
+        is_all = self._done >= self._total
+        return self._layer_bytes if is_all else self._layer_bytes * self._done // self._total
 
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
         """Write the files out of their layers. A file of an earlier run that is whole stays."""
@@ -111,7 +139,8 @@ class Layers:
             of_layer = {member: part for member, part in to_unpack.items() if member.layer == layer}
             steps = self._unpack(archive, of_layer)
             while (num_bytes := await asyncio.to_thread(next, steps, None)) is not None:
-                self._watch.advance(num_bytes)
+                before, self._done = self._share, self._done + num_bytes
+                self._watch.advance(self._share - before)
         return records | {part.file.name: part.finished for part in to_unpack.values() if part.finished}
 
     def _unpack(self, archive: Archive, parts: Mapping[Member, PartFile]) -> Iterator[int]:
@@ -137,13 +166,23 @@ class Layers:
 
 
 def prepare_parts(
-    folder: Folder, watch: Watch, files: Sequence[RemoteFile], kept: Collection[str] = ()
+    folder: Folder,
+    begin: Callable[[int | None, int], None],
+    files: Sequence[RemoteFile],
+    kept: Collection[str] = (),
 ) -> list[PartFile]:
-    """Return the files that are to come, with what is there of each. Raises NoSpaceError."""
+    """Return the files that are to come, with what is there of each. Raises NoSpaceError.
+
+    `begin` is told the size of all of them, None where it is not known, and what of it is there.
+    """
     parts = [PartFile(folder.parts, file, folder.boot) for file in files if file.name not in kept]
-    known = sum(file.size_bytes or 0 for file in files)
+    known = _sum_sizes(files)
     missing = sum((part.file.size_bytes or 0) - part.num_done_bytes for part in parts)
     folder.check_space(missing)
     is_known = all(file.size_bytes is not None for file in files)
-    watch.begin(known if is_known else None, known - missing)
+    begin(known if is_known else None, known - missing)
     return parts
+
+
+def _sum_sizes(files: Iterable[RemoteFile]) -> int:
+    return sum(file.size_bytes or 0 for file in files)

@@ -122,7 +122,7 @@ class _Fetch:
         self._folder.check_foreign(file.name for file in files)
         kept = self._keep(files)
         self._folder.drop_doubtful()
-        parts = prepare_parts(self._folder, self._watch, files, kept)
+        parts = prepare_parts(self._folder, content.begin, files, kept)
         self._folder.begin(kept)
         records = kept | await content.bring(parts)
         return Outcome(self._complete(manifest, records), has_fetched=True)

@@ -2,18 +2,23 @@
 
 import gzip
 import io
+import json
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from millrace_fetch import tarball
 from millrace_fetch.content import Layers
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
+from millrace_fetch.fetching import fetch
 from millrace_fetch.overlay import Member, overlay
 from millrace_fetch.placed import PlacedFiles
+from millrace_fetch.telling import Tally
+from millrace_operator.fetches import read_answer
+from millrace_operator.reconcile.snapshot import Fetched
 from tests.fetch.bombs import BOMBS
-from tests.fetch.conftest import INDEX, SHARDS, Fetcher, make_model
+from tests.fetch.conftest import INDEX, SHARDS, Fetcher, Witness, make_model
 from tests.fetch.registry import TAR, Registry, make_link, make_tar
 
 Entries = dict[str, bytes | tarfile.TarInfo]
@@ -53,6 +58,38 @@ async def test_an_image_comes_whole_and_once(
     assert fetcher.witness.done == fetcher.witness.total
     assert not (fetcher.folder / ".millrace" / "layers").exists()
     assert not (await fetcher.fetch(f"{registry.uri}:v1")).has_fetched
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+async def test_the_layers_count_as_they_come_and_as_they_are_unpacked(
+    fetcher: Fetcher, registry: Registry, pack: Callable[[bytes], bytes]
+) -> None:
+    """All that is told, from the first byte to the last: it never falls, and is whole at the end alone."""
+    layers = [make_tar({"etc/passwd": b"root" * 5000}), make_tar(in_models(make_model(3 << 20)))]
+    registry.push([(pack(layer), TAR, {}) for layer in layers])
+    told: list[Fetched] = []
+
+    class Told(Tally):
+        def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+            super().begin(total_bytes, done_bytes)
+            self.keep()
+
+        def advance(self, num_bytes: int) -> None:
+            super().advance(num_bytes)
+            self.keep()
+
+        def keep(self) -> None:
+            answer = read_answer(json.dumps(self.render()).encode(), 0.0)
+            assert answer is not None
+            told.append(answer)
+
+    order = fetcher.order(f"{registry.uri}:v1")
+    await fetch(order, fetcher.open_source(order), Told(Witness()))
+    assert {answer.total_bytes for answer in told} == {2 * sum(len(pack(layer)) for layer in layers)}
+    done = [answer.done_bytes for answer in told]
+    assert done == sorted(done)
+    assert [answer.percent for answer in told].count(100) == 1
+    assert 50 in [answer.percent for answer in told]
 
 
 async def test_upper_layers_hide_lower_ones(
