@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 64
 
 
 def main(argv: list[str]) -> int:
-    """Fetch a model. Returns 0 when it is whole, else a status that says whether to try again.
+    """Fetch a model. Returns 0 when it is whole, or looked at; else a status that says whether to try again.
 
     One line on stderr says why, and what to do.
     """

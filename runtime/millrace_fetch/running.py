@@ -26,7 +26,7 @@ def ask(order: Order, path: Path) -> str:
     with Lines(sys.stderr) as watch:
         found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
     found.write(path)
-    if not found.num_files and found.facts is not None:
+    if found.facts is not None and found.facts.fault is not None:
         return f"{order.uri} has revision {found.revision}, which can't be served: {found.facts.fault}"
     size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
     return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"

@@ -26,6 +26,8 @@ REPOSITORIES = {
     "with a config.json that names no architecture": {"config.json": b'{"model_type": "llama"}'} | WEIGHTS,
 }
 WORDS = "There are GGUF (m.Q4.gguf)."
+EMPTY = (2).to_bytes(8, "little") + b"{}"
+"""A safetensors file without tensors."""
 DEEPSPEED = ("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt")
 
 
@@ -127,6 +129,16 @@ async def test_the_command_names_it_and_fetches_nothing(hub: FakeHub, fetcher: F
     assert WORDS in err
     assert not hub.large.sent["m.Q4.gguf"]
     assert not fetcher.names()
+
+
+async def test_a_look_at_an_architecture_that_no_replica_serves_ends_well_and_says_so(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.files.contents = {"config.json": b'{"architectures": ["T5"]}', "model.safetensors": EMPTY}
+    process = await start_command(URI, "--resolve", str(tmp_path / "told"), HF_ENDPOINT=hub.endpoint)
+    status, out, err = await finish(process)
+    assert (status, err) == (0, "")
+    assert "which can't be served: config.json names the architecture T5; supported are" in out
 
 
 async def test_a_look_that_finds_it_ends_well_and_says_so(hub: FakeHub, tmp_path: Path) -> None:
