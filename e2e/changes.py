@@ -5,11 +5,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from e2e.cluster.api_reader import find_condition
+from e2e.instant_kubelet import NO_MODEL, OWN
 from e2e.polling import wait_until
 from e2e.write_faults import Stage
 from millrace_runtime.contract import LABEL_SERVICE
 
 CHILDREN = "deployments,controllerrevisions,services,serviceaccounts,poddisruptionbudgets"
+DEADLINE = "10s"
+"""After which a revision is given up, for a change that waits for it."""
 SETTLE_SECONDS = 60.0
 Object = dict[str, Any]
 
@@ -41,6 +44,10 @@ class Change(NamedTuple):
     """Whether a canary awaits its promotion before that."""
     has_claim: bool = False
     """Whether there is a claim for models before that."""
+    has_deadline: bool = False
+    """Whether a revision without a canary is given up after DEADLINE."""
+    has_own_nodes: bool = False
+    """Whether each service has two Nodes of its own."""
     is_at_rest: bool = False
     """Whether it has been scaled to zero before that."""
     is_new: bool = False
@@ -62,7 +69,13 @@ class Change(NamedTuple):
 
     def render(self, name: str, max_sequences: int = 16) -> Object:
         """Return a service as it is before the change."""
-        return render_service(name, self.replicas, max_sequences)
+        service = render_service(name, self.replicas, max_sequences)
+        if self.has_deadline:
+            service["spec"]["rollout"] = {"progressDeadline": DEADLINE}
+        if self.has_own_nodes:
+            tolerations = [{"key": OWN, "operator": "Exists"}]
+            service["spec"]["pod"] = {"nodeSelector": {OWN: name}, "tolerations": tolerations}
+        return service
 
 
 def create(stage: Stage, name: str) -> None:
@@ -99,6 +112,18 @@ def edit_model(stage: Stage, name: str, model: Object) -> None:
     stage.apply(edited)
 
 
+def fail(stage: Stage, name: str) -> None:
+    """Ask for a revision that is never Ready."""
+    edited = ROLLBACK.render(name)
+    edited["spec"]["model"] = {"uri": f"file://{NO_MODEL}"}
+    stage.apply(edited)
+
+
+def cordon(stage: Stage, name: str) -> None:
+    (pod,) = stage.list_pods(name)
+    stage.kubectl("cordon", pod["spec"]["nodeName"])
+
+
 NEW = Change("new", 1, create, 7, is_new=True)
 """Its status, and its six children."""
 DOWN = Change("down", 3, lambda stage, name: scale(stage, name, 1), 8)
@@ -110,6 +135,8 @@ LOOK = Change("look", 1, look, 8, has_claim=True)
 FILL = Change("fill", 1, fill, 11, has_claim=True)
 ZERO = Change("zero", 2, lambda stage, name: scale(stage, name, 0), 6)
 WAKE = Change("wake", 1, lambda stage, name: scale(stage, name, 1), 4, is_at_rest=True)
+CORDON = Change("cordon", 1, cordon, 8, has_own_nodes=True)
+ROLLBACK = Change("rollback", 1, fail, 9, has_deadline=True)
 
 
 def prepare(stage: Stage, change: Change, names: tuple[str, ...]) -> None:
@@ -118,6 +145,8 @@ def prepare(stage: Stage, change: Change, names: tuple[str, ...]) -> None:
         return
     if change.has_claim:
         make_claim(stage)
+    if change.has_own_nodes:
+        stage.kubectl("uncordon", "-l", OWN)
     stage.apply(*map(change.render, names))
     wait_until(f"{names} serve", lambda: all(map(stage.is_served, names)), SETTLE_SECONDS)
     if change.has_canary:

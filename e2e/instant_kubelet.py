@@ -1,13 +1,14 @@
-"""A Node whose pods are Ready as soon as they are bound, and gone as soon as they are deleted. Nothing runs.
+"""Nodes whose pods are Ready as soon as they are bound, and gone as soon as they are deleted. Nothing runs.
 
 For tests of writes alone: Kubernetes' own controllers make the pods, and its scheduler binds them. The pod of
-a Job has ended at once, and has told of a model whatever is asked for.
+a Job has ended at once, and has told of a model whatever is asked for. A replica of NO_MODEL is never Ready.
 """
 
 import http.client
 import json
 import threading
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
 
 from e2e.cluster.controlplane import client_context
 from e2e.cluster.local_cluster import LocalCluster
@@ -20,9 +21,12 @@ from millrace_runtime.contract import (
 )
 from tests.fit.models import LLAMA_8B, stored_of
 
-NODE = "instant"
+OWN = "millrace-test/of"
+"""Label and taint of a Node that is one service's own."""
 CAPACITY = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
-PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"
+PODS = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
+"""Those that are bound."""
+NO_MODEL = "/models/no-such-model"
 FACTS = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
 REVISION = "1" * 40
 LOOK_SECONDS = 0.05
@@ -30,17 +34,26 @@ GONE = (404, 409)
 Object = dict[str, Any]
 
 
-class InstantKubelet:
-    """The Node and who speaks for its pods, while entered."""
+class InstantNode(NamedTuple):
+    """A Node of any service, or of the one that asks for it by OWN."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    name: str
+    service: str | None = None
+
+
+class InstantKubelet:
+    """Nodes and who speaks for their pods, while entered."""
+
+    def __init__(self, cluster: LocalCluster, nodes: Iterable[InstantNode]) -> None:
+        self._nodes = tuple(nodes)
         context = client_context(cluster.layout.keys, "ca", "admin")
         self._api = http.client.HTTPSConnection("127.0.0.1", cluster.ports.api, context=context, timeout=30)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._register()
+        for node in self._nodes:
+            self._register(node)
         self._thread.start()
         return self
 
@@ -49,15 +62,17 @@ class InstantKubelet:
         self._thread.join()
         self._api.close()
 
-    def _register(self) -> None:
-        """Make the Node. The API server taints a new one as not ready; who would take that away is us."""
-        path = f"/api/v1/nodes/{NODE}"
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-        self._ask("POST", "/api/v1/nodes", node)
+    def _register(self, node: InstantNode) -> None:
+        """Make a Node. The API server taints a new one as not ready; who would take that away is us."""
+        path = f"/api/v1/nodes/{node.name}"
+        labels = {OWN: node.service} if node.service else {}
+        taints = [{"key": OWN, "value": node.service, "effect": "NoSchedule"}] if node.service else None
+        metadata = {"name": node.name, "labels": labels}
+        self._ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
         ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
         status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": ready}
         self._ask("PATCH", f"{path}/status", {"status": status})
-        self._ask("PATCH", path, {"spec": {"taints": None}})
+        self._ask("PATCH", path, {"spec": {"taints": taints}})
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -72,7 +87,7 @@ class InstantKubelet:
         elif pod["status"].get("phase") == "Pending":
             component = metadata.get("labels", {}).get(LABEL_COMPONENT)
             is_of_job = component in (COMPONENT_RESOLVER, COMPONENT_FILLER)
-            status = render_ended(pod) if is_of_job else render_ready(pod)
+            status = render_ended(pod) if is_of_job else render_running(pod)
             self._ask("PATCH", f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": status})
 
     def _ask(self, method: str, path: str, body: Object | None = None) -> Object:
@@ -85,15 +100,16 @@ class InstantKubelet:
         return answer
 
 
-def render_ready(pod: Object) -> Object:
-    """Return the status of a pod whose replica serves."""
+def render_running(pod: Object) -> Object:
+    """Return the status of a pod whose replica serves, or never does for want of a model."""
     replica = {"name": CONTAINER_REPLICA, "image": "replica", "imageID": "", "restartCount": 0}
     since = pod["metadata"]["creationTimestamp"]
+    is_ready = not any(NO_MODEL in one.get("args", []) for one in pod["spec"]["containers"])
     return {
         "phase": "Running",
-        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}],
+        "conditions": [{"type": "Ready", "status": str(is_ready), "lastTransitionTime": since}],
         "containerStatuses": [
-            {**replica, "ready": True, "started": True, "state": {"running": {"startedAt": since}}}
+            {**replica, "ready": is_ready, "started": is_ready, "state": {"running": {"startedAt": since}}}
         ],
     }
 

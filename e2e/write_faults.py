@@ -105,8 +105,11 @@ class Stage:
         """Whether a replica of a service is about to go."""
         return any(map(_is_marked, self.list_pods(name)))
 
-    def describe(self, name: str) -> str:
-        """Return what two services have in common that were told the same, whoever was killed meanwhile."""
+    def describe(self, name: str, *, hides_revision: bool = False) -> str:
+        """Return what two services have in common that were told the same, whoever was killed meanwhile.
+
+        `hides_revision`: their specs differ by their own names, and so their revisions differ.
+        """
         found = self.read(name)
         status = found.get("status", {})
         text = {
@@ -116,7 +119,8 @@ class Stage:
             "children": [_describe_child(child, found) for child in self.list_children(name)],
             "pods": sorted(map(_describe_pod, self.list_pods(name))),
         }
-        return json.dumps(text, indent=1, sort_keys=True).replace(name, "NAME")
+        said = json.dumps(text, indent=1, sort_keys=True).replace(name, "NAME")
+        return said.replace(status["updateRevision"], "REVISION") if hides_revision else said
 
 
 def _describe_child(child: Object, service: Object) -> list[Any]:
