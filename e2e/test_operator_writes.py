@@ -177,8 +177,9 @@ LATE_AT_REST_AND_LEAVING = (
     Late(ZERO, range(1, 6)),
     Late(WAKE, range(1, 5)),
     Late(CORDON, range(1, 9)),
-    Late(ROLLBACK, range(5, 10)),  # those before the deadline are of any edit
+    Late(ROLLBACK, range(5, 10)),
 )
+"""Of a rollback those from the deadline on: a Deployment that comes late is made again, and then deleted."""
 
 
 @pytest.mark.parametrize(
