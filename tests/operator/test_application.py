@@ -31,7 +31,7 @@ from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.conditions import find_condition
 from tests.operator.cluster.test_connection import FakeAccess
-from tests.operator.world import KEY, make_service
+from tests.operator.world import KEY, make_pod, make_service
 
 SETTINGS = OperatorSettings(
     RenderSettings(),
@@ -252,9 +252,7 @@ async def test_a_list_that_fails_after_an_event_was_lost_is_tried_again_soon(
 async def test_an_object_that_nobody_can_read_keeps_no_leader_from_the_services_of_others(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    odd = make_service()
-    metadata = {**odd["metadata"], "name": "an-odd-one"}
-    cluster.put({**odd, "metadata": metadata, "status": {"conditions": ["x"]}})
+    cluster.put(make_pod("an-odd-one", initContainerStatuses=["x"]))
     cluster.put(make_service())
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     await application.election.campaign()
