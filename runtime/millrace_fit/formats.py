@@ -33,9 +33,14 @@ _MAX_NAME: Final = 80
 
 
 def find_formats(names: Collection[str]) -> dict[str, str]:
-    """Return the formats of weights that files have beside safetensors, each with the first file's name."""
+    """Return the formats of weights that files have beside safetensors, each with the first file's name.
+
+    In a folder below that has safetensors there may be a whole model of its own, as where the folder above a
+    model's was written. Then only the files beside config.json tell the format.
+    """
+    is_another_below = any(name.endswith(SERVED) and "/" in name for name in names)
     formats: dict[str, str] = {}
-    for name in sorted(names):
+    for name in sorted(name for name in names if "/" not in name or not is_another_below):
         file = name.lower().rpartition("/")[2]
         known = next((FORMATS[ending] for ending in FORMATS if file.endswith(ending)), None)
         if known and not any(fnmatchcase(file, pattern) for pattern in _OF_TRAINING):

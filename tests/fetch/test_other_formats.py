@@ -89,6 +89,15 @@ async def test_an_adapter_below_makes_no_other_format_a_model(hub: FakeHub, fetc
     )
 
 
+async def test_the_folder_above_a_models_is_not_taken_for_a_model_of_another_format(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    model = CONFIG | {"pytorch_model.bin": b"pickle", "model.safetensors": b"weights"}
+    hub.files.contents = {f"m/{name}": content for name, content in model.items()}
+    with pytest.raises(SourceError, match=r"there is no config\.json"):
+        await ask(fetcher, URI)
+
+
 async def test_weights_in_a_folder_below_are_named(hub: FakeHub, fetcher: Fetcher) -> None:
     hub.files.contents = CONFIG | {"weights/model.safetensors": b"weights"}
     with pytest.raises(SourceError, match=r"^weights/model\.safetensors is not beside config\.json, where"):
