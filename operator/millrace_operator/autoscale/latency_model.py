@@ -65,6 +65,10 @@ class LatencyModel:
     """How many of its samples no request has paid for: a replica tried them before its first one."""
     changes: tuple[tuple[float, float], ...] | None = None
     """While it is distrusted: how many times as long as it says steps took, and in which part of a window."""
+    tried: Row | None = field(default=None, compare=False)
+    """The coefficients of the steps that were tried, until enough real ones are known."""
+    slowed_by: float = field(default=1.0, compare=False)
+    """How many times as slow as those every step is taken to be meanwhile."""
 
     @classmethod
     def restore(
@@ -96,7 +100,8 @@ class LatencyModel:
         for trial in found:
             x = _find_row(trial.tokens, trial.context_tokens, trial.seconds)
             known = known.add(x, MIN_SAMPLES / len(found))
-        return cls.restore(known.gram, known.moment, MIN_SAMPLES, TRIAL_ERROR, MIN_SAMPLES)
+        model = cls.restore(known.gram, known.moment, MIN_SAMPLES, TRIAL_ERROR, MIN_SAMPLES)
+        return replace(model, tried=model.coefficients)
 
     @property
     def alpha(self) -> float:
@@ -153,10 +158,17 @@ class LatencyModel:
         """Return the same model with so little behind it that a few samples of another kind replace it."""
         if self.num_samples - self.distrusted_at < LEAST_BETWEEN_DOUBTS:
             # Several changes in turn would lose what no load between them has taught anew.
-            return replace(self, changes=())
+            return replace(self, changes=(), tried=None)
         gram = tuple(tuple(KEPT_IN_DOUBT * value for value in row) for row in self.gram)
         moment = tuple(KEPT_IN_DOUBT * value for value in self.moment)
-        return replace(self, gram=gram, moment=moment, distrusted_at=self.num_samples, changes=())  # type: ignore[arg-type]
+        return replace(  # those that were tried are of other replicas
+            self,
+            gram=gram,  # type: ignore[arg-type]
+            moment=moment,  # type: ignore[arg-type]
+            distrusted_at=self.num_samples,
+            changes=(),
+            tried=None,
+        )
 
     def predict(self, tokens: float, context_tokens: float) -> float:
         """Seconds of a step."""
@@ -232,28 +244,40 @@ class LatencyModel:
         self, moments: StepMoments, error: float | None, weight: float, forgetting: float
     ) -> "LatencyModel":
         x = _find_row(moments.tokens, moments.context_tokens, moments.seconds)
-        before = self
-        if self.num_samples == self.num_tried:
+        slowed = self._slow_what_was_tried(moments)
+        before = slowed or self
+        if slowed:
             # Samples weigh by 1/seconds². Tried steps three times as fast as real ones kept the fit beyond
             # MAX_RELATIVE_ERROR for ten windows: see tests/operator/autoscale/test_latency_model.py.
-            before, forgetting = self._slow_what_was_tried(moments), 1.0
+            forgetting = 1.0
         weight *= self._trust(moments)
         gram, moment = NormalEquations(before.gram, before.moment).forget(x, forgetting).add(x, weight)
         coefficients = _find_coefficients(gram, moment)
-        num_samples = self.num_samples + weight
-        return LatencyModel(
-            gram, moment, num_samples, error, coefficients, self.distrusted_at, self.num_tried
+        learned = replace(
+            before,
+            gram=gram,
+            moment=moment,
+            num_samples=self.num_samples + weight,
+            relative_error=error,
+            coefficients=coefficients,
         )
+        return learned if learned.is_untaught else replace(learned, tried=None)
 
-    def _slow_what_was_tried(self, moments: StepMoments) -> "LatencyModel":
-        """Return a model of replicas whose every step is as slow as the first real ones.
+    def _slow_what_was_tried(self, moments: StepMoments) -> "LatencyModel | None":
+        """Return a model of replicas whose every step is as slow as the fastest of the first real windows.
 
-        They are not taken to be faster: one window does not tell that, and too few replicas harm.
+        One window may be odd. They are not taken to be faster than what was tried: a few windows do not tell
+        that of larger steps, and too few replicas harm. None where this window says nothing new of it.
         """
-        known = self.predict(moments.tokens, moments.context_tokens)
-        if not 0 < known < moments.seconds:
-            return self
-        return self._scale(min(moments.seconds / known, LARGEST_CHANGE))
+        is_first = self.num_samples == self.num_tried
+        if self.tried is None:
+            return self if is_first else None
+        alpha, beta, gamma = self.tried
+        known = alpha + beta * moments.tokens + gamma * moments.context_tokens
+        ratio = min(max(moments.seconds / known, 1.0), LARGEST_CHANGE) if known > 0 else 1.0
+        if is_first or ratio < self.slowed_by * (1 - TRIAL_ERROR):
+            return replace(self._scale(ratio / self.slowed_by), slowed_by=ratio)
+        return None
 
 
 def _find_row(tokens: float, context_tokens: float, seconds: float) -> Row:

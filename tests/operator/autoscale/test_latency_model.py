@@ -251,6 +251,17 @@ def test_real_steps_soon_outweigh_those_that_were_tried(factor: float) -> None:
     assert model.predict(16, 16_000) == pytest.approx(factor * (ALPHA + BETA * 16 + GAMMA * 16_000), rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [2.0, 3.0, 6.0])
+def test_one_odd_window_at_first_makes_no_step_slow_for_good(factor: float) -> None:
+    """As where the first request compiles something, or a neighbour was busy."""
+    rng, model = random.Random(3), LatencyModel.begin(TRIALS)
+    for tick in range(40):
+        real, weight = idle(rng), 0.1 if tick else 1.0
+        seconds = real.seconds * (1.0 if tick else factor)
+        model = model.learn(replace(real, seconds=seconds), weight=weight, forgetting=0.01 * weight)
+    assert model.predict(16, 16_000) == pytest.approx(ALPHA + BETA * 16 + GAMMA * 16_000, rel=0.2)
+
+
 @pytest.mark.parametrize("factor", [0.6, 3.0, 6.0])
 def test_the_first_real_steps_say_how_slow_those_that_were_tried_are(factor: float) -> None:
     """A replica tried its steps in a quiet moment of a busy node. Windows overlap, as they are read."""
