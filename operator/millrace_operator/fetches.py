@@ -104,7 +104,12 @@ class Fetches:
 
         async def ask(one: Asked) -> Fetched | None:
             async with gate:
-                return await self._ask(session, one)
+                try:
+                    return await self._ask(session, one)
+                except Exception:  # one pod's trouble is not the others': it is asked ever more rarely
+                    LOG.exception("%s: what pod %s answers surprises", one.service, one.pod)
+                    self._turns.note(one, is_silent=True)
+                    return None
 
         return dict(zip(pods, await asyncio.gather(*map(ask, pods)), strict=True))
 
@@ -118,8 +123,9 @@ class Fetches:
             LOG.debug("%s: pod %s does not tell how far it is: %r", asked.service, asked.pod, error)
             self._turns.note(asked, is_silent=isinstance(error, TimeoutError))
             return None
+        found = read_answer(text, self._clock())
         self._turns.note(asked, is_silent=False)
-        return read_answer(text, self._clock())
+        return found
 
 
 def read_answer(text: bytes, now: float) -> Fetched | None:
@@ -127,7 +133,7 @@ def read_answer(text: bytes, now: float) -> Fetched | None:
     try:
         told: dict[str, Any] = json.loads(text)
         found = Fetched(told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"], now)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the last where it is deep
         return None
     most = MOST_BYTES - 1 if found.total_bytes is None else found.total_bytes
     counts = (most, found.done_bytes, found.bytes_per_second)

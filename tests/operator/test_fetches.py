@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from millrace_operator import fetches
 from millrace_operator.cluster.kinds import ServiceKey
-from millrace_operator.fetches import Fetches, read_answer
+from millrace_operator.fetches import LONGEST_ANSWER, Fetches, read_answer
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_runtime import contract
@@ -186,6 +187,8 @@ async def test_a_service_whose_pods_fetch_nothing_is_not_asked(stage: Stage) -> 
         b'{"doneBytes": -1, "bytesPerSecond": 0}',
         b'{"totalBytes": 1e400, "doneBytes": 0, "bytesPerSecond": 0}',
         b"\xff",
+        b"[" * LONGEST_ANSWER,
+        (b'{"doneBytes":' * LONGEST_ANSWER)[:LONGEST_ANSWER],
     ],
 )
 def test_an_answer_that_cannot_be_so_is_none(text: bytes) -> None:
@@ -208,3 +211,44 @@ async def test_a_fetch_whose_size_nobody_knows_is_told_each_half_minute(stage: S
     assert len(stage.changed) == 2
     stage.answer["totalBytes"], stage.now = 2 * 10**12, 1032.0
     assert await refresh(stage) == Fetched(2 * 10**12, 10**12, 10, 1032.0), "now it is known"
+
+
+@asynccontextmanager
+async def beside(stage: Stage, answer: bytes) -> AsyncIterator[None]:
+    """Have a pod of the same service at 127.0.0.2 that answers so."""
+
+    async def respond(_: web.Request) -> web.Response:
+        return web.Response(body=answer)
+
+    stage.cache.put(make_pod("beside", **fetching(RUNNING), podIP="127.0.0.2"))
+    app = web.Application()
+    app.router.add_get(contract.PATH_PROGRESS, respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.2", stage.fetches._port).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_answer_too_deep_to_be_read_keeps_no_other_pod_from_being_told_of(stage: Stage) -> None:
+    async with beside(stage, b"[" * LONGEST_ANSWER):
+        assert await refresh(stage) == Fetched(1000, 100, 10, 1000.0)
+    assert set(stage.fetches.read(KEY)) == {"chat-1"}
+
+
+async def test_what_surprises_of_one_pod_is_logged_ever_more_rarely_and_is_not_the_others_trouble(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(text: bytes, now: float) -> Fetched | None:
+        if text == b"odd":
+            raise ZeroDivisionError
+        return read_answer(text, now)
+
+    monkeypatch.setattr(fetches, "read_answer", read)
+    async with beside(stage, b"odd"):
+        assert await refresh(stage) == Fetched(1000, 100, 10, 1000.0)
+        assert await refresh(stage) == Fetched(1000, 100, 10, 1000.0)
+    [record] = [one for one in caplog.records if one.exc_info]
+    assert (stage.num_asked, "pod beside" in record.getMessage()) == (2, True)
