@@ -102,15 +102,28 @@ class Cache:
         self._link(key, obj, place)
         return True
 
+    def renew(self, found: Obj, before: Obj | None) -> bool:
+        """Store what a look by name has found, as `put` does. `before` was held under that name, if anything.
+
+        A watch may have told meanwhile that it is gone. Then the answer is older than that, and stored it
+        would be there for ever: no event tells of its end again.
+        """
+        is_as_before = self.find(found) is None if before is None else self.holds(before)
+        return (is_as_before or self.holds(found)) and self.put(found)
+
     def find(self, obj: Obj) -> Obj | None:
         """Return what is held under an object's name, whatever its version and its uid."""
         return self._objects.get(_key_of(obj))
 
+    def holds(self, obj: Obj) -> bool:
+        """Whether this object is held, whatever its version. Another one that has its name by now is not."""
+        held = self.find(obj)
+        return held is not None and _uid(held) == _uid(obj)
+
     def forget(self, obj: Obj) -> None:
         """Forget an object that was deleted. Another object that has its name by now stays."""
         self._bury(obj)
-        held = self._objects.get(_key_of(obj))
-        if held is not None and _uid(held) == _uid(obj):
+        if self.holds(obj):
             self._remove(_key_of(obj))
 
     def drop(self, kind: Kind, namespace: str, name: str) -> None:

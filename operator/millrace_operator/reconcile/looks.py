@@ -9,6 +9,7 @@ from millrace_operator.cluster.kinds import (
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,
     PERSISTENT_VOLUME_CLAIM,
+    Kind,
     Obj,
     Scope,
     ServiceKey,
@@ -54,10 +55,11 @@ class Looks:
         """Take up Deployments of ours that no watch sees, as their label was removed. Their pods run on."""
         names = find_unseen_deployments(service, self._cache.children(key), self._cache.pods(key))
         for name in names - self._missed.get(key, frozenset()):
+            before = self._find_held(DEPLOYMENT, key, name)
             found = await self._cluster.fetch(DEPLOYMENT, key.namespace, name)
             if found is not None and is_owned(found, service["metadata"]["uid"]):
                 LOG.info("%s: Deployment %s has lost its label", key, name)
-                self._cache.put(found)
+                self._cache.renew(found, before)
         if names:
             self._missed[key] = names
         else:
@@ -78,14 +80,19 @@ class Looks:
     async def settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
         """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""
         kind = BY_NAME[identity.kind]
+        before = self._find_held(kind, key, identity.name)
         found = await self._cluster.fetch(kind, key.namespace, identity.name)
         if found is None:
             self._cache.drop(kind, key.namespace, identity.name)
         elif is_owned(found, service["metadata"]["uid"]):
-            self._cache.put(found)
+            self._cache.renew(found, before)
         else:
             self._cache.drop(kind, key.namespace, identity.name)
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
+
+    def _find_held(self, kind: Kind, key: ServiceKey, name: str) -> Obj | None:
+        """Return what the cache holds under a name before a look, which takes a while."""
+        return self._cache.find({"kind": kind.kind, "metadata": {"namespace": key.namespace, "name": name}})
 
     async def find_rivals(self, key: ServiceKey) -> tuple[Rival, ...]:
         """Return the autoscalers of our Deployments, looked up where somebody else has scaled one."""

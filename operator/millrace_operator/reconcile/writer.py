@@ -134,12 +134,13 @@ class Writer:
 
     async def _renew(self, key: ServiceKey, mark: Mark) -> Mark | None:
         """Return the mark for the pod as it is by now; None where that is gone, or to be judged anew."""
+        names = {"namespace": key.namespace, "name": mark.pod, "uid": mark.uid}
+        before: Obj = {"kind": POD.kind, "metadata": names}
         found = await self._cluster.fetch(POD, key.namespace, mark.pod)
         if found is None or found["metadata"]["uid"] != mark.uid:  # the DELETED event is late
-            names = {"namespace": key.namespace, "name": mark.pod, "uid": mark.uid}
-            self._cache.forget({"kind": POD.kind, "metadata": names})
+            self._cache.forget(before)
             return None
-        self._cache.put(found)
+        self._cache.renew(found, before)
         return mark.renew(read_pod(found))
 
     async def _apply(self, key: ServiceKey, service: Obj, apply: Apply, written: Written) -> Done:
@@ -167,7 +168,7 @@ class Writer:
             return True
         seen = apply.seen["metadata"]
         written = await self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
-        if self._cache.find(written) is not None:  # else the watch has told already that it is gone
+        if self._cache.holds(apply.seen):  # else the watch has told already that it is gone
             self._put_written(written)
         return _is_another(written, apply.seen)
 

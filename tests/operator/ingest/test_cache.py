@@ -45,6 +45,33 @@ def test_an_object_made_anew_replaces_the_old_one_whatever_its_version() -> None
     assert cache.service(KEY)["spec"]["replicas"] == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "held", "stored"),
+    [
+        (None, None, "u"),
+        (None, "u", "u"),
+        (None, "anew", "anew"),
+        ("u", "u", "u"),
+        ("u", None, None),
+        ("u", "anew", "anew"),
+        ("former", "former", "u"),
+        ("former", "u", "u"),
+        ("former", None, None),
+        ("former", "anew", "anew"),
+    ],
+)
+def test_what_a_look_found_is_stored_unless_a_watch_has_told_an_end_meanwhile(
+    before: str | None, held: str | None, stored: str | None
+) -> None:
+    cache, found = Cache(), versioned(make_pod(), 7, uid="u")
+    if held is not None:
+        cache.put(versioned(make_pod(), 6, uid=held))
+    cache.renew(found, None if before is None else versioned(make_pod(), 5, uid=before))
+    left = cache.find(found)
+    assert (None if left is None else left["metadata"]["uid"]) == stored
+    assert stored != "u" or left == found, "in its newest version"
+
+
 def test_children_and_pods_are_found_by_label() -> None:
     cache = Cache()
     cache.put(versioned(make_pod(), 1))
