@@ -37,10 +37,14 @@ class Course:
     """How often it began anew since it last had more than ever."""
 
     @classmethod
-    def begin(cls, first: Fetched) -> Self:
-        """Return what is known after a pod's first answer."""
-        tops = {first.total_bytes: first.done_bytes}
-        return cls(first, first.at, first, first.at, first.at, tops)
+    def begin(cls, first: Fetched, began: float | None = None) -> Self:
+        """Return what is known after a pod's first answer. The container that gave it began at `began`.
+
+        What it has may have come at any time since then: who leads from now on has not seen it get on.
+        """
+        at = first.at if began is None else min(began, first.at)
+        told = first._replace(at=at, is_first=at < first.at)
+        return cls(told, first.at, first, first.at, at, {first.total_bytes: first.done_bytes})
 
     def go_on(self, answer: Fetched, began: float | None = None) -> Self:
         """Return what is known after one answer more. The container that gave it began at `began`."""
@@ -49,7 +53,9 @@ class Course:
             return known
         at = answer.at if known.got_on_at > self.told.at else self.told.at
         since = known.moved_at if known.is_stalled else None
-        return replace(known, told=answer._replace(at=at, stalled_since=since), told_at=answer.at)
+        is_first = self.told.is_first and at == self.told.at and since is None
+        told = answer._replace(at=at, stalled_since=since, is_first=is_first)
+        return replace(known, told=told, told_at=answer.at)
 
     def _count(self, answer: Fetched) -> Self:
         """Count an answer. It got on where it has more than ever, or more of what it lost.
@@ -82,6 +88,6 @@ class Course:
         told, last = self.told, self.last
         is_far = (last.percent or 0) // STEP_PERCENT != (told.percent or 0) // STEP_PERCENT
         is_due = last.done_bytes != told.done_bytes and last.at >= self.told_at + STEP_SECONDS
-        is_first = began is not None and told.at < began <= self.got_on_at  # it gets on after all
+        is_first = began is not None and told.at <= began < self.got_on_at  # it gets on after all
         has_turned = self.is_stalled != (told.stalled_since is not None)
         return last.total_bytes != told.total_bytes or is_far or is_due or is_first or has_turned

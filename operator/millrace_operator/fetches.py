@@ -88,7 +88,7 @@ class Fetches:
     def _follow(self, one: Asked, answer: Fetched) -> Fetched:
         """Return what is told of a pod after its answer."""
         course = self._courses.get((one.service, one.pod))
-        course = Course.begin(answer) if course is None else course.go_on(answer, one.began)
+        course = Course.begin(answer, one.began) if course is None else course.go_on(answer, one.began)
         self._courses[one.service, one.pod] = course
         return course.told
 

@@ -93,3 +93,23 @@ def test_the_first_progress_of_a_container_that_began_anew_is_told_at_once() -> 
 def test_what_a_pod_answers_never_says_that_it_stands_still() -> None:
     text = json.dumps({"totalBytes": 9, "doneBytes": 3, "bytesPerSecond": 1, "stalledSince": 1.0})
     assert read_answer(text.encode(), 5.0) == Fetched(9, 3, 1, 5.0)
+
+
+def test_what_a_new_leader_is_told_first_counts_from_when_the_container_began() -> None:
+    began = START - 3600
+    first = Course.begin(answer(0, 5 * GIGA), began)
+    assert first.told == answer(-3600, 5 * GIGA)._replace(is_first=True)
+    still = [answer(seconds, 5 * GIGA) for seconds in range(2, 90, 2)]
+    course = first
+    for one in still:
+        course = course.go_on(one, began)
+    assert (course.told.at, course.told.is_first) == (began, False), "it has stood still for a minute"
+    assert course.told.stalled_since == START
+    moved = first.go_on(answer(2, 5 * GIGA + 1), began)
+    assert moved.told == answer(2, 5 * GIGA + 1), "the next byte is told at once"
+    lost = first.go_on(answer(2, 0), began)
+    assert (lost.told.at, lost.told.is_first) == (began, True)
+
+
+def test_a_container_that_began_after_its_first_answer_by_another_clock_is_known_from_then() -> None:
+    assert Course.begin(answer(0, 5 * GIGA), START + 5).told == answer(0, 5 * GIGA)

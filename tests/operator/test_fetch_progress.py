@@ -1,5 +1,6 @@
 """Rollouts while their pods download: real questions to pods, in virtual time, and real plans."""
 
+import math
 from typing import Any
 
 from millrace_operator.fetches import Fetches
@@ -22,12 +23,23 @@ class Downloads(Fetches):
         super().__init__(world.cache, self.changed.append, lambda: True, clock=lambda: world.now)
         self.world = world
         self.began: dict[str, float] = {}
+        self.stopped_at = math.inf
 
     async def _ask(self, _session: Any, asked: Any) -> Fetched:
         began = self.began.setdefault(asked.pod, self.world.now)
         rate = TOTAL_BYTES / DOWNLOAD_SECONDS
-        done = min(TOTAL_BYTES, int(rate * (self.world.now - began)))
+        done = min(TOTAL_BYTES, int(rate * (min(self.world.now, self.stopped_at) - began)))
         return Fetched(TOTAL_BYTES, done, int(rate), self.world.now)
+
+    def stop(self) -> None:
+        """Have them all stand still from now on."""
+        self.stopped_at = self.world.now
+
+    def hand_over(self) -> "Downloads":
+        """Return the same downloads as a new leader meets them, who knows nothing of them."""
+        other = Downloads(self.world)
+        other.began, other.stopped_at = self.began, self.stopped_at
+        return other
 
     def is_over(self, pod: str) -> bool:
         return pod in self.began and self.world.now >= self.began[pod] + DOWNLOAD_SECONDS
@@ -74,10 +86,34 @@ async def test_a_pod_that_downloads_counts_as_progress_though_another_has_no_nod
     await world.reconcile()
     downloads = put_downloads(world, world.status["updateRevision"])
     await world.settle()
+    await tick(world, downloads)  # what it has at first may have come long ago
     for _ in range(5):
         await tick(world, downloads)
         assert world.status["rollout"]["progressedAt"] == render_time(world.now)
     assert world.condition("ModelReady")["reason"] == "Unschedulable"
+
+
+async def test_a_new_leader_takes_a_download_that_stands_still_for_no_progress() -> None:
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "30m"})
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    downloads = put_downloads(world, world.status["updateRevision"])
+    await world.settle()
+    for _ in range(5):
+        await tick(world, downloads)
+    progressed = world.status["rollout"]["progressedAt"]
+    assert progressed == render_time(world.now)
+    downloads.stop()
+    for _ in range(29):
+        await tick(world, downloads)
+        if world.now % 600 == 0:
+            world.restart_operator()
+            downloads = downloads.hand_over()
+    assert world.status["rollout"]["progressedAt"] == progressed
+    assert "rejectedRevision" not in world.status
+    await tick(world, downloads)
+    assert world.status["rejectedRevision"]["reason"] == "DeadlineExceeded"
 
 
 async def test_a_fetch_that_failed_once_and_gets_on_is_no_failure_and_has_its_percent() -> None:

@@ -68,7 +68,12 @@ def find_words(snapshot: Snapshot, name: str) -> str | None:
 
 
 def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
-    """Return since when the Job has got no farther: it was made then, or told something. None of no Job."""
+    """Return since when the Job has got no farther: it was made then, or told something.
+
+    None where there is no Job, and where this leader has still to see whether it gets on.
+    """
+    if fetched is not None and fetched.is_first:
+        return None
     made = parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))
     return made if made is None or fetched is None else max(made, fetched.at)
 

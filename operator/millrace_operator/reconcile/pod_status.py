@@ -25,10 +25,10 @@ def find_fetcher(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_getting_on(status: dict[str, Any], fetched: Fetched | None) -> bool:
-    """Whether the fetcher runs and has told how far it is, however it ended before. A mere try is none."""
+    """Whether the fetcher runs and has got on since it began, however it ended before. A mere try is none."""
     running = find_state(find_fetcher(status), "running")
     began = None if running is None else parse_time(running.get("startedAt"))
-    return fetched is not None and began is not None and fetched.at >= began
+    return fetched is not None and began is not None and fetched.at > began
 
 
 def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:

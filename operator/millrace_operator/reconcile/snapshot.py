@@ -87,6 +87,8 @@ class Fetched(NamedTuple):
     """When it last got on as far as that is told, in seconds since 1970."""
     stalled_since: float | None = None
     """Since when nothing more has come, in seconds since 1970; None where that is not long."""
+    is_first: bool = False
+    """Whether this leader has not seen yet if it gets on. Then `at` is when its container began."""
 
     @property
     def percent(self) -> int | None:

@@ -8,6 +8,7 @@ import pytest
 
 from millrace_operator.cluster.errors import RefusedError, TransientError
 from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Obj
+from millrace_operator.course import STALL_SECONDS, Course
 from millrace_operator.reconcile.cached_model import name_folder
 from millrace_operator.reconcile.claims import BLIND_LOOK_SECONDS, GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_operator.reconcile.jobs import LOST_SECONDS
@@ -177,6 +178,21 @@ async def test_how_far_it_is_stands_in_status_and_one_that_stands_still_is_late(
     assert told(world, "Degraded")[0] == "False"
 
 
+async def test_a_new_leader_tells_of_a_long_fetch_as_late_once_it_has_seen_that_it_stands_still() -> None:
+    world = await make_filling()
+    name, began = get_pod(world)["metadata"]["name"], world.now
+    world.now += 3600
+    course = Course.begin(Fetched(16 * GIB, 4 * GIB, 0, world.now), began)
+    world.restart_operator()
+    world.fetched = {name: course.told}
+    await world.settle()
+    assert told(world, "Degraded")[0] == "False", "it may get on this very moment"
+    world.now += STALL_SECONDS
+    world.fetched = {name: course.go_on(Fetched(16 * GIB, 4 * GIB, 0, world.now), began).told}
+    await world.settle()
+    assert told(world, "Degraded") == ("True", "DeadlineExceeded")
+
+
 async def test_a_fetch_that_never_begins_is_told_after_its_deadline() -> None:
     world = make_world("ReadWriteMany")
     world.is_filled = False
@@ -208,7 +224,7 @@ async def test_a_pod_that_failed_before_does_not_hide_the_one_that_fetches() -> 
     running = {
         "name": "fetch",
         "restartCount": 1,
-        "state": {"running": {"startedAt": render_time(world.now)}},
+        "state": {"running": {"startedAt": render_time(world.now - 2)}},
     }
     running["lastState"] = resolver_status(GATED, code=1)["containerStatuses"][0]["lastState"]
     metadata = {**pod["metadata"], "name": "chat-newer", "uid": "newer"}
