@@ -13,10 +13,11 @@ from millrace_operator.resources.status_types import RejectionReason
 
 WORDS_LENGTH = 1024
 TURN_SECONDS = 60.0
-"""The operator's turn takes no time while it runs. Only what it missed is written down.
+"""The operator's turn takes no time. It is written down each time so much of it has passed, at most.
 
-A deadline may be shorter than that, so none passes during the turn, whatever is written.
+Where the deadline is short, half of that: else all of a turn would count at once when it ends.
 """
+LEAST_TURN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Progress:
     """Whether the next step is the operator's, or that of Kubernetes' controllers, and not the revision's."""
     fetched_at: float | None = None
     """When any of its pods last had more of its model, in seconds since 1970: written later, if at all."""
+    noted_after: float | None = None
+    """In how many seconds to write down that it is the operator's turn; None where it is not."""
 
     @classmethod
     def read(
@@ -47,24 +50,42 @@ class Progress:
         now: float,
         canary: Canary | None = None,
         *,
+        deadline: float,
         fetched: FetchTimes = NO_TIMES,
     ) -> Self:
-        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's."""
+        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's.
+
+        `deadline` is how many seconds it may go on without progress.
+        """
         stamp = render_time(now)
         if rollout.get("revision") != state.hash:
             return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
         pods_since = None if state.num_ended else state.newest_at
         started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
         since = rollout.get("progressedAt", started)
-        is_ours = _is_operators_turn(state) and now >= (parse_time(since) or 0.0) + TURN_SECONDS
-        if canary is not None and canary.is_serving:
-            is_ours = False  # no deadline runs, and nothing is written each minute for days
+        # While a canary serves no deadline runs, and nothing is written each minute for days.
+        is_turn = _is_operators_turn(state) and not (canary is not None and canary.is_serving)
+        turn, taken = _turn_seconds(deadline), now - (parse_time(since) or 0.0)
+        is_ours = is_turn and taken >= turn
         has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
         has_fetched = fetched.written is not None and fetched.written >= (parse_time(since) or 0.0) + 1.0
-        progressed = stamp if has_moved or is_ours or has_fetched else since
+        is_noted = has_moved or is_ours or has_fetched
+        progressed = stamp if is_noted else since
+        noted_after = (turn if is_noted else turn - taken) if is_turn else None
         num_ready = max(before, state.num_ready)
         waits = _waits_for_pods(state) or _is_operators_turn(state)
-        return cls(state.hash, started, progressed, num_ready, now, canary, pods_since, waits, fetched.newest)
+        return cls(
+            state.hash,
+            started,
+            progressed,
+            num_ready,
+            now,
+            canary,
+            pods_since,
+            waits,
+            fetched.newest,
+            noted_after,
+        )
 
     def seconds_left(self, deadline: float) -> float:
         """Return how long it may go on without progress; 0 or less where it is late."""
@@ -90,6 +111,11 @@ def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
     """Whether a canary that served does so no longer: its owner took the time, and not the revision."""
     was_serving = "readyAt" in before and "promotedAt" not in before
     return was_serving and not (canary is not None and canary.is_serving)
+
+
+def _turn_seconds(deadline: float) -> float:
+    """Return how much of the operator's turn may pass until it is written down."""
+    return min(TURN_SECONDS, max(LEAST_TURN_SECONDS, deadline / 2))
 
 
 def _is_operators_turn(state: RevisionState) -> bool:

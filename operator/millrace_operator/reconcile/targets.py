@@ -260,10 +260,11 @@ def _choose(
     if stable in revisions and stable != asked:
         canary = watch_canary(spec.rollout, rollout, observed.state(asked), desired, order=order, now=now)
     fetched = find_fetch_times(snapshot, observed, asked)
-    progress = Progress.read(rollout, observed.state(asked), now, canary, fetched=fetched)
+    deadline = spec.rollout.progress_deadline_seconds
+    progress = Progress.read(rollout, observed.state(asked), now, canary, deadline=deadline, fetched=fetched)
     faults = [pod.cause for pod in observed.pods_of(asked) if pod.cause]
     trial = Trial(
-        spec.rollout.progress_deadline_seconds,
+        deadline,
         spec.rollout.describe(),
         words=faults[0].message if faults else "",
         can_return=spec.rollout.rollback is Rollback.AUTOMATIC,
@@ -272,7 +273,7 @@ def _choose(
     )
     choice = choose_revision(asked, stable if stable in revisions else None, old, progress, trial)
     if choice.chosen != asked:
-        progress = Progress.read(rollout, observed.state(choice.chosen), now)
+        progress = Progress.read(rollout, observed.state(choice.chosen), now, deadline=deadline)
     return choice, progress
 
 

@@ -47,11 +47,12 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
 
 
 def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:
-    """Return after how many seconds the rollout is late, or its canary has served for long enough."""
+    """Return after how many seconds the rollout is late, its canary has served, or a turn is to be noted."""
     if "rollout" not in status:
         return []
     progress = inputs.progress
     ends_at = progress.canary.ends_at if progress.canary else None
     left = progress.seconds_left(inputs.deadline_seconds)
     waits = [left, *([] if ends_at is None else [ends_at - progress.now])]
+    waits += [] if progress.noted_after is None else [progress.noted_after]
     return [wait + 1 for wait in waits if wait > 0]

@@ -1,10 +1,12 @@
 """A revision that does not get ready in time is rolled back, and not tried again until the spec changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from millrace_operator.cluster.errors import TransientError
+from millrace_operator.cluster.kinds import DEPLOYMENT
 from millrace_operator.reconcile.choice import Progress, Trial, choose_revision
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import render_time
@@ -104,7 +106,9 @@ def test_missing_pods_are_the_controllers_turn_where_no_pod_of_the_revision_fail
 ) -> None:
     started = render_time(BEGAN)
     rollout = {"revision": ASKED, "startedAt": started, "progressedAt": started, "readyReplicas": 1}
-    progress = Progress.read(rollout, RevisionState(ASKED, num_wanted=2, **facts), BEGAN + 9e3)
+    progress = Progress.read(
+        rollout, RevisionState(ASKED, num_wanted=2, **facts), BEGAN + 9e3, deadline=DEADLINE
+    )
     assert (progress.seconds_left(DEADLINE) <= 0) == is_judged
 
 
@@ -114,7 +118,43 @@ def test_no_deadline_passes_while_all_that_was_asked_for_is_ready(seconds: float
     started = render_time(BEGAN)
     rollout = {"revision": ASKED, "startedAt": started, "progressedAt": started, "readyReplicas": 1}
     state = RevisionState(ASKED, num_wanted=1, num_pods=1, num_ready=1, newest_at=BEGAN)
-    assert Progress.read(rollout, state, BEGAN + seconds).seconds_left(30) > 0
+    assert Progress.read(rollout, state, BEGAN + seconds, deadline=30).seconds_left(30) > 0
+
+
+@pytest.mark.parametrize("deadline", [10.0, 20.0, 30.0, 60.0, 90.0, DEADLINE])
+def test_the_time_of_the_operators_turn_is_not_the_revisions_when_that_ends(deadline: float) -> None:
+    """As where one probe of a ready replica fails once."""
+    started = render_time(BEGAN)
+    rollout: dict[str, Any] = {"revision": ASKED, "startedAt": started, "progressedAt": started}
+    ready = RevisionState(ASKED, num_wanted=1, num_pods=1, num_ready=1, newest_at=BEGAN - deadline)
+    failed = replace(ready, num_ready=0)
+    now, num_written = BEGAN, 0
+    while now < BEGAN + 2 * deadline:
+        progress = Progress.read(rollout, ready, now, deadline=deadline)
+        num_written += progress.render() != rollout
+        rollout = progress.render()
+        assert progress.noted_after is not None
+        now += progress.noted_after + 1
+        left = Progress.read(rollout, failed, now, deadline=deadline).seconds_left(deadline)
+        assert left >= deadline / 2 - 2, f"after {now - BEGAN} s"
+    assert num_written <= 2 + 2 * deadline / min(60, deadline / 2)
+
+
+async def test_a_look_is_due_when_the_operators_turn_is_to_be_written_down() -> None:
+    """As while the next replica is refused, so that nothing happens."""
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": "30s"})
+    await world.settle()
+    world.edit(**GOOD)
+    await world.reconcile()
+    world.run_controllers()
+    world.cluster.refuse = lambda obj: "no more" if obj["kind"] == DEPLOYMENT.kind else None
+    for _ in range(3):
+        look = (await world.reconcile()).look_again
+    assert look is not None
+    assert look <= 16
+    before, world.now = world.status["rollout"]["progressedAt"], world.now + look
+    await world.reconcile()
+    assert world.status["rollout"]["progressedAt"] == render_time(world.now) != before
 
 
 def uids(world: World) -> set[str]:
@@ -299,7 +339,7 @@ def test_the_choice(ready_before: int, ready: int, seconds: int, chosen: str) ->
     stamp = "2026-01-01T00:00:00Z"
     rollout = {"revision": ASKED, "startedAt": stamp, "progressedAt": stamp, "readyReplicas": ready_before}
     state = RevisionState(ASKED, num_wanted=3, num_pods=3, num_ready=ready)
-    progress = Progress.read(rollout, state, BEGAN + seconds)
+    progress = Progress.read(rollout, state, BEGAN + seconds, deadline=DEADLINE)
     choice = choose_revision(ASKED, STABLE, {"rollout": rollout}, progress, Trial(DEADLINE, "way"))
     assert choice.chosen == chosen
     assert (choice.rejected is not None) is (chosen == STABLE)
