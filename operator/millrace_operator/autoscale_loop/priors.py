@@ -93,7 +93,7 @@ class Priors:
     async def _read(self, key: ServiceKey, service: Obj) -> Record:
         found = await self._cluster.fetch(CONFIG_MAP, key.namespace, record_name(key.name))
         uid = service["metadata"]["uid"]
-        record = read_record(found, uid)
+        record = read_record(found, service)
         if record.is_foreign:
             LOG.warning(
                 "%s: ConfigMap %s is somebody else's: nothing is written down there; rename or delete it",

@@ -9,7 +9,7 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.prior import PriorError, has_moved, parse_prior, read_prior, render_prior
 from millrace_operator.cluster.kinds import CONFIG_MAP, Obj
 from millrace_operator.reconcile.render.metadata import render_child
-from millrace_operator.reconcile.snapshot import is_owned
+from millrace_operator.reconcile.snapshot import is_of_former, is_owned
 from millrace_operator.resources.change_record import (
     KEY,
     Change,
@@ -78,11 +78,14 @@ class Record:
         return {**head, "data": {**prior, KEY: render_changes(self.changes)}}
 
 
-def read_record(found: Obj | None, uid: str) -> Record:
-    """Return what a ConfigMap holds. `uid` is of the service. What is damaged is left out, and told."""
-    if found is None:
+def read_record(found: Obj | None, service: Obj) -> Record:
+    """Return what a service's ConfigMap holds. What is damaged is left out, and told.
+
+    What a former service of the name has left is none: garbage collection is to take it.
+    """
+    if found is None or is_of_former(found, service):
         return Record()
-    if not is_owned(found, uid):
+    if not is_owned(found, service["metadata"]["uid"]):
         return Record(is_foreign=True)
     data: dict[str, Any] = found.get("data") or {}
     prior, changes = data.get(PRIOR, ""), tuple(read_changes(data.get(KEY, "")))

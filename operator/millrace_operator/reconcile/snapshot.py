@@ -188,7 +188,7 @@ class Snapshot:
 
     def find_left_over(self) -> frozenset[ObjectId]:
         """Return the children of another service that had the name. Garbage collection is to take them."""
-        return frozenset(object_id(child) for child in self.children if _is_of_former(child, self.service))
+        return frozenset(object_id(child) for child in self.children if is_of_former(child, self.service))
 
 
 def is_owned(obj: Obj, uid: str) -> bool:
@@ -197,7 +197,7 @@ def is_owned(obj: Obj, uid: str) -> bool:
     return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
 
 
-def _is_of_former(obj: Obj, service: Obj) -> bool:
+def is_of_former(obj: Obj, service: Obj) -> bool:
     """Whether the object's controller is a service of the same name that is gone: its uid is another one."""
     references, metadata = obj["metadata"].get("ownerReferences", []), service["metadata"]
     owner: Obj = next((one for one in references if one.get("controller")), {})

@@ -20,6 +20,7 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import StepMoments
 from millrace_operator.autoscale_loop import priors as module
 from millrace_operator.autoscale_loop.priors import (
+    FIRST_PERIOD_SECONDS,
     MOST_IN_A_PASS,
     PASS_SECONDS,
     PERIOD_SECONDS,
@@ -421,6 +422,23 @@ async def test_somebody_elses_config_map_is_left_alone(
     assert stage.num_writes == 0
     assert stage.config_map["data"] == {"mine": "1"}
     assert "somebody else's" in caplog.text
+
+
+async def test_what_a_former_service_of_the_name_left_is_as_none_and_is_waited_for(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
+    former = {**head, "name": KEY.name, "uid": "former", "controller": True}
+    metadata = {"namespace": KEY.namespace, "name": NAME, "ownerReferences": [former]}
+    left = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"prior": "{}"}}
+    stage.cluster.put(left)
+    await stage.learn()
+    assert stage.config_map["data"] == left["data"]
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    stage.cluster.remove(CONFIG_MAP, KEY.namespace, NAME)  # Kubernetes collects it
+    stage.now += FIRST_PERIOD_SECONDS
+    await stage.tick()
+    assert "prior" in stage.config_map["data"]
 
 
 async def test_one_that_was_deleted_is_made_again(stage: Stage) -> None:
