@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SlowError, SourceError, UnavailableError, UsageError
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError
 from millrace_fetch.pace import Pace, describe_slow
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.uri import redact
@@ -102,7 +102,7 @@ class Client:
 
 
 class Chunks:
-    """A body as it comes, in pieces of so many bytes at most. Raises SlowError where it only drips."""
+    """A body as it comes, in pieces of so many bytes at most. Raises UnavailableError where it drips."""
 
     def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
         self._place = redact(str(response.url))
@@ -116,7 +116,7 @@ class Chunks:
         began = monotonic()
         chunk = await anext(self._chunks)
         if self._pace.add(len(chunk), monotonic() - began):
-            raise SlowError(f"{self._place}: {describe_slow()}")
+            raise UnavailableError(f"{self._place}: {describe_slow()}")
         return chunk
 
 

@@ -10,22 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, TypeVar
 
 import aiohttp
 
 from millrace_fetch.client import Chunks, Client, read_validator
-from millrace_fetch.errors import (
-    ChangedError,
-    CorruptError,
-    FetchError,
-    RefusedError,
-    SlowError,
-    UnavailableError,
-)
+from millrace_fetch.errors import ChangedError, CorruptError, FetchError, RefusedError, UnavailableError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
-from millrace_fetch.pace import least_bytes
+from millrace_fetch.pace import is_progress
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span, split
 from millrace_fetch.retry import MAX_TRIES
@@ -139,10 +133,11 @@ class Download:
         self._records[part.file.name] = record
 
     async def _fetch_with_tries(self, piece: _Piece) -> int:
-        """Fetch a piece and return the file's size. Failures in a row count, where nothing new came."""
+        """Fetch a piece and return the file's size. Failures in a row count, where too little came."""
         position = piece.span.start if piece.span else 0
         num_failures = 0
         while True:
+            began = monotonic()
             transfer = _Transfer(self._client, piece.item, self._advance, position)
             try:
                 return await transfer.run(piece.span)
@@ -154,7 +149,7 @@ class Download:
                 if piece.span is None:
                     self._advance(-transfer.position)
                 gained = transfer.noted - position if piece.span else 0
-                num_failures = 1 if _is_progress(gained, error) else num_failures + 1
+                num_failures = 1 if is_progress(gained, monotonic() - began) else num_failures + 1
                 position = transfer.noted if piece.span else 0
                 if num_failures >= MAX_TRIES:
                     raise give_up(error) from error
@@ -202,11 +197,6 @@ class _Transfer:
             async with self._item.lock:
                 await self._item.call(self._item.part.note, Span(self.noted, self.position))
             self.noted = self.position
-
-
-def _is_progress(gained_bytes: int, error: UnavailableError) -> bool:
-    """Whether a try that failed brought enough to try on for ever. A source that drips always brings some."""
-    return gained_bytes >= (least_bytes() if isinstance(error, SlowError) else 1)
 
 
 def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:

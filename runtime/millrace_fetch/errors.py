@@ -10,7 +10,6 @@ FetchError
 │   ├── RefusedError      an HTTP status that trying again does not change
 │   └── NoPartsError      a server that gives a file whole alone, where a part of it is wanted
 ├── UnavailableError      a cut connection, 429 or 5xx: it is tried again, and raised after the last try
-│   └── SlowError         a source that drips
 ├── ChangedError          a file is another one than when the fetch began
 ├── CorruptError          what came is not what was announced
 └── FolderError           the folder can't be written
@@ -64,10 +63,6 @@ class UnavailableError(FetchError):
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-
-
-class SlowError(UnavailableError):
-    """A source that drips."""
 
 
 class ChangedError(FetchError):

@@ -7,11 +7,18 @@ WINDOW_SECONDS = 60.0
 """As long as silence is borne."""
 LEAST_BYTES_PER_SECOND = 1000
 """On one connection. As dnf has it; a model of 1 GB would take 12 days."""
+_SHORTEST_SECONDS = 1.0
+"""That a try counts as: one byte, and the connection closed at once, would be a fast one."""
 
 
-def least_bytes() -> float:
-    """Return what a connection has to bring in a window."""
-    return LEAST_BYTES_PER_SECOND * WINDOW_SECONDS
+def is_progress(num_bytes: int, seconds: float) -> bool:
+    """Whether a try that failed brought enough for the tries before it to be forgotten.
+
+    It did with what a connection has to bring in a window, and also with less at that pace: many connections
+    are cut after some seconds. One byte, and then silence, is no progress.
+    """
+    counted_seconds = min(max(seconds, _SHORTEST_SECONDS), WINDOW_SECONDS)
+    return num_bytes >= LEAST_BYTES_PER_SECOND * counted_seconds
 
 
 def describe_slow() -> str:

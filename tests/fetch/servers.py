@@ -24,6 +24,10 @@ class Files:
     faults: list[Fault] = field(default_factory=list)
     cuts: Counter[str] = field(default_factory=Counter)
     """How often a file's body is still to be cut in its middle."""
+    break_bytes: int | None = None
+    """After which each longer body is cut."""
+    silent_seconds: float = 0.0
+    """Before such a cut."""
     excess: bytes = b""
     has_ranges: bool = True
     has_lengths: bool = True
@@ -113,6 +117,8 @@ class Files:
         if is_cut:
             self.cuts[name] -= 1
             end //= 2
+        elif self.break_bytes is not None and self.break_bytes < end:
+            is_cut, end = True, self.break_bytes
         for start in range(0, end, self.chunk_bytes):
             chunk = body[start : min(start + self.chunk_bytes, end)]
             await response.write(chunk)
@@ -122,8 +128,9 @@ class Files:
             if self.bytes_per_second:
                 await asyncio.sleep(len(chunk) / self.bytes_per_second)
         if is_cut:
-            assert request.transport
-            request.transport.abort()
+            await asyncio.sleep(self.silent_seconds)
+            if request.transport:  # else the client has given up the connection meanwhile
+                request.transport.abort()
 
 
 class Server:

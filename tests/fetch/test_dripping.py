@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_fetch import pace
+from millrace_fetch import client, pace
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.headers import fetch_head
 from millrace_fetch.pace import Pace
@@ -71,6 +72,29 @@ async def test_a_connection_that_drips_is_made_anew(
     assert "fewer than 1000 bytes/s" in fetcher.witness.said[0]
 
 
+@pytest.mark.parametrize("silent_seconds", [0.0, 1.0])
+async def test_a_byte_and_then_nothing_more_is_given_up(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, silent_seconds: float
+) -> None:
+    monkeypatch.setattr(client, "_TIMEOUT", aiohttp.ClientTimeout(total=None, sock_read=0.05))
+    hub.large.break_bytes, hub.large.silent_seconds = 1, silent_seconds
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match="6 times in a row: run it again later"):
+            await fetcher.fetch("hf://org/m")
+
+
+async def test_a_connection_that_is_cut_again_and_again_is_gone_on_with(
+    fetcher: Fetcher, hub: FakeHub, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
+    hub.large.become(contents := contents | {SHARDS[0]: bytes(100_000)})
+    hub.files.become(contents)
+    hub.large.break_bytes = 2000
+    await fetcher.fetch("hf://org/m")
+    fetcher.check(contents)
+    assert len(fetcher.witness.said) > 48
+
+
 async def test_a_list_that_drips_is_given_up(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
     let_drip(folder_server.files)
     async with asyncio.timeout(10):
@@ -104,6 +128,27 @@ async def test_a_bucket_whose_list_drips_is_given_up(
             with pytest.raises(UnavailableError, match=f"{server.endpoint}: no page .* 6 times in a row"):
                 await fetcher.fetch("s3://models/org/m")
     assert SHARDS[0] not in fetcher.names()
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "seconds", "expected"),
+    [
+        (1, 0.001, False),  # closed at once
+        (1, 60.0, False),  # silent
+        (59_999, 60.0, False),
+        (60_000, 600.0, True),
+        (1000, 0.001, True),
+        (1 << 20, 3.0, True),
+        (2999, 3.0, False),
+        (3000, 3.0, True),
+        (0, 0.0, False),
+    ],
+)
+def test_a_try_is_progress_by_what_it_brought(
+    num_bytes: int, seconds: float, monkeypatch: pytest.MonkeyPatch, *, expected: bool
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
+    assert pace.is_progress(num_bytes, seconds) is expected
 
 
 def test_a_window_is_of_the_time_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
