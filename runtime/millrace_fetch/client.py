@@ -4,6 +4,7 @@ A source sees each request before it is sent, also one of a redirect. It adds it
 own host alone: the origin of a request's address is then that of `find_origin`.
 """
 
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -18,6 +19,7 @@ from yarl import URL
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError
 from millrace_fetch.pace import Pace, describe_slow
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
+from millrace_fetch.ranges import read_place
 from millrace_fetch.uri import redact
 
 ADVICE = (
@@ -173,6 +175,21 @@ def read_retry_after(value: str | None, now: float) -> float | None:
 def read_validator(response: aiohttp.ClientResponse) -> str | None:
     """Return what changes when the file does: its ETag, else its date."""
     return response.headers.get("ETag") or response.headers.get("Last-Modified")
+
+
+def read_file_bytes(response: aiohttp.ClientResponse, name: str, begin: int) -> int | None:
+    """Return how large the file is that an answer has, or has a part of. None where it is not said.
+
+    Raises UnavailableError for a part that does not begin at `begin`: not every file has a checksum that would
+    tell. A server that does not say where its part begins is believed.
+    """
+    if response.status != 206:
+        length = response.headers.get("Content-Length", "")
+        return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+    place = read_place(response.headers.get("Content-Range", ""))
+    if place.start not in (None, begin):
+        raise UnavailableError(f"{name} came from byte {place.start} on, and byte {begin} was asked for")
+    return place.file_bytes
 
 
 def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:

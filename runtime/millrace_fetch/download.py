@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from millrace_fetch.client import Chunks, Client, read_validator
+from millrace_fetch.client import Chunks, Client, read_file_bytes, read_validator
 from millrace_fetch.errors import ChangedError, CorruptError, FetchError, RefusedError, UnavailableError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
@@ -172,7 +172,7 @@ class _Transfer:
             return span.end
         headers = _range_headers(file, Span(self.position, span.end)) if span else {}
         async with self._client.request("GET", file.url, headers) as response:
-            _check_answer(file, response, is_range=bool(headers))
+            _check_answer(file, response, self.position, is_range=bool(headers))
             try:
                 await self._copy(response, span.end if span else file.size_bytes)
             finally:
@@ -209,17 +209,14 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
     return headers
 
 
-def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, *, is_range: bool) -> None:
-    """Raise where this is not the file that the manifest has.
+def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, begin: int, *, is_range: bool) -> None:
+    """Raise where this is not the file that the manifest has, or does not begin at `begin`.
 
     A file that has a checksum alone is judged by that, at its end: the hosts behind a Hub may have ETags of
     their own.
     """
-    headers = response.headers
-    total = (
-        headers.get("Content-Range", "").rpartition("/")[2] if is_range else headers.get("Content-Length", "")
-    )
-    has_other_size = total.isdecimal() and file.size_bytes not in (None, int(total))
+    total = read_file_bytes(response, file.name, begin)
+    has_other_size = None not in (total, file.size_bytes) and total != file.size_bytes
     is_judged_by_checksum = file.checksum is not None and file.validator is None
     if not is_judged_by_checksum and (has_other_size or read_validator(response) != file.validator):
         raise ChangedError(f"{file.name} changed while it was fetched")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from millrace_fetch.client import Chunks, Client
+from millrace_fetch.client import Chunks, Client, read_file_bytes
 from millrace_fetch.errors import CorruptError, NoPartsError, SourceError
 from millrace_fetch.manifest import RemoteFile
 
@@ -21,11 +21,11 @@ async def read_excerpt(client: Client, file: RemoteFile, begin: int, end: int) -
     """Return a file's bytes from `begin` to `end`, or to its own end, and how many it has in all.
 
     Raises NoPartsError where all of a larger file would come. Raises CorruptError for another size than was
-    announced.
+    announced, and UnavailableError for a part that begins elsewhere.
     """
     headers = {"Range": f"bytes={begin}-{end - 1}"}
     async with client.request("GET", file.url, headers) as response:
-        file_bytes = _count_bytes(file, response)
+        file_bytes = _count_bytes(file, response, begin)
         wanted = min(end, file_bytes) - begin
         if response.status != 206 and (begin > 0 or file_bytes > end):
             response.close()
@@ -38,13 +38,10 @@ async def read_excerpt(client: Client, file: RemoteFile, begin: int, end: int) -
     return Excerpt(content, file_bytes)
 
 
-def _count_bytes(file: RemoteFile, response: aiohttp.ClientResponse) -> int:
+def _count_bytes(file: RemoteFile, response: aiohttp.ClientResponse, begin: int) -> int:
     """Return a file's size, as the answer has it. Raises CorruptError where the source announced another."""
-    if response.status == 206:
-        total = response.headers.get("Content-Range", "").rpartition("/")[2]
-    else:
-        total = response.headers.get("Content-Length", "")
-    size = int(total) if total.isascii() and total.isdecimal() else file.size_bytes
+    told = read_file_bytes(response, file.name, begin)
+    size = file.size_bytes if told is None else told
     if size is None:
         raise SourceError(f"the server does not say how large {file.name} is, so its header can't be checked")
     if file.size_bytes not in (None, size):

@@ -1,5 +1,6 @@
 """Arithmetic of byte ranges: what is there, what is missing, how it is asked for. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -48,3 +49,20 @@ def find_frontier(done: Iterable[Span]) -> int:
     """Return how many bytes are there from the beginning on, without a gap."""
     first = next(iter(merge(done)), Span(0, 0))
     return first.end if first.start == 0 else 0
+
+
+class Place(NamedTuple):
+    """Where a part of a file is. None for what is not said."""
+
+    start: int | None
+    file_bytes: int | None
+
+
+_START = re.compile(r"bytes[ =]([0-9]{1,18})-", re.IGNORECASE)
+_FILE_BYTES = re.compile(r"/([0-9]{1,18})$")
+
+
+def read_place(content_range: str) -> Place:
+    """Return what the header of an answer says, such as `bytes 0-99/2000`."""
+    start, file_bytes = _START.match(content_range), _FILE_BYTES.search(content_range)
+    return Place(int(start[1]) if start else None, int(file_bytes[1]) if file_bytes else None)

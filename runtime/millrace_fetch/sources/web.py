@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.client import Client, find_origin, read_validator
+from millrace_fetch.client import Client, find_origin, read_file_bytes, read_validator
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
 from millrace_fetch.manifest import Manifest, RemoteFile, hash_state
 from millrace_fetch.names import check_names
@@ -128,15 +128,11 @@ def _announce(name: str, url: str, response: aiohttp.ClientResponse) -> RemoteFi
     headers = response.headers
     if headers.get("Content-Type", "").startswith("text/html"):
         return None  # a page that says "not found" with status 200
-    is_part = response.status == 206
-    size = (
-        headers.get("Content-Range", "").rpartition("/")[2] if is_part else headers.get("Content-Length", "")
-    )
     return RemoteFile(
         name=name,
         url=url,
-        size_bytes=int(size) if size.isdecimal() else None,
+        size_bytes=read_file_bytes(response, name, 0),
         validator=read_validator(response),
-        has_ranges=is_part or headers.get("Accept-Ranges", "").lower() == "bytes",
+        has_ranges=response.status == 206 or headers.get("Accept-Ranges", "").lower() == "bytes",
         place=redact(url),
     )
