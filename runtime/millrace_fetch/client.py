@@ -29,6 +29,8 @@ ADVICE = (
 MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGAIN = (408, 425, 429)
+_NEVER = (501, 505)
+"""Of 500 and more: what the server can't do at all, such as HEAD."""
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
 _FOR_EVER_SECONDS = 1e9
 """A number of many digits is more than a float can be, or than a text can say."""
@@ -94,7 +96,7 @@ class Client:
             response.release()
             raise explain_proxy(redact(str(response.url)), status)
         message = f"{redact(str(response.url))} answered {status}"
-        if status in _AGAIN or status >= 500:
+        if status in _AGAIN or (status >= 500 and status not in _NEVER):
             response.release()
             raise UnavailableError(message, read_retry_after(response.headers.get("Retry-After"), time()))
         async with response:
@@ -180,8 +182,8 @@ def read_validator(response: aiohttp.ClientResponse) -> str | None:
 def read_file_bytes(response: aiohttp.ClientResponse, name: str, begin: int) -> int | None:
     """Return how large the file is that an answer has, or has a part of. None where it is not said.
 
-    Raises UnavailableError for a part that does not begin at `begin`: not every file has a checksum that would
-    tell. A server that does not say where its part begins is believed.
+    Raises UnavailableError for a part that does not begin at `begin`: there may be no checksum to tell it.
+    A server that does not say where its part begins is believed.
     """
     if response.status != 206:
         length = response.headers.get("Content-Length", "")

@@ -235,6 +235,16 @@ async def test_a_checksum_that_is_not_of_the_whole_object_counts_for_nothing(
     fetcher.check(contents)
 
 
+@pytest.mark.parametrize("status", [403, 405, 501])
+async def test_a_server_that_tells_no_checksum_by_head_serves_too(
+    fetcher: Fetcher, s3: S3Server, contents: dict[str, bytes], status: int
+) -> None:
+    s3.faults.append(lambda request: web.Response(status=status) if request.method == "HEAD" else None)
+    await fetcher.fetch(URI)
+    fetcher.check(contents)
+    assert fetcher.witness.said == []
+
+
 async def test_an_object_uploaded_in_parts_is_checked_by_the_crc64nvme_of_the_whole(
     fetcher: Fetcher, s3: S3Server, bucket: Bucket, contents: dict[str, bytes]
 ) -> None:

@@ -5,7 +5,7 @@ from aiohttp import encode_basic_auth, web
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.servers import WebFolderServer, once
+from tests.fetch.servers import Fault, WebFolderServer, once
 
 
 async def test_a_folder_comes_as_its_index_names_it(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
@@ -30,6 +30,30 @@ async def test_a_server_that_can_do_less_serves_too(
     folder_server.files.cuts[SHARDS[0]] = 1
     await fetcher.fetch(folder_server.uri)
     fetcher.check(folder_server.files.contents)
+
+
+def refuse_head(status: int) -> Fault:
+    return lambda request: web.Response(status=status) if request.method == "HEAD" else None
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+async def test_a_server_that_answers_no_head_serves_too(
+    fetcher: Fetcher, folder_server: WebFolderServer, status: int
+) -> None:
+    folder_server.files.faults.append(refuse_head(status))
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(folder_server.files.contents)
+    assert fetcher.witness.said == []
+
+
+@pytest.mark.parametrize("status", [501, 505])
+async def test_what_a_server_can_never_do_is_not_asked_for_again(
+    fetcher: Fetcher, folder_server: WebFolderServer, status: int
+) -> None:
+    folder_server.files.faults.append(lambda _: web.Response(status=status))
+    with pytest.raises(RefusedError, match=f"answered {status}$"):
+        await fetcher.fetch(folder_server.uri)
+    assert fetcher.witness.said == []
 
 
 async def test_no_config_says_so(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
