@@ -4,8 +4,8 @@ MAX_TRIES = 6
 """In a row without progress."""
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
-_LONGEST_ASKED_SECONDS = 300.0
-"""A limit per hour may ask for more. Nobody waits so long, and who asks earlier may be kept out longer."""
+_LONGEST_ASKED_SECONDS = 3600.0
+"""What a limit per hour asks for. A pod that ended instead would ask again within minutes."""
 
 
 def plan_wait(num_failures: int, retry_after_seconds: float | None, draw: float) -> float | None:

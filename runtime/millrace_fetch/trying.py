@@ -12,6 +12,8 @@ from millrace_fetch.words import show_seconds
 Say = Callable[[str], None]
 """Tells the user something on a line of its own."""
 T = TypeVar("T")
+_LONG_SECONDS = 60.0
+"""A wait of which the user must hear that it is the server's wish."""
 
 
 async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
@@ -37,10 +39,9 @@ def give_up(error: UnavailableError) -> UnavailableError:
 async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
     """Wait before the next try, and tell of it. Raises UnavailableError where that would be too long."""
     seconds = plan_wait(num_failures, error.retry_after_seconds, random.random())  # noqa: S311  spreads load
+    asked = error.retry_after_seconds or 0.0
+    quiet = f"{error}, and asks for {show_seconds(asked)} of quiet"
     if seconds is None:
-        asked = show_seconds(error.retry_after_seconds or 0)
-        raise UnavailableError(
-            f"{error}, and asks for {asked} of quiet: run it again after that, and it goes on from here"
-        ) from error
-    say(f"{error}; trying again in {seconds:.1f} s")
+        raise UnavailableError(f"{quiet}: run it again after that, and it goes on from here") from error
+    say(f"{quiet}; waiting" if asked >= _LONG_SECONDS else f"{error}; trying again in {seconds:.1f} s")
     await asyncio.sleep(seconds)

@@ -1,3 +1,4 @@
+import asyncio
 import re
 
 import pytest
@@ -6,6 +7,7 @@ from aiohttp import web
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.headers import fetch_head
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
+from tests.fetch.processes import until
 from tests.fetch.servers import FakeHub, once
 
 URI = "hf://org/m"
@@ -113,11 +115,29 @@ async def test_too_many_requests_are_waited_for(fetcher: Fetcher, hub: FakeHub) 
 
 
 @pytest.mark.parametrize("part", ["api", "large"])
-async def test_who_asks_for_an_hour_is_left_alone_and_the_user_told(
+async def test_who_asks_for_an_hour_is_left_alone_for_as_long(
     fetcher: Fetcher, hub: FakeHub, part: str
 ) -> None:
     faults = hub.api_faults if part == "api" else hub.large.faults
     faults.append(lambda _: web.Response(status=429, headers={"Retry-After": "3600"}))
+    num_waiting = 1 if part == "api" else len(SHARDS) + 1  # the tokenizer is a large file too
+    fetching = asyncio.create_task(fetcher.fetch(URI))
+    async with asyncio.timeout(10):
+        await until(lambda: len(fetcher.witness.said) == num_waiting or fetching.done())
+    await asyncio.sleep(0.1)
+    assert len(fetcher.witness.said) == num_waiting
+    assert all(text.endswith("429, and asks for 1h00m of quiet; waiting") for text in fetcher.witness.said)
+    fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+
+
+@pytest.mark.parametrize("part", ["api", "large"])
+async def test_who_asks_for_more_than_an_hour_is_left_alone_and_the_user_told(
+    fetcher: Fetcher, hub: FakeHub, part: str
+) -> None:
+    faults = hub.api_faults if part == "api" else hub.large.faults
+    faults.append(lambda _: web.Response(status=429, headers={"Retry-After": "3601"}))
     with pytest.raises(UnavailableError, match="429, and asks for 1h00m of quiet: run it again after"):
         await fetcher.fetch(URI)
     assert fetcher.witness.said == []

@@ -184,8 +184,8 @@ def test_waits_grow_are_spread_and_heed_the_server(monkeypatch: pytest.MonkeyPat
     assert [plan_wait(failures, None, 0.0) for failures in (1, 2, 3)] == [0.25, 0.5, 1.0]
     assert plan_wait(30, None, 0.999) < 30
     assert plan_wait(1, 12.0, 0.0) == 12.25
-    assert plan_wait(1, 300.0, 0.0) == 300.25
-    assert plan_wait(1, 301.0, 0.0) is plan_wait(1, 9e9, 0.0) is None
+    assert plan_wait(1, 3600.0, 0.0) == 3600.25
+    assert plan_wait(1, 3601.0, 0.0) is plan_wait(1, 9e9, 0.0) is None
 
 
 def test_an_address_has_the_host_that_is_compared_and_the_path_that_was_written() -> None:
