@@ -124,12 +124,19 @@ class Chunks:
         return chunk
 
 
-def find_origin(address: str) -> URL:
-    """Return scheme, host and port of an address, as its requests have them. Raises UsageError."""
+def find_origin(address: str, variable: str = "") -> URL:
+    """Return scheme, host and port of an address, as its requests have them. Raises UsageError.
+
+    `variable` is that of the environment which has the address, where one has.
+    """
+    where = f"{variable}: " if variable else ""
     try:
-        return read_url(address).origin()
-    except ValueError as error:
-        raise UsageError(f"'{redact(address)}' names no host that can be asked") from error
+        origin = read_url(address).origin()
+    except ValueError:
+        origin = URL()
+    if origin.scheme not in ("http", "https"):
+        raise UsageError(f"{where}'{redact(address)}' names no host that can be asked: write https://host")
+    return origin
 
 
 def read_url(address: str) -> URL:

@@ -197,6 +197,9 @@ def _parse_web(text: str) -> WebFolder:
 
 def redact(url: str) -> str:
     """Return the URL without what may be secret in it: user, password and query."""
+    if "://" not in url:  # no host is known in it, so whatever is before an @ may be a password
+        place, _, query = url.partition("?")
+        return place.rpartition("@")[2] + ("?…" if query else "")
     try:
         parts = urlsplit(url)
     except ValueError:

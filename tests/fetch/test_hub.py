@@ -234,3 +234,9 @@ async def test_include_brings_more_and_never_code(fetcher: Fetcher, hub: FakeHub
     fetcher.check(hub.files.contents, [*NEEDED, "LICENSE", "README.md"])
     with pytest.raises(UsageError, match=r"\*\.bin.* matches no file"):
         await fetcher.fetch(URI, include=("*.bin",))
+
+
+def test_an_endpoint_without_a_scheme_is_named(fetcher: Fetcher) -> None:
+    fetcher.endpoint = "hub.lan"
+    with pytest.raises(UsageError, match=r"^HF_ENDPOINT: 'hub\.lan' names no host .* write https://host$"):
+        fetcher.hub_source()

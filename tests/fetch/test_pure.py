@@ -1,6 +1,7 @@
 """URIs, names, selection, ranges, waits and the meter: no I/O."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -195,6 +196,27 @@ def test_an_address_has_the_host_that_is_compared_and_the_path_that_was_written(
         url.origin() == find_origin("https://bücher.example/m") == find_origin("https://BÜCHER.EXAMPLE:443")
     )
     assert url.origin() != find_origin("https://bucher.example")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("hub.lan", "hub.lan"),
+        ("hub.lan:8080", "hub.lan:8080"),
+        ("hub.lan/hf", "hub.lan/hf"),
+        ("me:secret@hub.lan/hf?sig=secret", "hub.lan/hf?…"),
+        ("https:/me:secret@hub.lan", "hub.lan"),
+        ("ftp://me:secret@hub.lan", "ftp://hub.lan"),
+        ("https://", "https://"),
+        ("", ""),
+    ],
+)
+def test_an_address_that_no_request_can_have_is_told_as_it_was_written(address: str, shown: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_origin(address, "HF_ENDPOINT")
+    assert str(caught.value) == f"HF_ENDPOINT: '{shown}' names no host that can be asked: write https://host"
+    with pytest.raises(UsageError, match=f"^'{re.escape(shown)}' names no host"):
+        find_origin(address)
 
 
 def test_retry_after_may_be_a_number_or_a_date() -> None:

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.download import NOTE_BYTES
-from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError
+from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.headers import fetch_head
 from millrace_fetch.sources import aws
 from tests.fetch.certificates import certify
@@ -554,3 +554,13 @@ def test_settings_that_are_none_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("AWS_PROFILE", "absent")
     with pytest.raises(SourceError, match=r"can't be used \(ProfileNotFound\): check the AWS_… variables"):
         aws.Bucket("models")
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize("address", ["s3.lan", "s3.lan:9000", "ftp://s3.lan"])
+def test_an_endpoint_that_is_no_web_address_is_named(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, variable: str, address: str
+) -> None:
+    monkeypatch.setenv(variable, address)
+    with pytest.raises(UsageError, match=rf"^{variable}: '{address}' names no host .* write https://host$"):
+        fetcher.open_source(fetcher.order(URI))

@@ -23,6 +23,7 @@ _DEFAULT_REGION = "us-east-1"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _CONNECT_SECONDS = 15
 _READ_SECONDS = 60
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _BUSY = ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError")
 
 
@@ -54,6 +55,7 @@ class Bucket:
             region = os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
             self._connect(region or _DEFAULT_REGION)
         except (exceptions.BotoCoreError, ValueError) as error:
+            _check_endpoints()
             raise _translate_library(error, "AWS") from error
 
     @property
@@ -101,7 +103,7 @@ class Bucket:
         self.endpoint: str = self._client.meta.endpoint_url
         # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
         self._addresses = self._make_client(UNSIGNED, self._choose_style())
-        self.origin = find_origin(self.url_of("config.json"))
+        self.origin = find_origin(self.url_of("config.json"), _ENDPOINTS[0])
         """The host of the bucket, in whichever style."""
 
     def _choose_style(self) -> dict[str, str]:
@@ -130,6 +132,13 @@ class Bucket:
         """Go on in the bucket's own region: botocore follows there by itself, and our requests must too."""
         if region and region != self._region and self._is_amazons:
             self._connect(region)
+
+
+def _check_endpoints() -> None:
+    """Raise UsageError where a variable has no address. botocore does not say which setting is wrong."""
+    for name in _ENDPOINTS:
+        if address := os.environ.get(name):
+            find_origin(address, name)
 
 
 def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:

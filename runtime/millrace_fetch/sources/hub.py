@@ -30,7 +30,7 @@ class HubSource:
         self._model = model
         self._token = get_token()
         self._endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
-        self._origin = find_origin(self._endpoint)
+        self._origin = find_origin(self._endpoint, "HF_ENDPOINT")
 
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
