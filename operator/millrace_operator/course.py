@@ -16,7 +16,7 @@ STEP_SECONDS = 30.0
 STALL_SECONDS = 60.0
 """Without a byte, until it is told that the download stands still."""
 _MOST_SIZES = 8
-"""Of one pod, that are remembered: an image has two, of its layers and of the files in them."""
+"""Of one pod, that are remembered. A source that changes under way is looked at again, and has another."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """A verified layer on the disk."""
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
 from millrace_fetch.overlay import Member
-from millrace_fetch.tarball import Tarball, open_tarball
+from millrace_fetch.tarball import Entry, Tarball, open_tarball, read_whole
+
+_STEP_BYTES = 1 << 20
+"""Of what is decompressed, until it is told how far it is."""
 
 
 class Archive:
@@ -15,11 +18,27 @@ class Archive:
     def __init__(self, path: Path, layer: int) -> None:
         self._path = path
         self._layer = layer
+        self.size_bytes = path.stat().st_size
+        """As it came: in most images compressed."""
 
-    def members(self) -> list[Member]:
-        """Return all entries but folders, in order."""
-        with self._reading() as tarball:
-            return [entry.member for entry in tarball.entries()]
+    def look(self, members: list[Member], path: str, most_bytes: int) -> Iterator[int | bytes]:
+        """List all entries but folders, in order. Yield how many of the layer's bytes each step took.
+
+        Yields the bytes of a plain file at `path` too, unless it has more than `most_bytes`. To read it later
+        would decompress again all that is before it.
+        """
+        position = 0
+        with self._path.open("rb") as file, self._open(file) as tarball:
+            for entry in tarball.entries():
+                member = entry.member
+                members.append(member)
+                if member.path == path and member.is_plain and member.size_bytes <= most_bytes:
+                    yield read_whole(entry.open(), member.size_bytes)
+                elif tarball.is_compressed and member.is_plain:
+                    for _ in _skip(entry):
+                        before, position = position, file.tell()
+                        yield position - before
+        yield self.size_bytes - position
 
     def files(self, wanted: Collection[Member]) -> Iterator[tuple[Member, IO[bytes]]]:
         """Yield those members that are wanted, plain files all, each with its bytes to be read at once."""
@@ -36,8 +55,15 @@ class Archive:
 
     @contextmanager
     def _reading(self) -> Iterator[Tarball]:
-        with (
-            self._path.open("rb") as file,
-            open_tarball(file, self._path.stat().st_size, self._layer) as tarball,
-        ):
+        with self._path.open("rb") as file, self._open(file) as tarball:
             yield tarball
+
+    def _open(self, file: IO[bytes]) -> AbstractContextManager[Tarball]:
+        return open_tarball(file, self.size_bytes, self._layer)
+
+
+def _skip(entry: Entry) -> Iterator[None]:
+    """Go to the end of a plain file, in steps: all of it must be decompressed to get there."""
+    file = entry.open()
+    while file.read(_STEP_BYTES):
+        yield

@@ -10,11 +10,10 @@ from millrace_fetch.download import CHUNK_BYTES, Download
 from millrace_fetch.errors import SourceError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
-from millrace_fetch.overlay import Member, check_plain, overlay
+from millrace_fetch.overlay import ROOT, Member, check_plain, overlay
 from millrace_fetch.part import PartFile
 from millrace_fetch.selection import INDEX
 from millrace_fetch.sources.source import MAX_SMALL_BYTES, read_small
-from millrace_fetch.tarball import read_whole
 from millrace_fetch.thread import call_in_thread
 from millrace_fetch.watch import Watch
 
@@ -66,8 +65,9 @@ class Remote:
 class Layers:
     """Files in an image's layers, which are on the disk and verified.
 
-    The layers count twice in what is told: as they come, and as the files come out of them. How large those
-    are is known only between the two, so they count as a share of the layers.
+    The layers count twice in what is told: as they come, and then one half as they are listed and one half as
+    the files come out of them. How large those are is known only between the two, so they count as a share of
+    the layers.
     """
 
     @classmethod
@@ -79,24 +79,26 @@ class Layers:
         parts = prepare_parts(folder, lambda _, done: watch.begin(2 * num_bytes, done), layers)
         await remote.bring(parts)
         archives = [Archive(folder.path / name, layer) for layer, name in enumerate(order)]
-        members = overlay([await call_in_thread(archive.members) for archive in archives])
-        return cls(archives, members, [remote.by_name[name] for name in order], folder, watch)
+        listing = _Listing(archives, num_bytes // 2, watch.advance)
+        members = overlay([await listing.list_members(archive) for archive in archives])
+        return cls(remote, [remote.by_name[name] for name in order], archives, members, listing.index)
 
     def __init__(
         self,
+        remote: Remote,
+        layers: Sequence[RemoteFile],
         archives: Sequence[Archive],
         members: Mapping[str, Member],
-        layers: Sequence[RemoteFile],
-        folder: Folder,
-        watch: Watch,
+        index: bytes,
     ) -> None:
         self._layer_bytes = _sum_sizes({layer.name: layer for layer in layers}.values())
         self._total = self._done = 0
         """Of the files."""
         self._archives = archives
         self._members = members
-        self._folder = folder
-        self._watch = watch
+        self._index = index
+        self._folder = remote.folder
+        self._watch = remote.watch
         # A layer's name is its digest: it says whether a file is still the same.
         self.by_name = {
             name: RemoteFile(name, "", member.size_bytes, validator=layers[member.layer].name)
@@ -104,25 +106,25 @@ class Layers:
         }
 
     async def read_index(self) -> bytes | None:
-        """Read the index out of its layer."""
+        """Return the index, which was read when its layer was listed."""
         member = self._members.get(INDEX)
         if member is None:
             return None
         if member.size_bytes > MAX_SMALL_BYTES:
             raise SourceError(f"{INDEX} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
         check_plain(INDEX, member)
-        return await call_in_thread(lambda: self._read(member))
+        return self._index
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Tell that all layers have come, and what has come out of them."""
+        """Tell that all layers have come and are listed, and what has come out of them."""
         self._total, self._done = total_bytes or 0, done_bytes
-        self._watch.begin(2 * self._layer_bytes, self._layer_bytes + self._share)
+        self._watch.begin(2 * self._layer_bytes, self._layer_bytes + self._layer_bytes // 2 + self._share)
 
     @property
     def _share(self) -> int:
         """How much of the layers' bytes the files are that are there."""
-        is_all = self._done >= self._total
-        return self._layer_bytes if is_all else self._layer_bytes * self._done // self._total
+        most = self._layer_bytes - self._layer_bytes // 2
+        return most if self._done >= self._total else most * self._done // self._total
 
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
         """Write the files out of their layers. A file of an earlier run that is whole stays."""
@@ -159,10 +161,33 @@ class Layers:
                 part.close()
             self._folder.files.install(part.path, part.file.name)
 
-    def _read(self, member: Member) -> bytes:
-        for _, file in self._archives[member.layer].files([member]):
-            return read_whole(file, member.size_bytes)
-        raise AssertionError("a listed entry is gone")
+
+class _Listing:
+    """What is in the layers, found in one way through each of them."""
+
+    def __init__(self, archives: Sequence[Archive], share: int, advance: Callable[[int], None]) -> None:
+        self._share = share
+        self._advance = advance
+        self._total = sum(archive.size_bytes for archive in archives)
+        self._looked = self._told = 0
+        self.index = b""
+        """That of the uppermost layer which has one: it hides the others."""
+
+    async def list_members(self, archive: Archive) -> list[Member]:
+        """Return a layer's entries. Tells as its share how far it is, by the bytes of the layers."""
+        members: list[Member] = []
+        steps = archive.look(members, f"{ROOT}/{INDEX}", MAX_SMALL_BYTES)
+        while (step := await call_in_thread(lambda: next(steps, None))) is not None:
+            if isinstance(step, bytes):
+                self.index = step
+            else:
+                self._count(step)
+        return members
+
+    def _count(self, num_bytes: int) -> None:
+        self._looked += num_bytes
+        before, self._told = self._told, self._share * self._looked // self._total
+        self._advance(self._told - before)
 
 
 def prepare_parts(
