@@ -9,7 +9,7 @@ FetchError
 ├── SourceError           the source has no such model, or does not give it to us
 │   ├── RefusedError      an HTTP status that trying again does not change
 │   └── NoPartsError      a server that gives a file whole alone, where a part of it is wanted
-├── UnavailableError      a cut connection, 429 or 5xx: it is tried again, and raised after the last try
+├── UnavailableError      a source that breaks off, drips or is busy: it is tried again, and raised at the end
 ├── ChangedError          a file is another one than when the fetch began
 ├── CorruptError          what came is not what was announced
 └── FolderError           the folder can't be written
@@ -56,13 +56,17 @@ class NoPartsError(SourceError):
 
 
 class UnavailableError(FetchError):
-    """A cut connection, 429 or 5xx: it is tried again, and raised after the last try."""
+    """A source that breaks off, drips or is busy: it is tried again, and raised after the last try.
+
+    Busy is a status of 429 or one of 500 and more, but for 501 and 505. It may ask for some time of quiet.
+    """
 
     is_final = False
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        """None where it does not say for how long."""
 
 
 class ChangedError(FetchError):

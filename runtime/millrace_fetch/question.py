@@ -12,7 +12,7 @@ from millrace_fit.words import read_amount
 
 SUMMARY = "tell what a model takes of a device's memory"
 DESCRIPTION = """Tell what a model takes of a device's memory, and whether it fits. Only config.json and the
-headers of the safetensors files are read: some kilobytes."""
+headers of the safetensors files are read: some kilobytes. Of an image of a registry up to 64 MiB are read."""
 
 
 class Question(NamedTuple):

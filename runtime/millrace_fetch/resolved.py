@@ -17,7 +17,7 @@ class Resolved(NamedTuple):
     num_bytes: int | None
     """None where the source does not say the size of each file."""
     facts: ModelFacts | None
-    """None of an image, whose files are in layers that would have to be fetched."""
+    """None of an image in which a look saw no config.json: its layers would have to be fetched."""
 
     def render(self) -> str:
         """Return it as one line of JSON, of less than 2,000 bytes in UTF-8."""

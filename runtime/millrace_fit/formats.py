@@ -1,6 +1,6 @@
 """What other formats a model's files have, where none of them is safetensors."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -29,18 +29,21 @@ _OF_TRAINING: Final = (
     *("*optim_states.pt", "*model_states.pt"),  # of DeepSpeed
 )
 """What training leaves beside the weights. While somebody uploads both, these are often there first."""
+_CONFIG: Final = "config.json"
 _MAX_NAME: Final = 80
 
 
 def find_formats(names: Collection[str]) -> dict[str, str]:
     """Return the formats of weights that files have beside safetensors, each with the first file's name.
 
-    In a folder below that has safetensors there may be a whole model of its own, as where the folder above a
-    model's was written. Then only the files beside config.json tell the format.
+    A folder below that has safetensors may be a whole model of its own, with all that is below it. Where
+    there is no config.json, any folder may: somebody wrote the one above a model's.
     """
-    is_another_below = any(name.endswith(SERVED) and "/" in name for name in names)
+    models = {name.rpartition("/")[0] for name in names if name.endswith(SERVED)} - {""}
+    if models and _CONFIG not in names:
+        names = [name for name in names if "/" not in name]
     formats: dict[str, str] = {}
-    for name in sorted(name for name in names if "/" not in name or not is_another_below):
+    for name in sorted(name for name in names if models.isdisjoint(_folders(name))):
         file = name.lower().rpartition("/")[2]
         known = next((FORMATS[ending] for ending in FORMATS if file.endswith(ending)), None)
         if known and not any(fnmatchcase(file, pattern) for pattern in _OF_TRAINING):
@@ -50,15 +53,24 @@ def find_formats(names: Collection[str]) -> dict[str, str]:
 
 def explain_formats(names: Collection[str]) -> str:
     """Return why files without safetensors beside config.json can't be served, naming what is there."""
-    found = [f"{known} ({name[:_MAX_NAME]})" for known, name in sorted(find_formats(names).items())]
-    elsewhere = sorted(name for name in names if name.endswith(SERVED) and "/" in name)
+    formats = find_formats(names)
+    found = " and ".join(f"{known} ({name[:_MAX_NAME]})" for known, name in sorted(formats.items()))
+    elsewhere = sorted(name[:_MAX_NAME] for name in names if name.endswith(SERVED) and "/" in name)
     if elsewhere and not found:
         return (
-            f"{elsewhere[0][:_MAX_NAME]} is not beside config.json, where replicas read *{SERVED}: put it "
-            "there, or name it in model.safetensors.index.json"
+            f"{elsewhere[0]} is not beside {_CONFIG}, where replicas read *{SERVED}: put it there, or name "
+            "it in model.safetensors.index.json"
         )
-    there = f" There are {' and '.join(found)}." if found else ""
-    beside = " beside config.json" if elsewhere else ""
-    return (
-        f"there are no *{SERVED}{beside}, and replicas read no other weights.{there} Convert the model first"
-    )
+    beside = f" beside {_CONFIG}" if elsewhere else ""
+    missing = f"there are no *{SERVED}{beside}, and replicas read no other weights."
+    if elsewhere and all("/" in name for name in formats.values()):  # either may be the model
+        there = f"There are {found}, and {elsewhere[0]}."
+        return f"{missing} {there} Convert the model, or put its *{SERVED}{beside}"
+    there = f" There are {found}." if found else ""
+    return f"{missing}{there} Convert the model first"
+
+
+def _folders(name: str) -> Iterator[str]:
+    """Yield the folders that a file is in, but for the model's own."""
+    while name := name.rpartition("/")[0]:
+        yield name

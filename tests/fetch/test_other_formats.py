@@ -89,6 +89,22 @@ async def test_an_adapter_below_makes_no_other_format_a_model(hub: FakeHub, fetc
     )
 
 
+def test_another_format_in_a_folder_is_named_beside_an_adapter_in_another() -> None:
+    names = ["config.json", "x/model.gguf", "y/adapter.safetensors"]
+    assert is_of_another_format(names)
+    assert explain_formats(names) == (
+        "there are no *.safetensors beside config.json, and replicas read no other weights. There are GGUF "
+        "(x/model.gguf), and y/adapter.safetensors. Convert the model, or put its *.safetensors beside "
+        "config.json"
+    )
+
+
+def test_a_format_in_a_folder_of_safetensors_or_below_it_is_of_that_model() -> None:
+    names = ["config.json", "m/model.safetensors", "m/pytorch_model.bin", "m/onnx/model.onnx"]
+    assert not is_of_another_format(names)
+    assert explain_formats(names).startswith("m/model.safetensors is not beside config.json, where")
+
+
 async def test_the_folder_above_a_models_is_not_taken_for_a_model_of_another_format(
     hub: FakeHub, fetcher: Fetcher
 ) -> None:
