@@ -12,12 +12,14 @@ import pytest
 from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
 from millrace_fetch.order import pin
+from millrace_fetch.words import show_bytes
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.kills import hash_file, list_files
 from tests.fetch.processes import finish, start_command
 from tests.fetch.registry import Registry
 from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
 from tests.fetch.servers import FakeHub, WebFolderServer
+from tests.fit.models import MEDIUM, write_model
 
 URI = "hf://org/m"
 NUM_NUMBERS = 500_000
@@ -33,6 +35,12 @@ def make_shard(name: str) -> bytes:
 
 def make_readable() -> dict[str, bytes]:
     return make_model() | {SHARDS[0]: make_shard("a"), SHARDS[1]: make_shard("b")}
+
+
+def make_servable(folder: Path) -> dict[str, bytes]:
+    """A model of an architecture that replicas serve."""
+    write_model(folder, MEDIUM)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture
@@ -137,12 +145,22 @@ async def test_the_command_writes_what_it_found_into_a_file(hub: FakeHub, tmp_pa
     path = tmp_path / "termination-log"
     status, out, err = await finish(await ask(hub, path))
     assert (status, err) == (0, "")
-    assert out == f"hf://org/m has revision {hub.commit}: 8 files, 2.0 MB\n"
     found = read(path)
+    fault = found["facts"]["fault"]
+    assert out == f"hf://org/m has revision {hub.commit}, which can't be served: {fault}\n"
     num_bytes = sum(len(hub.files.contents[name]) for name in NEEDED)
     assert (found["revision"], found["numFiles"], found["numBytes"]) == (hub.commit, 8, num_bytes)
-    assert found["facts"]["fault"], "config.json names no architecture"
+    assert fault.startswith("config.json names the architecture none")
     assert path.stat().st_size < 2000
+
+
+async def test_the_command_says_how_much_a_model_is_that_can_be_served(tmp_path: Path) -> None:
+    contents = make_servable(tmp_path)
+    async with FakeHub(contents) as hub:
+        status, out, _ = await finish(await ask(hub, tmp_path / "told"))
+    num_bytes = sum(len(content) for content in contents.values())
+    assert status == 0
+    assert out == f"hf://org/m has revision {hub.commit}: 2 files, {show_bytes(num_bytes)}\n"
 
 
 async def test_the_command_says_where_it_cannot_write(hub: FakeHub, tmp_path: Path) -> None:
