@@ -11,6 +11,7 @@ from millrace_fetch.order import Order
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.sources.source import Source
 from millrace_fetch.uri import HubModel, parse_uri
+from tests.fetch.registry import Registry
 from tests.fetch.servers import FakeHub, WebFolderServer
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -133,3 +134,11 @@ async def hub(fetcher: Fetcher, contents: dict[str, bytes]) -> AsyncIterator[Fak
     async with FakeHub(contents) as hub:
         fetcher.endpoint = hub.endpoint
         yield hub
+
+
+@pytest.fixture
+async def registry(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Registry]:
+    """A registry without anything in it, asked without credentials."""
+    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
+    async with Registry() as registry:
+        yield registry

@@ -20,6 +20,8 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 TAR = "application/vnd.oci.image.layer.v1.tar"
 FILE = "application/octet-stream"
 TITLE = "org.opencontainers.image.title"
+Entries = dict[str, bytes | tarfile.TarInfo]
+"""Of a layer: the bytes of a plain file, or what else is at a path."""
 
 
 class Registry:
@@ -133,7 +135,7 @@ def _describe(content: bytes, kind: str) -> dict[str, Any]:
     return {"mediaType": kind, "digest": digest, "size": len(content)}
 
 
-def make_tar(entries: dict[str, bytes | tarfile.TarInfo], *, gzipped: bool = False) -> bytes:
+def make_tar(entries: Entries, *, gzipped: bool = False) -> bytes:
     """A layer of these files, and of entries of other kinds that are given whole."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:

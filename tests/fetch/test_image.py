@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -21,16 +21,7 @@ from millrace_operator.fetches import read_answer
 from millrace_operator.reconcile.snapshot import Fetched
 from tests.fetch.bombs import BOMBS
 from tests.fetch.conftest import INDEX, SHARDS, Fetcher, Witness, make_model
-from tests.fetch.registry import TAR, Registry, make_link, make_tar
-
-Entries = dict[str, bytes | tarfile.TarInfo]
-
-
-@pytest.fixture
-async def registry(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Registry]:
-    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
-    async with Registry() as registry:
-        yield registry
+from tests.fetch.registry import TAR, Entries, Registry, make_link, make_tar
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import asyncio
 import gzip
 import json
 import random
-import tarfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from millrace_fit.facts import find_facts
 from tests.fetch.bombs import BOMBS
 from tests.fetch.conftest import INDEX, SHARDS, Fetcher
 from tests.fetch.processes import finish, start_command, until
-from tests.fetch.registry import TAR, Registry, make_link, make_tar
+from tests.fetch.registry import TAR, Entries, Registry, make_link, make_tar
 from tests.fetch.servers import once
 from tests.fit.models import MEDIUM, stored_of
 
-Entries = dict[str, bytes | tarfile.TarInfo]
 Pack = Callable[[bytes], bytes]
 PACKS: dict[str, Pack] = {"gzip": lambda content: gzip.compress(content, 1), "zstd": tarball.zstd.compress}
 MIXTRAL = MEDIUM | {"architectures": ["MixtralForCausalLM"]}
@@ -63,13 +61,6 @@ def make_entries(config: dict[str, Any] = MEDIUM, *, dtype: str = "BF16") -> dic
 
 
 BASE: Entries = {"etc/passwd": b"root", "bin/sh": make_link("/bin/busybox")}
-
-
-@pytest.fixture
-async def registry(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Registry]:
-    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
-    async with Registry() as registry:
-        yield registry
 
 
 @pytest.fixture
