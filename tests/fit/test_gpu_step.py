@@ -125,7 +125,7 @@ def peak(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
     monkeypatch.setattr(transfer, "allocate_pinned", lambda like: torch.empty(like.shape, dtype=like.dtype))
     monkeypatch.setattr(lane, "_cuda_mark", Event)
     monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)
-    monkeypatch.setattr(triton_kernel, "_count_programs", lambda _: 264)
+    monkeypatch.setattr(triton_kernel, "_count_programs", lambda *_: 264)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     with FakeTensorMode(allow_non_fake_inputs=True), Peak() as found:
         yield found

@@ -12,9 +12,9 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from millrace_kernels.paged_attention.spans import SPAN
+from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
-from millrace_kernels.paged_attention.triton_decode import SPANS_AT_ONCE
+from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
 
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 SHARED_MEMORY = 99 << 10
@@ -24,7 +24,8 @@ SHAPES = ((64, 4), (128, 4), (256, 4), (128, 7))
 """Sizes of a head, and how many share a KV head."""
 WIDEST = {"bf16": ((256, 64),), "fp32": ((128, 64),)}
 """Such, too. In float32 64 heads of 256 need 100 KiB, one more than the smallest processors have."""
-DECODE = {"KV_HEADS": KV_HEADS, "BLOCK_SIZE": 16, "SPAN": SPAN, "DOT_IN_FLOAT32": False}
+SPANS = {"LEAST_KEYS": LEAST_KEYS, "MOST_SPANS": MOST_SPANS, "KEYS_UNIT": KEYS_UNIT}
+DECODE = {"KV_HEADS": KV_HEADS, "BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False} | SPANS
 PREFILL = {"BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False}
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 ROTARY = {"HEADS": 8, "KV_HEADS": 2, "HALF": 64, "BLOCK_SIZE": 16, "BLOCK_HEADS": 8, "BLOCK": 64}
@@ -50,7 +51,7 @@ def attention_cases(dtype: torch.dtype, head_dim: int, group: int) -> list[Case]
     merge = {"HEADS": 8, "HEAD_DIM": head_dim, "SPANS": SPANS_AT_ONCE, "BLOCK_D": one.head_dim}
     return [
         Case(f"{package}.triton_decode", "decode", decode, rows, one.warps, one.stages),
-        Case(f"{package}.triton_decode", "merge", merge),
+        Case(f"{package}.triton_decode", "merge", merge, num_warps=MERGE_WARPS),
         Case(f"{package}.triton_prefill", "prefill", prefill, rows, many.warps, many.stages),
     ]
 

@@ -1,10 +1,12 @@
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.paged_attention.reference import paged_attention_reference
-from millrace_kernels.paged_attention.spans import bound_spans, count_spans
+from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_spans, span_keys
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import QueryRows, select_triton
 
@@ -145,9 +147,30 @@ def test_a_row_without_keys_pads_and_its_neighbours_have_the_same_bits(paged: An
 
 def test_spans_are_counted_and_bounded() -> None:
     assert count_spans([0, 1, 2, 12, 13], [1, 256, 900, 257]) == 1 + 1 + 2
-    for contexts in ([1], [256], [257] * 7, [1000, 1, 8], [512, 511, 513]):
-        spans = count_spans(range(len(contexts) + 1), contexts)
-        assert spans <= bound_spans(len(contexts), sum(contexts))
+    for contexts in ([1], [256], [257] * 7, [1000, 1, 8], [512, 511, 513], [8192, 8193], [131072, 1, 40000]):
+        count = count_spans(range(len(contexts) + 1), contexts)
+        assert count <= bound_spans(len(contexts), sum(contexts))
+
+
+def test_a_long_sequence_has_longer_spans_and_not_more_of_them() -> None:
+    lengths = np.arange(1, 40000)
+    keys = span_keys(lengths)
+    assert not (keys % 64).any()
+    assert keys[:8192].max() == 256 < keys[8192] == 320
+    counts = -(-lengths // keys)
+    assert counts.max() == MOST_SPANS
+    assert counts[8191:].min() > MOST_SPANS * 3 // 4, "and all of the device has work"
+    assert torch.equal(span_keys(torch.from_numpy(lengths)), torch.from_numpy(keys)), "so has a graph"
+
+
+@pytest.mark.parametrize("context", [127, 128, 129, 257, 300])
+def test_decode_agrees_where_spans_grow(paged: Any, context: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (spans, triton_kernel):
+        monkeypatch.setattr(module, "LEAST_KEYS", 64)
+        monkeypatch.setattr(module, "MOST_SPANS", 2)
+    batch = paged([1, 1], [context, 20])
+    expected = paged_attention_reference(*batch.tensors(), batch.scale)
+    torch.testing.assert_close(on_gpu(batch), expected, atol=1e-5, rtol=1e-5)
 
 
 def tiled(batch: Any) -> torch.Tensor:

@@ -7,14 +7,20 @@ import torch
 import triton
 from torch import Tensor
 
-from millrace_kernels.paged_attention.spans import SPAN
-from millrace_kernels.paged_attention.tiles import choose_decode_tile, choose_prefill_tile
-from millrace_kernels.paged_attention.triton_decode import SPANS_AT_ONCE, _decode_kernel, _merge_kernel
+from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, span_keys
+from millrace_kernels.paged_attention.tiles import (
+    WARPS_PER_PROCESSOR,
+    Tile,
+    choose_decode_tile,
+    choose_prefill_tile,
+)
+from millrace_kernels.paged_attention.triton_decode import (
+    MERGE_WARPS,
+    SPANS_AT_ONCE,
+    _decode_kernel,
+    _merge_kernel,
+)
 from millrace_kernels.paged_attention.triton_prefill import _prefill_kernel
-
-PROGRAMS_PER_PROCESSOR = 2
-"""Of decode: one computes while another waits for memory. No more than fit there at the same time (3, by
-their registers): one that begins late would do its share alone."""
 
 
 class StepRows(NamedTuple):
@@ -68,18 +74,19 @@ class TritonAttention:
         kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
         sums, mixed = self._find_partial(num_heads, head_dim, query.device)
         tile = choose_decode_tile(query.dtype, head_dim, group)
-        _decode_kernel[(_count_programs(query.device),)](
+        _decode_kernel[(_count_programs(query.device, tile),)](
             query, kv_cache, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
             rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
             rows.tables.stride(0),
-            KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], SPAN=SPAN,
+            KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3],
+            LEAST_KEYS=LEAST_KEYS, MOST_SPANS=MOST_SPANS, KEYS_UNIT=KEYS_UNIT,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
         _merge_kernel[(self._num_rows, num_heads)](
             sums, mixed, output, rows.starts, work.ends, output.stride(0), output.stride(1),
             HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
-            enable_fp_fusion=False,
+            num_warps=MERGE_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
 
     def _find_partial(self, num_heads: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -106,17 +113,19 @@ class TritonAttention:
 
 def _share_out(rows: StepRows, num_spans: int) -> Work:
     """Return the work list, without the host's knowing it: a graph repeats this too."""
-    spans = (rows.contexts + (SPAN - 1)) // SPAN * (rows.starts.diff() == 1)
+    keys = span_keys(rows.contexts)
+    spans = (rows.contexts + keys - 1) // keys * (rows.starts.diff() == 1)
     ends = spans.cumsum(0, dtype=torch.int32)
     numbers = torch.arange(num_spans, dtype=torch.int32, device=ends.device)
     return Work(ends, torch.searchsorted(ends, numbers, right=True, out_int32=True))
 
 
-def _count_programs(device: torch.device) -> int:
+def _count_programs(device: torch.device, tile: Tile) -> int:
     """Return how many programs decode: the same for every batch, so that a graph may hold the launch."""
     if device.type != "cuda":
         return 3  # interpreted one after the other; more than one, so that they share the work
-    return PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+    each = WARPS_PER_PROCESSOR // tile.warps
+    return each * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _is_interpreted() -> bool:

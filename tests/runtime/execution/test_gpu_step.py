@@ -109,7 +109,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     monkeypatch.setattr(transfer, "allocate_pinned", lambda like: torch.empty(like.shape, dtype=like.dtype))
     monkeypatch.setattr(lane, "_cuda_mark", Event)
     monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)  # a launch waits for nothing
-    monkeypatch.setattr(triton_kernel, "_count_programs", lambda _: 264)
+    monkeypatch.setattr(triton_kernel, "_count_programs", lambda *_: 264)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     with FakeTensorMode(allow_non_fake_inputs=True), Waits() as found:
         yield found

@@ -56,7 +56,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     """The GPU's operations, and no padding to the rows that CPUs' products need."""
     counting = Graphs()
     for module in (spans, triton_kernel):
-        monkeypatch.setattr(module, "SPAN", 32)
+        monkeypatch.setattr(module, "LEAST_KEYS", 64)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
     monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting)
