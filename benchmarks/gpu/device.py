@@ -44,6 +44,9 @@ class Device(Protocol):
     def free_bytes(self) -> int:
         """Return how much memory is free."""
 
+    def give_back_unused(self) -> None:
+        """Give back what torch keeps for later, so that free memory tells what is in use."""
+
     def describe(self) -> dict[str, Any]:
         """Return what it is, and the versions of what drives it."""
 
@@ -89,6 +92,10 @@ class CudaDevice:
         """Return what the driver says."""
         return int(torch.cuda.mem_get_info(self.torch_device)[0])
 
+    def give_back_unused(self) -> None:
+        """As CUDA's recording of a graph does, too."""
+        torch.cuda.empty_cache()
+
     def describe(self) -> dict[str, Any]:
         """Return the device's name and sizes."""
         found = torch.cuda.get_device_properties(self.torch_device)
@@ -133,6 +140,9 @@ class StandIn:
     def free_bytes(self) -> int:
         """Return as much as a small GPU has."""
         return 8 << 30
+
+    def give_back_unused(self) -> None:
+        """Nothing is kept."""
 
     def describe(self) -> dict[str, Any]:
         """Say that it is no GPU."""

@@ -205,6 +205,7 @@ def check_recordings(bench: Bench) -> Iterator[Row]:
         among = _decode_recorded(served, work, count, sizes, is_second_time=True)
         yield from compare_runs(f"{size} rows among all sizes", among, alone, work.num_drawn)
     executor = served.open(8, 8 * -(-work.length // 16), 64, choose_sizes(bench.sized(256, 2)))
+    bench.device.give_back_unused()
     before = bench.device.free_bytes()
     record(executor)
     taken = (before - bench.device.free_bytes()) / 2**20
