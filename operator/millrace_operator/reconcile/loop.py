@@ -146,6 +146,8 @@ class Reconciler:
             is_told = came is Done.WRITTEN
             if chosen.is_of_words:
                 self._worded[key] = self._clock()
+        if chosen.is_of_time and chosen.is_for_refused(told):
+            return Outcome(self._find_look(key, chosen), goes_on=True)  # such a look would hasten each try
         try:
             done = await self._writer.write_all(key, service, chosen)
         except ClusterError:  # status has the news already, so no later plan would tell it
