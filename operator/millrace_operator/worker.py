@@ -83,6 +83,9 @@ class Worker:
             self._queue.add(key)
         elif outcome.has_told:
             self._queue.add(key, Cause.EDIT)
+        if outcome.goes_on:
+            self._queue.resume(key)
+            return "requeue"
         if outcome.retry is not None:
             self._retry(key, outcome.retry)
             return "requeue"

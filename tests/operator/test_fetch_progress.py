@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from millrace_operator.fetches import Fetches
+import pytest
+
+from millrace_operator.fetches import PERIOD_SECONDS, Fetches
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
 from tests.operator.reconcile.test_causes import EXTERNAL, fetching
@@ -50,6 +52,17 @@ def put_downloads(world: World, revision: str, **last: Any) -> Downloads:
     running = {"running": {"startedAt": render_time(world.now)}}
     world.broken[revision] = {**fetching(running, **last), "podIP": "10.0.0.1"}
     return Downloads(world)
+
+
+async def make_download(deadline: str, **rollout: Any) -> tuple[World, Downloads]:
+    """A service whose new revision has a pod that downloads, as the leader meets it at its start."""
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": deadline, **rollout})
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    downloads = put_downloads(world, world.status["updateRevision"])
+    await world.settle()
+    return world, downloads
 
 
 async def tick(world: World, downloads: Downloads, seconds: float = TICK_SECONDS) -> None:
@@ -114,6 +127,77 @@ async def test_a_new_leader_takes_a_download_that_stands_still_for_no_progress()
     assert "rejectedRevision" not in world.status
     await tick(world, downloads)
     assert world.status["rejectedRevision"]["reason"] == "DeadlineExceeded"
+
+
+@pytest.mark.parametrize("is_asked_first", [True, False])
+@pytest.mark.parametrize(("deadline", "outage"), [("30m", 1801.0), ("1m", 45.0), ("45s", 45.0)])
+async def test_time_in_which_nobody_looked_does_not_count_against_a_download_that_gets_on(
+    deadline: str, outage: float, *, is_asked_first: bool
+) -> None:
+    """A former leader died. Nothing in status tells what has come since."""
+    world, downloads = await make_download(deadline)
+    for _ in range(45):
+        await tick(world, downloads, PERIOD_SECONDS)
+    world.now += outage
+    world.restart_operator()
+    downloads, world.fetched = downloads.hand_over(), {}
+    if is_asked_first:
+        world.observe()
+        await downloads.refresh(None)  # type: ignore[arg-type]
+        world.fetched = dict(downloads.read(KEY))
+    await world.settle()
+    for _ in range(40):
+        await tick(world, downloads, PERIOD_SECONDS)
+    assert "rejectedRevision" not in world.status
+
+
+@pytest.mark.parametrize("num_answers", [0, 1, 1000])
+async def test_a_new_leader_gives_up_what_brings_nothing_in_its_own_time_at_the_latest(
+    num_answers: int,
+) -> None:
+    """Also where no pod answers any more."""
+    world, downloads = await make_download("10m")
+    for _ in range(5):
+        await tick(world, downloads)
+    downloads.stop()
+    world.now += 3600
+    world.restart_operator()
+    downloads, world.fetched = downloads.hand_over(), {}
+    await world.settle()
+    taken_up_at = world.now
+    for number in range(9):
+        if number < num_answers:
+            await tick(world, downloads, TICK_SECONDS)
+        else:
+            world.now += TICK_SECONDS
+            await world.settle()
+    is_known = num_answers > 1
+    assert ("rejectedRevision" in world.status) == is_known
+    world.now = taken_up_at + 600
+    await world.settle()
+    assert world.status["rejectedRevision"]["reason"] == "DeadlineExceeded"
+
+
+async def test_a_new_leader_says_on_that_a_rollout_is_late_until_it_gets_on() -> None:
+    world, downloads = await make_download("10m", rollback="Never")
+    for _ in range(5):
+        await tick(world, downloads)
+    downloads.stop()
+    for _ in range(10):
+        await tick(world, downloads)
+    assert world.condition("Degraded")["reason"] == "DeadlineExceeded"
+    world.restart_operator()
+    downloads, world.fetched = downloads.hand_over(), {}
+    began = {"running": {"startedAt": render_time(world.now)}}
+    for pod in world.pods(world.status["updateRevision"]):
+        world.cluster.put({**pod, "status": {**fetching(began), "podIP": "10.0.0.1"}})
+    await world.settle()
+    for _ in range(3):
+        assert world.condition("Degraded")["reason"] == "DeadlineExceeded"
+        await tick(world, downloads)
+    downloads.stopped_at = math.inf
+    await tick(world, downloads)
+    assert world.condition("Degraded")["reason"] == "Healthy"
 
 
 async def test_a_fetch_that_failed_once_and_gets_on_is_no_failure_and_has_its_percent() -> None:

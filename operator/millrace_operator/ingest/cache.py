@@ -76,7 +76,9 @@ class Cache:
         self._departures: dict[str, str] = {}
         """Of nodes, by name: why they are being emptied."""
         self._gpu_nodes: dict[str, GpuNode] = {}
-        self._graves: set[str] | None = None
+        self._graves: set[str] = set()
+        """The uids of what was deleted while answers were awaited that may have it still."""
+        self._num_awaited = 0
         self._odd: dict[Scope, frozenset[str]] = {}
         """What nobody could read of the last list of each scope."""
 
@@ -197,13 +199,22 @@ class Cache:
         return list(self._services)
 
     @contextmanager
-    def listing(self) -> Iterator[None]:
-        """Remember what is deleted while entered: a list that was made before has it still."""
-        self._graves = set()
+    def noting_ends(self) -> Iterator[None]:
+        """Remember what is deleted while entered, for the answer to a list or to a creation.
+
+        The answer may have it still, if it was made before. No other answer that comes meanwhile needs less.
+        """
+        self._num_awaited += 1
         try:
             yield
         finally:
-            self._graves = None
+            self._num_awaited -= 1
+            if not self._num_awaited:
+                self._graves.clear()
+
+    def has_noted_end(self, obj: Obj) -> bool:
+        """Whether this object was deleted while somebody awaited an answer, who still does."""
+        return _uid(obj) in self._graves
 
     def sweep(self, scope: Scope, listing: Listing) -> Swept:
         """Bring a scope up to date with a complete list of it.
@@ -216,7 +227,7 @@ class Cache:
             try:
                 alive.add(_key_of(obj))
                 before = self.find(obj)
-                if _uid(obj) not in (self._graves or ()) and self._store(obj, _keep):
+                if not self.has_noted_end(obj) and self._store(obj, _keep):
                     (swept.added if before is None else swept.edited).append(obj)
             except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
                 swept.odd[name_odd(scope.kind, obj)] = error
@@ -239,11 +250,12 @@ class Cache:
             and _version(obj) <= version
         ]
         for ghost in ghosts:
+            self._bury(ghost)
             self._remove(_key_of(ghost))
         return ghosts
 
     def _bury(self, obj: Obj) -> None:
-        if self._graves is not None:
+        if self._num_awaited:
             self._graves.add(_uid(obj))
 
     def _find_place(self, obj: Obj) -> Place:

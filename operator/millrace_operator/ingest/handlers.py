@@ -73,7 +73,8 @@ class Ingest:
 
     def put_written(self, obj: Obj) -> bool:
         """Put what a write of ours returned into the cache. Return whether it is new: so an event is due."""
-        is_new = not is_late(self._cache.find(obj), obj) and self._cache.put(obj)
+        is_gone = self._cache.has_noted_end(obj) or is_late(self._cache.find(obj), obj)
+        is_new = not is_gone and self._cache.put(obj)
         if is_new:
             self._expected_since.setdefault(obj["kind"], self._clock())
         return is_new

@@ -29,7 +29,8 @@ def is_late(held: Obj | None, written: Obj) -> bool:
     """Whether what a write of ours returned is gone by now, or was made anew: that event came first.
 
     Services and pods are made by others, so one that is not there is gone. A child that is not there may be
-    what this write has created: who changed one that was there looks for it first.
+    what this write has created: who changed one that was there looks for it first, and who creates one lets
+    the cache note what ends meanwhile.
     """
     if held is None:
         return kind_of(written).role in (Role.SERVICE, Role.POD)

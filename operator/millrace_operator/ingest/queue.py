@@ -8,6 +8,7 @@ it is tried as an event is. While edits come faster than a status is written, no
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -42,6 +43,8 @@ class Tries(NamedTuple):
 
     why: str
     number: int
+    due: float = math.inf
+    """When the next one is, by the queue's clock."""
 
 
 NO_TRIES = Tries("", 0)
@@ -155,12 +158,17 @@ class WorkQueue:
         """
         tries = self._tries.get(key, NO_TRIES)
         number = tries.number if tries.why == why else 0
-        self._tries[key] = Tries(why, number + 1)
         self.num_retries += 1
         doubled = BACKOFF_FIRST_SECONDS * 2.0 ** min(number, 16)
         wait = max(at_least_seconds, min(at_most_seconds, doubled)) * (1.0 + BACKOFF_JITTER * self._draw())
+        self._tries[key] = Tries(why, number + 1, self._clock() + wait)
         self.add_after(key, wait)
         return wait
+
+    def resume(self, key: ServiceKey) -> None:
+        """Add `key` again when its next try is due: a work that has come between has tried nothing."""
+        if key in self._tries:
+            self.add_after(key, max(0.0, self._tries[key].due - self._clock()))
 
     def wait_with_edits(self, key: ServiceKey) -> bool:
         """Work on `key` again with the edits that follow the one that its work has failed by.

@@ -77,7 +77,7 @@ async def relist_changes(
 async def _relist_scope(cluster: Cluster, cache: Cache, queue: WorkQueue, scope: Scope) -> int:
     """Replace a scope by a complete list, and return how many objects were gone."""
     try:
-        with cache.listing():
+        with cache.noting_ends():
             swept = cache.sweep(scope, await cluster.fetch_all(scope, find_selector(scope)))
     except RefusedError:
         if not scope.kind.is_optional:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from millrace_operator.reconcile.fetch_memory import is_unheard, was_late
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.snapshot import Snapshot
 
@@ -15,7 +16,8 @@ class FetchTimes(NamedTuple):
     written: float | None = None
     """As status has it. It tells of one pod; the others count later, so that no step of each is a write."""
     newest: float | None = None
-    """Of any of them. Deadlines count from here."""
+    """Of any of them. Deadlines count from here, as they do from the first look of a leader that has still to
+    hear whether one gets on."""
 
 
 NO_TIMES = FetchTimes()
@@ -25,10 +27,14 @@ def find_fetch_times(snapshot: Snapshot, observed: Observed, revision: str) -> F
     """Return when pods of a revision got on. That a fetch has ended is progress too."""
     pods, now = observed.pods_of(revision), observed.moment.now
     fetching = {pod.name for pod in pods if pod.is_fetching}
-    times = {name: snapshot.fetched[name].at for name in fetching & snapshot.fetched.keys()}
+    told = {name: snapshot.fetched[name] for name in fetching & snapshot.fetched.keys()}
+    is_late = was_late(snapshot, "Progressing", revision)
+    # A leader that knows nothing of a download takes its container's begin for progress: late it stays.
+    times = {name: one.at for name, one in told.items() if one.gets_on or not is_late}
     ends = [pod.fetched_at for pod in pods if pod.fetched_at is not None]
     if observed.state(revision).num_ended:
         ends = []  # where pods fail and are made anew, the ends of their fetches would be progress for ever
-    newest = max((*times.values(), *ends), default=None)
+    looks = [] if is_late else [snapshot.memory.led_since for name in fetching if is_unheard(told.get(name))]
+    newest = max((*times.values(), *ends, *looks), default=None)
     written = max(times[min(times)], max(times.values()) - OTHERS_SECONDS) if times else None
     return FetchTimes(written, None if newest is None else min(newest, now))

@@ -10,6 +10,7 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import (
     explain_delay,
     find_job,
+    find_made,
     find_standstill,
     is_complete,
     list_working,
@@ -43,7 +44,10 @@ def find_filling(
 
 def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
     """Return the same with since when its Job gets no farther, and that this is too long."""
-    since = find_standstill(snapshot, job, pending.fetched)
+    if pending.stage is Stage.FILL:
+        since = find_standstill(snapshot, job, pending.fetched)
+    else:
+        since = find_made(snapshot, job)
     pending = replace(pending, since=since)
     is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
     return replace(pending, late=_explain_lateness(pending, spec, job)) if is_late else pending

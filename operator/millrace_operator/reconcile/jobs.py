@@ -5,6 +5,7 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, Obj
 from millrace_operator.reconcile.causes import Cause, diagnose
+from millrace_operator.reconcile.fetch_memory import is_unheard, was_late
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state, is_getting_on
 from millrace_operator.reconcile.snapshot import Fetched, ObjectId, Snapshot
 from millrace_operator.resources.conditions import parse_time
@@ -67,15 +68,28 @@ def find_words(snapshot: Snapshot, name: str) -> str | None:
     return next(told, None)
 
 
-def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
-    """Return since when the Job has got no farther: it was made then, or told something.
+def find_made(snapshot: Snapshot, name: str) -> float | None:
+    """Return when the Job was made, in seconds since 1970; None where there is none."""
+    return parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))
 
-    None where there is no Job, and where this leader has still to see whether it gets on.
+
+def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
+    """Return since when a Job that fetches a model has got no farther; None where there is none.
+
+    `fetched` is what is told of its newest pod. A leader that has still to hear whether it gets on counts
+    from its own first look, or from the first answer, unless the Job is called late already.
     """
-    if fetched is not None and fetched.is_first:
+    made = find_made(snapshot, name)
+    if made is None:
         return None
-    made = parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))
-    return made if made is None or fetched is None else max(made, fetched.at)
+    job = snapshot.memory.jobs.get(find_job(snapshot, name)["metadata"].get("uid", ""))
+    if job is not None and job.got_on_at is not None:
+        return max(made, job.got_on_at)
+    if was_late(snapshot, "Degraded", name):
+        return made
+    if fetched is None or is_unheard(fetched):
+        return max(made, snapshot.memory.led_since, made if job is None else job.first_at)
+    return max(made, fetched.at)
 
 
 def seconds_to_loss(snapshot: Snapshot, name: str, now: float) -> float | None:

@@ -11,6 +11,7 @@ from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.kinds import POD, Obj, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
+from millrace_operator.reconcile.fetch_memory import remember
 from millrace_operator.reconcile.looks import Looks
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Plan, plan
@@ -21,6 +22,7 @@ from millrace_operator.reconcile.snapshot import (
     Advice,
     Demand,
     Fetched,
+    FetchMemory,
     ObjectId,
     PodLoad,
     Snapshot,
@@ -67,6 +69,7 @@ class Reconciler:
             cluster, cache, put_written, looks=self._looks, refusals=self._refusals, clock=clock
         )
         self._teller = Teller(cluster, clock)
+        self._memories: dict[ServiceKey, FetchMemory] = {}
         self._worded: dict[ServiceKey, float] = {}
         """When a status was written last of which words alone were new."""
         self._tried: set[ServiceKey] = set()
@@ -87,10 +90,12 @@ class Reconciler:
         await self._looks.reveal(key, service)
         conflicts = await self._looks.find_conflicts(key, service)
         refusals = self._refusals.recall(key, self._clock())
-        pods = self._cache.pods(key)
+        pods, children, job_pods = self._cache.pods(key), self._cache.children(key), self._cache.job_pods(key)
+        fetched, before = self._fetched(key), self._memories.get(key)
+        memory = self._memories[key] = remember(before, children, job_pods, fetched, self._clock())
         snapshot = Snapshot(
             service,
-            self._cache.children(key),
+            children,
             pods,
             self._advice(key),
             conflicts,
@@ -99,13 +104,14 @@ class Reconciler:
             await self._looks.find_rivals(key),
             self._loads(pod["metadata"]["uid"] for pod in pods),
             self._demand(key),
-            self._cache.job_pods(key),
-            self._fetched(key),
+            job_pods,
+            fetched,
             await self._looks.find_claim(key, service),
             self._cache.departures(),
             self._cache.gpu_nodes(),
             self._worded.get(key),
             looking_since=self._looks.looking_since(key),
+            memory=memory,
             is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())
@@ -126,6 +132,7 @@ class Reconciler:
         self._looks.forget(key)
         self._tried.discard(key)
         self._worded.pop(key, None)
+        self._memories.pop(key, None)
 
     async def _act(
         self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
@@ -139,6 +146,8 @@ class Reconciler:
             is_told = came is Done.WRITTEN
             if chosen.is_of_words:
                 self._worded[key] = self._clock()
+        if chosen.is_of_time and chosen.is_for_refused(told):
+            return Outcome(self._find_look(key, chosen), goes_on=True)  # such a look would hasten each try
         try:
             done = await self._writer.write_all(key, service, chosen)
         except ClusterError:  # status has the news already, so no later plan would tell it

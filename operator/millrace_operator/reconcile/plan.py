@@ -1,6 +1,6 @@
 """What to do about one service: pure. `loop.py` and `writer.py` act on it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -89,6 +89,13 @@ class Plan:
     """Whether status repeats what a former leader told, and the next plan may tell something else."""
     is_of_words: bool = False
     """Whether of the status words alone are new."""
+    is_of_time: bool = False
+    """Whether of the status the rollout's time alone is new."""
+
+    def is_for_refused(self, refused: Collection[ObjectId]) -> bool:
+        """Whether beside the status some of these are to be written, and nothing else."""
+        writes = [object_id(write.obj) for write in self.list_writes()]
+        return bool(writes) and not self.marks and all(identity in refused for identity in writes)
 
     def list_writes(self) -> list[Apply | Delete]:
         """Return what is to be written of children, in order."""
@@ -175,6 +182,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         is_moved=is_moved(wanted, snapshot.owned()),
         is_hearsay=status != told.status,
         is_of_words=told.is_of_words,
+        is_of_time=told.is_of_time,
     )
 
 

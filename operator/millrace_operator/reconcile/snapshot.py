@@ -1,7 +1,9 @@
 """What a plan is made from: one service and its own objects, as they were seen at one moment."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from millrace_operator.cluster.kinds import Obj
@@ -91,6 +93,11 @@ class Fetched(NamedTuple):
     """Whether this leader has not seen yet if it gets on. Then `at` is when its container began."""
 
     @property
+    def gets_on(self) -> bool:
+        """Whether this leader saw it get on at `at`, and has not seen it stand still since."""
+        return not self.is_first and self.stalled_since is None
+
+    @property
     def percent(self) -> int | None:
         """Of the bytes, in whole numbers; 100 of an empty model, None where the total is not known."""
         if self.total_bytes is None:
@@ -114,6 +121,24 @@ class Fetched(NamedTuple):
         return f"{self.percent}%"
 
 
+class JobProgress(NamedTuple):
+    """What this leader has heard of a Job that fetches a model, whichever of its pods told it."""
+
+    first_at: float
+    """When the first answer was known, in seconds since 1970."""
+    got_on_at: float | None = None
+    """When it last got on, in seconds since 1970; None where this leader has not seen that."""
+
+
+class FetchMemory(NamedTuple):
+    """What this leader remembers of a service's downloads. Status has no room for it."""
+
+    led_since: float
+    """When it first looked at the service, in seconds since 1970."""
+    jobs: Mapping[str, JobProgress] = MappingProxyType({})
+    """By the Jobs' uids. An evicted pod's successor goes on with what that one brought."""
+
+
 class Claim(NamedTuple):
     """A PersistentVolumeClaim, as far as a cache or a look at the model in it needs it."""
 
@@ -133,6 +158,8 @@ class Claim(NamedTuple):
 
 
 UNKNOWN_DEMAND = Demand(0, None)
+NO_MEMORY = FetchMemory(-math.inf)
+"""As of a leader that has looked at all times."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +196,8 @@ class Snapshot:
     """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
     looking_since: float | None = None
     """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
+    memory: FetchMemory = NO_MEMORY
+    """What this leader remembers of the downloads."""
     is_tried: bool = True
     """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
 

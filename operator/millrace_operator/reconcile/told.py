@@ -7,7 +7,7 @@ from millrace_operator.reconcile.evidence import gather_figures, refresh_scaling
 from millrace_operator.reconcile.status import render_status
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.reconcile.targets import Targets
-from millrace_operator.reconcile.words import judge_words
+from millrace_operator.reconcile.words import judge_words, leave_out_words
 
 
 class Told(NamedTuple):
@@ -18,6 +18,8 @@ class Told(NamedTuple):
     """Seconds from now."""
     is_of_words: bool = False
     """Whether words alone are new."""
+    is_of_time: bool = False
+    """Whether the rollout's time alone is new: its turn is written down, or a download's step."""
 
 
 def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
@@ -43,7 +45,14 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
     pause = judge_words(old, status, inputs.snapshot.worded_at, now, refused)
     if pause.seconds is not None:
         return Told(old, [*looks, pause.seconds])
-    return Told(status, looks, is_of_words=pause.is_of_words)
+    has_moved = status.get("rollout") != old.get("rollout")
+    is_of_time = has_moved and _leave_out_time(status) == _leave_out_time(old)
+    return Told(status, looks, is_of_words=pause.is_of_words, is_of_time=is_of_time)
+
+
+def _leave_out_time(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status without the rollout's time, and without what is written along with any news."""
+    return leave_out_words({**status, "rollout": {**status.get("rollout", {}), "progressedAt": None}})
 
 
 def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:

@@ -31,7 +31,7 @@ def judge_words(
 
     It does not wait where one of the `hasty` texts is in it that was not.
     """
-    if _list_words(old) == _list_words(new) or _leave_out_words(old) != _leave_out_words(new):
+    if _list_words(old) == _list_words(new) or leave_out_words(old) != leave_out_words(new):
         return Pause(is_of_words=False)
     is_hasty = any(_holds(new, text) and not _holds(old, text) for text in hasty)
     left = 0.0 if worded_at is None or is_hasty else worded_at + PAUSE_SECONDS - now
@@ -52,7 +52,7 @@ def _find_followed(status: Json) -> Json:
     return followed
 
 
-def _leave_out_words(status: Json) -> Json:
+def leave_out_words(status: Json) -> Json:
     """Return the status without words, and without figures, which are written along with them."""
     conditions = [{**one, "message": None} for one in status.get("conditions", [])]
     left = {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}

@@ -164,7 +164,8 @@ class Writer:
     async def _send(self, apply: Apply) -> bool:
         """Apply one child. Return whether that changed it."""
         if apply.seen is None:
-            self._put_written(await self._cluster.apply_new(apply.obj))
+            with self._cache.noting_ends():
+                self._put_written(await self._cluster.apply_new(apply.obj))
             return True
         seen = apply.seen["metadata"]
         written = await self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])

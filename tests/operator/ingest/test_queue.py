@@ -183,6 +183,27 @@ async def test_failures_wait_longer_each_time_up_to_a_bound(queue: WorkQueue) ->
     assert queue.retry(A, at_least_seconds=400) == 400
 
 
+async def test_a_key_that_was_worked_on_before_its_next_try_is_due_then_all_the_same(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    with queue.opened():
+        wait = queue.retry(A, at_least_seconds=10)
+        queue.add_after(A, 4)
+        clock.now = 4
+        assert await queue.get() == A
+        queue.resume(A)
+        queue.done(A)
+        assert queue.seconds_to_next() == wait - 4
+        clock.now = wait + 1
+        assert await queue.get() == A
+        queue.resume(A)
+        queue.done(A)
+        assert queue.seconds_to_next() == 0, "it was not tried"
+        queue.resume(B)
+        queue.forget_failures(A)
+        queue.resume(A)
+        assert len(queue) == 1
+
+
 async def test_keys_that_failed_together_come_back_within_a_fifth_of_the_wait(clock: Clock) -> None:
     queue = WorkQueue(clock, draw=random.Random(1).random)
     keys = [ServiceKey("a", str(number)) for number in range(100)]

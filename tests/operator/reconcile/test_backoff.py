@@ -3,8 +3,12 @@
 import itertools
 from typing import Any
 
-from millrace_operator.cluster.kinds import Obj, ServiceKey
+import pytest
+
+from millrace_operator.cluster.kinds import DEPLOYMENT, Obj, ServiceKey
 from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.resources.conditions import render_time
+from tests.operator.reconcile.test_resolution import EXTERNAL
 from tests.operator.watched import Watched
 from tests.operator.world import World
 
@@ -49,6 +53,37 @@ async def test_a_refusal_that_ends_is_noticed_within_a_minute() -> None:
         await watched.run(60)
     assert len(world.objects("Service")) == 2
     assert world.condition("Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize("deadline", ["4s", "1m", "30m"])
+async def test_a_turn_that_is_written_down_hastens_no_try_of_what_is_refused(deadline: str) -> None:
+    """All replicas that were asked for are ready, and the next one may not be asked for."""
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": deadline})
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    world.run_controllers()
+    tries: list[float] = []
+
+    def refuse(obj: Obj) -> str | None:
+        if obj["kind"] == DEPLOYMENT.kind:
+            tries.append(world.now)
+            return "no more"
+        return None
+
+    world.cluster.refuse = refuse
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(1800)
+        assert "rejectedRevision" not in world.status
+        assert world.status["rollout"]["progressedAt"] >= render_time(world.now - 62)
+        looks = sorted(set(tries))
+        waits = [after - before for before, after in itertools.pairwise(looks) if before > looks[0] + 60]
+        assert len(looks) < 50
+        assert 9 < min(waits) <= max(waits) < 65
+        world.cluster.refuse = lambda _: None
+        await watched.run(600)
+    assert world.status["currentRevision"] == world.status["updateRevision"]
 
 
 async def test_marks_that_somebody_removes_again_are_no_hot_loop() -> None:

@@ -41,6 +41,34 @@ async def test_a_child_that_went_before_the_answer_to_its_write_is_made_again_at
     assert world.deployments() == {revision: 2}
 
 
+async def test_a_child_that_went_before_the_answer_to_its_creation_is_made_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(scaling={"mode": "External"}, replicas=1)
+    watched = Watched(world)
+    apply_new = world.cluster.apply_new
+
+    async def create_and_lose(obj: Obj) -> Obj:
+        written = await apply_new(obj)
+        if obj["kind"] == DEPLOYMENT.kind:
+            world.cluster.remove(DEPLOYMENT, KEY.namespace, written["metadata"]["name"])
+            for event in ("ADDED", "DELETED"):
+                watched.ingest.record_event(DEPLOYMENT, event, written)
+        return written
+
+    watched.watch()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster, "apply_new", create_and_lose)
+        await world.reconciler.reconcile(KEY)
+    assert (world.deployments(), held_deployments(world)) == ({}, [])
+    watched.watch()  # what else was written
+    world.now += 90
+    assert watched.ingest.overdue_seconds() == 0
+    await world.reconciler.reconcile(KEY)
+    assert list(world.deployments().values()) == [1]
+    assert len(held_deployments(world)) == 1
+
+
 def act_after_reads(
     world: World, kind: Kind, act: Callable[[Obj], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
