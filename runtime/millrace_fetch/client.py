@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError, is_busy
 from millrace_fetch.pace import Pace, describe_slow
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.ranges import read_place
@@ -28,9 +28,6 @@ ADVICE = (
 )
 MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
-_AGAIN = (408, 425, 429)
-_NEVER = (501, 505)
-"""Of 500 and more: what the server can't do at all, such as HEAD."""
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
 _FOR_EVER_SECONDS = 1e9
 """A number of many digits is more than a float can be, or than a text can say."""
@@ -96,7 +93,7 @@ class Client:
             response.release()
             raise explain_proxy(redact(str(response.url)), status)
         message = f"{redact(str(response.url))} answered {status}"
-        if status in _AGAIN or (status >= 500 and status not in _NEVER):
+        if is_busy(status):
             response.release()
             raise UnavailableError(message, read_retry_after(response.headers.get("Retry-After"), time()))
         async with response:
