@@ -104,7 +104,7 @@ class Lines:
         if line := self._meter.advance(num_bytes, self._clock()):
             self.say(line)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG002  it is in the text
         """Write a line."""
         self._stream.write(f"millrace fetch: {text}\n")
         self._stream.flush()
@@ -157,6 +157,6 @@ class Bar:
         """Move the bar."""
         self._progress.advance(self._task, num_bytes)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG002  it is in the text
         """Write a line above the bar."""
         self._console.print(f"millrace fetch: {text}", markup=False, soft_wrap=True)
