@@ -90,4 +90,5 @@ class Course:
         is_due = last.done_bytes != told.done_bytes and last.at >= self.told_at + STEP_SECONDS
         is_first = began is not None and told.at <= began < self.got_on_at  # it gets on after all
         has_turned = self.is_stalled != (told.stalled_since is not None)
+        has_turned |= last.quiet_until != told.quiet_until
         return last.total_bytes != told.total_bytes or is_far or is_due or is_first or has_turned

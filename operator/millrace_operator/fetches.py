@@ -25,6 +25,10 @@ TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 """From the beginning of a pod's own turn."""
 MOST_AT_ONCE = 64
 MOST_BYTES = 2**60
+LONGEST_QUIET = 7200.0
+"""Seconds. No fetch waits for longer than half of it; the pod's clock may be another."""
+_NOTHING_YET: dict[str, Any] = {"doneBytes": 0, "bytesPerSecond": 0}
+"""What a pod means that tells of a quiet alone: it has no list of the files yet."""
 LONGEST_ANSWER = 1024
 """Bytes. A pod is a tenant's: whatever it answers, no more is read."""
 _Pod = tuple[ServiceKey, str]
@@ -132,13 +136,22 @@ def read_answer(text: bytes, now: float) -> Fetched | None:
     """Return what a pod answers; None where it says nothing, or nothing that can be so."""
     try:
         told: dict[str, Any] = json.loads(text)
-        found = Fetched(told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"], now)
+        quiet = _read_quiet(told.get("quietUntil"), now)
+        told = told if quiet is None else _NOTHING_YET | told
+        found = Fetched(
+            told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"], now, quiet_until=quiet
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the last where it is deep
         return None
     most = MOST_BYTES - 1 if found.total_bytes is None else found.total_bytes
     counts = (most, found.done_bytes, found.bytes_per_second)
     is_whole = all(type(count) is int and 0 <= count < MOST_BYTES for count in counts)
     return found if is_whole and found.done_bytes <= most else None
+
+
+def _read_quiet(value: Any, now: float) -> float | None:
+    """Return until when a source asks for quiet; None where it does not, or not for a time that can be so."""
+    return float(value) if type(value) is int and now <= value <= now + LONGEST_QUIET else None
 
 
 def _find_running(fetching: Mapping[ServiceKey, tuple[Obj, ...]]) -> Iterator[Asked]:

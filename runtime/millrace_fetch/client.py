@@ -4,6 +4,7 @@ A source sees each request before it is sent, also one of a redirect. It adds it
 own host alone: the origin of a request's address is then that of `find_origin`.
 """
 
+import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -16,7 +17,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError, is_busy
 from millrace_fetch.pace import Pace, describe_slow
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.ranges import read_place
@@ -28,10 +29,13 @@ ADVICE = (
 )
 MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
-_AGAIN = (408, 425, 429)
-_NEVER = (501, 505)
-"""Of 500 and more: what the server can't do at all, such as HEAD."""
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
+LONGEST_WAIT_SECONDS = 120.0
+"""For the headers of an answer, connecting included, and then for each next byte of its body.
+
+Silence ends a wait before. But a server that sends a header byte by byte, or one 102 after the other, or the
+extensions of a chunk, is never silent.
+"""
 _FOR_EVER_SECONDS = 1e9
 """A number of many digits is more than a float can be, or than a text can say."""
 _REASON_BYTES = 4096
@@ -45,21 +49,22 @@ class Client:
         self, authorize: aiohttp.ClientMiddlewareType, connections: int, certificates: str | None = None
     ) -> None:
         self._authorize = authorize
-        self._connections = connections
+        self._free = asyncio.Semaphore(connections)
+        """Waited for before a request begins. aiohttp's own limit is waited for as if it were the server."""
         self._certificates = certificates
         """A file of those to trust. None trusts those of the system, or in SSL_CERT_FILE."""
 
     async def __aenter__(self) -> Self:
         # Bodies are counted as the server stores them, so they are neither asked for nor decoded as gzip.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, ssl=_trust(self._certificates)),
+            connector=aiohttp.TCPConnector(limit=0, ssl=_trust(self._certificates)),
             timeout=_TIMEOUT,
             trust_env=True,
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "millrace-fetch"},
             cookie_jar=aiohttp.DummyCookieJar(),
             # As a middleware, because aiohttp refuses the header where ~/.netrc names the same host.
-            middlewares=(self._authorize,),
+            middlewares=(self._authorize, _await_headers),
         )
         return self
 
@@ -74,10 +79,11 @@ class Client:
 
         UnavailableError is also raised for a connection that breaks while the answer is read.
         """
-        with naming(url):
-            response = await self._follow(method, read_url(url), dict(headers or {}))
-            async with response:
-                yield response
+        async with self._free:
+            with naming(url):
+                response = await self._follow(method, read_url(url), dict(headers or {}))
+                async with response:
+                    yield response
 
     async def _follow(self, method: str, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
         for _ in range(MAX_REDIRECTS):
@@ -96,13 +102,21 @@ class Client:
             response.release()
             raise explain_proxy(redact(str(response.url)), status)
         message = f"{redact(str(response.url))} answered {status}"
-        if status in _AGAIN or (status >= 500 and status not in _NEVER):
+        if is_busy(status):
             response.release()
             raise UnavailableError(message, read_retry_after(response.headers.get("Retry-After"), time()))
-        async with response:
+        async with response, asyncio.timeout(LONGEST_WAIT_SECONDS):
             reason = await response.content.read(_REASON_BYTES)
         code = response.headers.get("X-Error-Code", "")
         raise RefusedError(message, status, code, reason.decode(errors="replace"))
+
+
+async def _await_headers(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Send a request. Raises TimeoutError where no headers come in the time that is waited for them."""
+    async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+        return await handler(request)
 
 
 class Chunks:
@@ -110,7 +124,8 @@ class Chunks:
 
     def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
         self._place = redact(str(response.url))
-        self._chunks = response.content.iter_chunked(most_bytes)
+        self._content = response.content
+        self._most_bytes = most_bytes
         self._pace = Pace()
 
     def __aiter__(self) -> Self:
@@ -118,7 +133,12 @@ class Chunks:
 
     async def __anext__(self) -> bytes:
         began = monotonic()
-        chunk = await anext(self._chunks)
+        # What is there needs no timer: one for each of 4 GB's pieces takes 0.14 s in all, of some nine.
+        if not (chunk := self._content.read_nowait(self._most_bytes)):
+            async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                chunk = await self._content.read(self._most_bytes)
+        if not chunk:
+            raise StopAsyncIteration
         if self._pace.add(len(chunk), monotonic() - began):
             raise UnavailableError(f"{self._place}: {describe_slow()}")
         return chunk

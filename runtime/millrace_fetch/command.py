@@ -7,7 +7,6 @@ from pathlib import Path
 
 from millrace_fetch.authorities import trusting
 from millrace_fetch.errors import FetchError, UsageError
-from millrace_fetch.looking import look
 from millrace_fetch.marker import Marker
 from millrace_fetch.order import Order, pin
 from millrace_fetch.uri import LOCAL, WRITABLE, parse_uri
@@ -47,6 +46,8 @@ def obey(flags: argparse.Namespace) -> str:
     """Do what the flags ask for, and return the line that says it. Raises FetchError."""
     folder = None if flags.resolve is None else find_folder(flags)
     if folder is not None:
+        from millrace_fetch.looking import look  # noqa: PLC0415  it knows models, which a fetch need not
+
         return look(folder, flags.resolve)
     order = read_order(flags)
     with trusting(flags.ca_file):

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import aiohttp
 
 from millrace_fetch.client import Chunks, Client, read_file_bytes, read_validator
-from millrace_fetch.errors import ChangedError, CorruptError, FetchError, RefusedError, UnavailableError
+from millrace_fetch.errors import ChangedError, CorruptError, RefusedError, UnavailableError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
 from millrace_fetch.pace import is_progress
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span, split
 from millrace_fetch.retry import MAX_TRIES
+from millrace_fetch.together import find_first
 from millrace_fetch.trying import Say, give_up, pause
 
 REQUEST_BYTES = 64 << 20
@@ -80,7 +81,7 @@ class Download:
                     for _ in range(connections):
                         group.create_task(self._work(source))
         except ExceptionGroup as error:
-            raise _find_first(error) from error
+            raise find_first(error) from error
         finally:
             _close_all(parts)
         assert len(self._records) == len(parts), "a file was left out"
@@ -233,17 +234,3 @@ def _close_all(parts: Sequence[PartFile]) -> None:
     with ExitStack() as exits:
         for part in parts:
             exits.callback(part.close)
-
-
-def _find_first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that the user should read: ours, where there is one."""
-    leaves = list(_leaves(group))
-    return next((error for error in leaves if isinstance(error, FetchError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

@@ -19,6 +19,15 @@ FetchError
 
 from typing import ClassVar
 
+_AGAIN = (408, 425, 429)
+_NEVER = (501, 505)
+"""Of 500 and more: what a server can't do at all, such as HEAD."""
+
+
+def is_busy(status: int) -> bool:
+    """Whether what answers with this HTTP status may do later what it does not do now."""
+    return status in _AGAIN or (status >= 500 and status not in _NEVER)
+
 
 class FetchError(Exception):
     """The root of this package's exceptions."""
@@ -58,7 +67,7 @@ class NoPartsError(SourceError):
 class UnavailableError(FetchError):
     """A source that breaks off, drips or is busy: it is tried again, and raised after the last try.
 
-    Busy is a status of 429 or one of 500 and more, but for 501 and 505. It may ask for some time of quiet.
+    A busy source may ask for some time of quiet.
     """
 
     is_final = False

@@ -1,6 +1,5 @@
 """One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from millrace_fetch.selection import read_shards, select
 from millrace_fetch.sharing import Follower, Shared
 from millrace_fetch.sources.source import Source, complete
 from millrace_fetch.thread import call_in_thread
+from millrace_fetch.together import run_together
 from millrace_fetch.trying import Say
 from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder
 from millrace_fetch.watch import Watch
@@ -129,7 +129,7 @@ class _Fetch:
 
     async def _complete_all(self, files: list[RemoteFile]) -> list[RemoteFile]:
         """Return the files with their checksums: of those that nobody reads, none is asked for."""
-        return await asyncio.gather(*(complete(file, self._watch.say) for file in files))
+        return await run_together(complete(file, self._watch.say) for file in files)
 
     async def _open(self, manifest: Manifest) -> Content:
         found = manifest.layers or manifest.files

@@ -1,6 +1,5 @@
 """Reads a model's head from its source: config.json, and by ranges the headers of the safetensors files."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from millrace_fetch.selection import (
     select,
 )
 from millrace_fetch.sources.source import Source, read_small
+from millrace_fetch.together import run_together
 from millrace_fetch.trying import Say, with_tries
 from millrace_fit.errors import HeaderError
 from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
@@ -114,7 +114,7 @@ async def read_head(model: Files) -> ModelHead:
         names = select(by_name, shards, ())
         check_names(names)
         files = [by_name[name] for name in names if name.endswith(".safetensors")]
-    found = await asyncio.gather(*(model.read_tensors(file.name) for file in files))
+    found = await run_together(model.read_tensors(file.name) for file in files)
     tensors = merge({file.name: one for file, one in zip(files, found, strict=True)})
     num_bytes = sum(file.size_bytes or 0 for file in files)
     return ModelHead(model.revision, config, tensors, frozenset(by_name), num_bytes)

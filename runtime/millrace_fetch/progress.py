@@ -1,21 +1,8 @@
-"""How far a fetch is: a bar on a terminal, else lines that a pod's log can bear."""
+"""How far a fetch is, in lines that a pod's log can bear."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from time import monotonic
-from types import TracebackType
 from typing import Self, TextIO
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from millrace_fetch.words import show_bytes, show_seconds
 
@@ -104,59 +91,7 @@ class Lines:
         if line := self._meter.advance(num_bytes, self._clock()):
             self.say(line)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG002  it is in the text
         """Write a line."""
         self._stream.write(f"millrace fetch: {text}\n")
         self._stream.flush()
-
-
-class Bar:
-    """Progress as a bar, for a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream, highlight=False)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-        )
-        self._exits = ExitStack()
-        self._task = self._progress.add_task("looking", total=None, visible=False)
-
-    def __enter__(self) -> Self:
-        self._exits.enter_context(self._progress)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exits.__exit__(kind, error, trace)
-
-    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Show the bar."""
-        self._show("fetching", total_bytes, done_bytes)
-
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Show the bar of the other fetch."""
-        (shown,) = self._progress.tasks
-        if (shown.description, shown.total) == ("waiting", total_bytes):
-            self._progress.update(self._task, completed=done_bytes)
-        else:
-            self._show("waiting", total_bytes, done_bytes)
-
-    def _show(self, description: str, total_bytes: int | None, done_bytes: int) -> None:
-        """Show another task: one that has a total can't lose it."""
-        self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(description, total=total_bytes, completed=done_bytes)
-
-    def advance(self, num_bytes: int) -> None:
-        """Move the bar."""
-        self._progress.advance(self._task, num_bytes)
-
-    def say(self, text: str) -> None:
-        """Write a line above the bar."""
-        self._console.print(f"millrace fetch: {text}", markup=False, soft_wrap=True)

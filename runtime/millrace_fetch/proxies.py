@@ -3,7 +3,7 @@
 A proxy's URL may hold a password, so nothing of it is told.
 """
 
-from millrace_fetch.errors import FetchError, SourceError, UnavailableError
+from millrace_fetch.errors import FetchError, SourceError, UnavailableError, is_busy
 
 UNREACHABLE = "the proxy of the environment can't be reached"
 WANTS_PASSWORD = 407
@@ -18,6 +18,6 @@ def explain_proxy(place: str, status: int) -> FetchError:
             "HTTPS_PROXY or HTTP_PROXY"
         )
     message = f"{place}: the proxy of the environment answered {status}"
-    if status in (408, 429) or status >= 500:
+    if is_busy(status):
         return UnavailableError(message)
     return SourceError(f"{message}: let its owner allow the host, or name it in NO_PROXY")

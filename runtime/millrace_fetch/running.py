@@ -1,20 +1,22 @@
-"""Runs a fetch, or a look at a source, until it is done or told to stop."""
+"""Runs a fetch, or a look at a source, until it is done or told to stop.
+
+What only some of them need is loaded by these: a quarter of a fetch's start was for others.
+"""
 
 import asyncio
 import os
 import signal
 import sys
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
 from millrace_fetch.fetching import Outcome, fetch, open_source
 from millrace_fetch.order import Order
-from millrace_fetch.progress import Bar, Lines
-from millrace_fetch.resolving import resolve
+from millrace_fetch.progress import Lines
 from millrace_fetch.sources.source import Source
-from millrace_fetch.telling import Tally, telling
+from millrace_fetch.watch import Watch
 from millrace_fetch.words import show_bytes
 from millrace_runtime.listener import read_bind_address
 
@@ -23,6 +25,8 @@ Result = TypeVar("Result")
 
 def ask(order: Order, path: Path) -> str:
     """Write what the source has into a file, as JSON, and return a line that says it."""
+    from millrace_fetch.resolving import resolve  # noqa: PLC0415
+
     with Lines(sys.stderr) as watch:
         found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
     found.write(path)
@@ -35,17 +39,28 @@ def ask(order: Order, path: Path) -> str:
 def run(order: Order, progress_port: int | None = None) -> Outcome:
     """Fetch, and show how far it is on stderr; at a port too, where one is given."""
     source = open_source(order)
-    with Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr) as watch:
+    with _show() as watch:
         fetching = (
             fetch(order, source, watch)
             if progress_port is None
-            else _fetch_and_tell(order, source, Tally(watch), progress_port)
+            else _fetch_and_tell(order, source, watch, progress_port)
         )
         return asyncio.run(_run_until_told(fetching))
 
 
-async def _fetch_and_tell(order: Order, source: Source, tally: Tally, port: int) -> Outcome:
+def _show() -> AbstractContextManager[Watch]:
+    if not sys.stderr.isatty():
+        return Lines(sys.stderr)
+    from millrace_fetch.bar import Bar  # noqa: PLC0415
+
+    return Bar(sys.stderr)
+
+
+async def _fetch_and_tell(order: Order, source: Source, watch: Watch, port: int) -> Outcome:
     """Fetch. That nobody can be told how far it is does not keep the model away."""
+    from millrace_fetch.telling import Tally, telling  # noqa: PLC0415
+
+    tally = Tally(watch)
     async with AsyncExitStack() as exits:
         try:
             await exits.enter_async_context(telling(tally, read_bind_address(os.environ), port))

@@ -3,17 +3,22 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.retry import MAX_TRIES, plan_wait
 from millrace_fetch.words import show_seconds
 
-Say = Callable[[str], None]
-"""Tells the user something on a line of its own."""
 T = TypeVar("T")
 _LONG_SECONDS = 60.0
 """A wait of which the user must hear that it is the server's wish."""
+
+
+class Say(Protocol):
+    """Tells the user something on a line of its own."""
+
+    def __call__(self, text: str, quiet_seconds: float = 0.0) -> None:
+        """Tell it. The source asks to be left alone for so long."""
 
 
 async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
@@ -43,5 +48,8 @@ async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
     quiet = f"{error}, and asks for {show_seconds(asked)} of quiet"
     if seconds is None:
         raise UnavailableError(f"{quiet}: run it again after that, and it goes on from here") from error
-    say(f"{quiet}; waiting" if asked >= _LONG_SECONDS else f"{error}; trying again in {seconds:.1f} s")
+    if asked >= _LONG_SECONDS:
+        say(f"{quiet}; waiting", quiet_seconds=asked)
+    else:
+        say(f"{error}; trying again in {seconds:.1f} s")
     await asyncio.sleep(seconds)

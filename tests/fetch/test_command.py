@@ -244,6 +244,21 @@ print({absent} & {{*sys.modules}})
     assert done.stdout == "set()\n"
 
 
+async def test_a_fetch_whose_progress_is_lines_loads_nothing_for_a_terminal_a_port_or_a_look(
+    hub: FakeHub, fetcher: Fetcher
+) -> None:
+    unused = {"rich", "aiohttp.web", "millrace_fetch.resolving", "millrace_fit.facts"}
+    code = f"""
+import sys
+from millrace_fetch.command import main
+assert main(["hf://org/m", "--to", {str(fetcher.folder)!r}]) == 0
+print({unused} & {{*sys.modules}})
+"""
+    started = await start(hub, fetcher.folder, prefix=(sys.executable, "-c", code))
+    status, out, err = await finish(started)
+    assert (status, out.splitlines()[-1]) == (0, "set()"), err
+
+
 async def test_a_fixed_revision_that_is_there_is_found_without_its_source_and_without_libraries(
     hub: FakeHub, fetcher: Fetcher
 ) -> None:

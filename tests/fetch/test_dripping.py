@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
 
 import aiohttp
 import pytest
@@ -61,8 +62,8 @@ async def test_a_connection_that_drips_is_made_anew(
     let_drip(hub.large)
     say = fetcher.witness.say
 
-    def say_and_mend(text: str) -> None:
-        say(text)
+    def say_and_mend(text: str, quiet_seconds: float = 0.0) -> None:
+        say(text, quiet_seconds)
         let_run(hub.large, monkeypatch)
 
     fetcher.witness.say = say_and_mend  # type: ignore[method-assign]
@@ -107,6 +108,65 @@ async def test_headers_that_drip_are_given_up(fetcher: Fetcher, hub: FakeHub) ->
     async with asyncio.timeout(10):
         with pytest.raises(UnavailableError, match=GIVEN_UP):
             await fetch_head(fetcher.hub_source(), fetcher.witness.say)
+
+
+OK, REFUSED = b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 403 Forbidden\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n5;x="
+NEVER_SILENT = {
+    "headers": (OK + b"X-Slow: ", b"a"),
+    "answers that announce one": (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+    "a chunk's extension": (OK + CHUNKED, b"a"),
+    "a refusal's": (REFUSED + CHUNKED, b"a"),
+}
+"""What an answer begins with, and what comes again and again: never a byte of the body."""
+
+
+@asynccontextmanager
+async def dripping_server(begins: bytes, drop: bytes) -> AsyncIterator[str]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(begins)
+        with suppress(OSError), closing(writer):  # until it is given up
+            while True:
+                writer.write(drop)
+                await writer.drain()
+                await asyncio.sleep(0.005)
+
+    async with asyncio.TaskGroup() as group:
+        server = await asyncio.start_server(lambda *ends: group.create_task(answer(*ends)), "127.0.0.1", 0)
+        async with server:
+            host, port = server.sockets[0].getsockname()
+            yield f"http://{host}:{port}"
+
+
+@pytest.mark.parametrize("drips", NEVER_SILENT)
+async def test_a_server_that_sends_all_but_a_body_is_given_up(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, drips: str
+) -> None:
+    monkeypatch.setattr(client, "LONGEST_WAIT_SECONDS", 0.05)
+    async with dripping_server(*NEVER_SILENT[drips]) as fetcher.endpoint, asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match="no answer in time, 6 times in a row: run it again later"):
+            await fetcher.fetch("hf://org/m")
+
+
+async def test_who_waits_for_a_free_connection_does_not_wait_for_the_server(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, source = f"{folder_server.uri}/{SHARDS[0]}", fetcher.open_source(fetcher.order(folder_server.uri))
+    folder_server.files.chunk_bytes, folder_server.files.bytes_per_second = 100, 1e4
+
+    async def ask() -> int:
+        async with one.request("GET", url) as response:
+            return response.status
+
+    async with client.Client(source.authorize, connections=1) as one:
+        async with one.request("GET", url):
+            monkeypatch.setattr(client, "LONGEST_WAIT_SECONDS", 0.05)
+            waiting = asyncio.create_task(ask())
+            await asyncio.sleep(0.2)
+            monkeypatch.setattr(client, "LONGEST_WAIT_SECONDS", 60.0)
+            assert not waiting.done()
+        assert await waiting == 200
 
 
 async def test_a_bucket_whose_list_drips_is_given_up(

@@ -305,6 +305,17 @@ async def test_a_busy_token_service_is_waited_for(
     assert any(f"/token answered {status}; trying again" in text for text in fetcher.witness.said)
 
 
+@pytest.mark.parametrize("status", [501, 505])
+async def test_a_token_service_that_can_give_none_is_not_asked_again(
+    fetcher: Fetcher, registry: Registry, status: int
+) -> None:
+    registry.token_uses = 8
+    registry.realm_faults.append(lambda _: web.Response(status=status))
+    with pytest.raises(SourceError, match=f"/token answered {status}$"):
+        await fetcher.fetch(f"{registry.uri}:v1")
+    assert fetcher.witness.said == []
+
+
 async def test_a_kill_costs_no_more_than_was_not_noted(fetcher: Fetcher) -> None:
     contents = make_model(20 << 20)
     async with Registry() as registry:

@@ -132,6 +132,7 @@ REFUSALS: dict[int, tuple[type[FetchError], str]] = {
         "the proxy of the environment answered 403: let its owner allow the host, or name it in",
     ),
     407: (SourceError, "the proxy of the environment wants a name and a password: write them into its URL"),
+    501: (SourceError, "the proxy of the environment answered 501: let its owner allow the host, or name it"),
     503: (UnavailableError, "the proxy of the environment answered 503, 6 times in a row"),
 }
 

@@ -23,7 +23,7 @@ from tests.fetch.certificates import certify
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.processes import finish, start_fetch, until
 from tests.fetch.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
-from tests.fetch.servers import Fault, once
+from tests.fetch.servers import Fault, Server, once
 
 URI = "s3://models/org/m"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")
@@ -381,6 +381,8 @@ async def test_an_object_that_changes_under_way_makes_it_look_again(
         (301, "PermanentRedirect", "in another region: write that into AWS_REGION"),
         (404, "", "check AWS_ENDPOINT_URL"),
         (400, "Odd", "answered 400 Odd$"),
+        (501, "NotImplemented", "answered 501 NotImplemented$"),
+        (505, "", "answered 505$"),
     ],
 )
 async def test_a_refused_listing_says_what_to_do(
@@ -390,6 +392,7 @@ async def test_a_refused_listing_says_what_to_do(
     with pytest.raises(SourceError, match=told) as caught:
         await fetcher.fetch(URI)
     assert SECRET not in said(fetcher, caught.value)
+    assert fetcher.witness.said == [], "nothing is tried again"
 
 
 async def test_a_refused_object_says_what_to_do(fetcher: Fetcher, s3: S3Server) -> None:
@@ -496,15 +499,19 @@ async def test_a_kill_costs_no_more_than_was_not_noted(
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
 
 
-async def test_a_pod_role_gives_credentials(
-    fetcher: Fetcher, s3: S3Server, moto: str, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = fetcher.folder.parent / "token"
+def let_assume_role(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    token = folder / "token"
     token.write_text("a-web-identity-token")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/models")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+
+
+async def test_a_pod_role_gives_credentials(
+    fetcher: Fetcher, s3: S3Server, moto: str, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_assume_role(monkeypatch, fetcher.folder.parent)
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", moto)
     s3.checks_signatures = False  # the secret is moto's
     await fetcher.fetch(URI)
@@ -512,6 +519,21 @@ async def test_a_pod_role_gives_credentials(
     (key,) = set(s3.signatures)
     assert key
     assert key.startswith("ASIA")
+
+
+@pytest.mark.usefixtures("s3")
+async def test_a_token_service_of_roles_that_can_give_none_is_not_taken_for_one_that_refuses_the_role(
+    fetcher: Fetcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def can_not(_: web.Request) -> web.Response:
+        return web.Response(status=501)
+
+    let_assume_role(monkeypatch, tmp_path)
+    async with Server(can_not) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", service.url)
+        with pytest.raises(SourceError, match=r"STS answered 501$"):
+            await fetcher.fetch(URI)
+    assert fetcher.witness.said == []
 
 
 @pytest.mark.parametrize(

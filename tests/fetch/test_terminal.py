@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from millrace_fetch.progress import Bar
+from millrace_fetch.bar import Bar
 from tests.fetch.conftest import Fetcher, make_model
 from tests.fetch.processes import MILLRACE, until
 from tests.fetch.servers import FakeHub, once

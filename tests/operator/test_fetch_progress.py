@@ -1,11 +1,13 @@
 """Rollouts while their pods download: real questions to pods, in virtual time, and real plans."""
 
+import json
 import math
 from typing import Any
 
 import pytest
 
-from millrace_operator.fetches import PERIOD_SECONDS, Fetches
+from millrace_operator.fetches import PERIOD_SECONDS, Fetches, read_answer
+from millrace_operator.reconcile.pod_status import find_condition
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
 from tests.operator.reconcile.test_causes import EXTERNAL, fetching
@@ -47,6 +49,15 @@ class Downloads(Fetches):
         return pod in self.began and self.world.now >= self.began[pod] + DOWNLOAD_SECONDS
 
 
+class Quiet(Downloads):
+    """Pods whose source asks to be left alone before it says what it has."""
+
+    until: float
+
+    async def _ask(self, _session: Any, _asked: Any) -> Fetched | None:
+        return read_answer(json.dumps({"quietUntil": round(self.until)}).encode(), self.world.now)
+
+
 def put_downloads(world: World, revision: str, **last: Any) -> Downloads:
     """Have the revision's pods download from now on; `last` is how their container ended before."""
     running = {"running": {"startedAt": render_time(world.now)}}
@@ -72,6 +83,26 @@ async def tick(world: World, downloads: Downloads, seconds: float = TICK_SECONDS
     await downloads.refresh(None)  # type: ignore[arg-type]
     world.fetched = dict(downloads.read(KEY))
     await world.settle()
+
+
+async def test_a_quiet_that_a_source_asks_for_is_in_the_words_of_status_and_of_the_rollback() -> None:
+    world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "30m"})
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    revision = world.status["updateRevision"]
+    put_downloads(world, revision)
+    downloads, until = Quiet(world), world.now + 3600.0
+    downloads.until = until
+    await world.settle()
+    await tick(world, downloads)
+    words = f"is fetching the model: the source asks for quiet until {render_time(until)}"
+    assert words in find_condition(world.status, "ModelReady")["message"]
+    while "rejectedRevision" not in world.status and world.now < until:
+        await tick(world, downloads)
+    assert world.now < until
+    assert words in world.status["rejectedRevision"]["message"]
+    assert words in find_condition(world.status, "Degraded")["message"]
 
 
 async def test_a_rollout_whose_replicas_download_one_after_the_other_is_not_late() -> None:

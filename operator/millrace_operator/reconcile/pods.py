@@ -107,6 +107,12 @@ class Pod:
         return self.is_staying and (self.is_ready or runs_on)
 
 
+def describe_fetch(name: str, fetched: Fetched | None) -> str:
+    """Return that a pod fetches its model, and how far it has told to be."""
+    far = f": {fetched.describe()}" if fetched else ""
+    return f"pod {name} is fetching the model{far}"
+
+
 def read_pod(obj: Obj, fetched: Fetched | None = None) -> Pod:
     """Return the facts of a raw pod. `fetched` is how far it has told to be with its model."""
     metadata, status = obj["metadata"], obj.get("status", {})

@@ -91,6 +91,8 @@ class Fetched(NamedTuple):
     """Since when nothing more has come, in seconds since 1970; None where that is not long."""
     is_first: bool = False
     """Whether this leader has not seen yet if it gets on. Then `at` is when its container began."""
+    quiet_until: float | None = None
+    """Until when its source asks to be left alone, in seconds since 1970; None where it does not."""
 
     @property
     def gets_on(self) -> bool:
@@ -105,14 +107,19 @@ class Fetched(NamedTuple):
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
     def describe(self) -> str:
-        """Return how much there is, and how fast it comes or since when it does not."""
-        if self.total_bytes is None:
-            far = f"{show_bytes(self.done_bytes)} of an unknown size"
-        else:
-            far = f"{self.percent} % of {show_bytes(self.total_bytes)}"
+        """Return how much there is, and how fast it comes, or since when or until when it does not."""
+        if self.quiet_until is not None:
+            quiet = f"the source asks for quiet until {render_time(self.quiet_until)}"
+            return f"{self._describe_amount()}, and {quiet}" if self.done_bytes else quiet
+        far = self._describe_amount()
         if self.stalled_since is not None:
             return f"{far}, and nothing more since {render_time(self.stalled_since)}"
         return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
+
+    def _describe_amount(self) -> str:
+        if self.total_bytes is None:
+            return f"{show_bytes(self.done_bytes)} of an unknown size"
+        return f"{self.percent} % of {show_bytes(self.total_bytes)}"
 
     def summarize(self) -> str:
         """Return how much there is in one word: a share such as `42%`, else an amount such as `1.6GB`."""

@@ -10,7 +10,7 @@ from millrace_operator.reconcile.former import find_former_truth
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.left_over import explain_left_over
 from millrace_operator.reconcile.objectives import judge_objectives
-from millrace_operator.reconcile.pods import Pod
+from millrace_operator.reconcile.pods import Pod, describe_fetch
 from millrace_operator.reconcile.render.metadata import replica_labels
 from millrace_operator.reconcile.render.pod_template import served_name
 from millrace_operator.reconcile.replica import choose_replica
@@ -196,9 +196,8 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     if pod.is_fetching:
-        fetched = _find_fetched(inputs)
-        far = f": {fetched.describe()}" if fetched else ""
-        return Truth(condition, False, Reason.FETCHING, f"pod {pod.name} is fetching the model{far}")
+        words = describe_fetch(pod.name, _find_fetched(inputs))
+        return Truth(condition, False, Reason.FETCHING, words)
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
 

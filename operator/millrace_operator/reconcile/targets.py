@@ -26,7 +26,7 @@ from millrace_operator.reconcile.looking import find_looking
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.orders import find_action, find_spent_order
 from millrace_operator.reconcile.pending import Pending, Stage
-from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.pods import describe_fetch, read_pod
 from millrace_operator.reconcile.render.metadata import follow_name, revision_name
 from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.pod_template import render_pod_template
@@ -262,11 +262,13 @@ def _choose(
     fetched = find_fetch_times(snapshot, observed, asked)
     deadline = spec.rollout.progress_deadline_seconds
     progress = Progress.read(rollout, observed.state(asked), now, canary, deadline=deadline, fetched=fetched)
-    faults = [pod.cause for pod in observed.pods_of(asked) if pod.cause]
+    own = observed.pods_of(asked)
+    faults = [pod.cause for pod in own if pod.cause]
+    fetches = [describe_fetch(pod.name, snapshot.fetched.get(pod.name)) for pod in own if pod.is_fetching]
     trial = Trial(
         deadline,
         spec.rollout.describe(),
-        words=faults[0].message if faults else "",
+        words=next(iter([*(fault.message for fault in faults), *fetches]), ""),
         can_return=spec.rollout.rollback is Rollback.AUTOMATIC,
         has_failed_as_canary=has_failed(canary, faults),
         order=order,

@@ -16,7 +16,7 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
 from millrace_fetch.client import ADVICE, find_origin, read_retry_after
-from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, is_busy
 from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 
 _DEFAULT_REGION = "us-east-1"
@@ -143,16 +143,19 @@ def _check_endpoints() -> None:
 
 def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
     answer = error.response
+    is_of_role = error.operation_name.startswith("AssumeRole")
+    if is_of_role:  # asked for by botocore itself, in whichever call needs the credentials first
+        place = "STS"
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if status == WANTS_PASSWORD:
         return explain_proxy(place, status)
     code = str(answer.get("Error", {}).get("Code", ""))
     # Of an answer without a code botocore makes one of the status.
     message = f"{place} answered {status}" + (f" {code}" if code and not code.isdecimal() else "")
-    if status == 429 or status >= 500 or code in _BUSY:
+    if is_busy(status) or code in _BUSY:
         after = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after")
         return UnavailableError(message, read_retry_after(after, time()))
-    if error.operation_name.startswith("AssumeRole"):
+    if is_of_role and status < 500:
         return SourceError(
             f"the role in AWS_ROLE_ARN is not given to this pod ({code}): check the role's trust, and the "
             "token in AWS_WEB_IDENTITY_TOKEN_FILE"

@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from millrace_fetch.client import naming, read_retry_after
-from millrace_fetch.errors import RefusedError, SourceError, UnavailableError
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, is_busy
 from millrace_fetch.sources.challenge import Challenge, read_challenge
 from millrace_fetch.uri import redact
 
@@ -110,7 +110,7 @@ async def _send(
 def _check_answer(realm: str, response: aiohttp.ClientResponse) -> None:
     """Raise where this is no token."""
     status = response.status
-    if status == 429 or status >= 500:
+    if is_busy(status):
         after = read_retry_after(response.headers.get("Retry-After"), time())
         raise UnavailableError(f"{realm} answered {status}", after)
     if 300 <= status < 400:  # name and password go no further than where the registry says
@@ -118,8 +118,8 @@ def _check_answer(realm: str, response: aiohttp.ClientResponse) -> None:
             f"{realm} answered {status}: a token service that redirects is not followed; ask the registry's "
             "owner for the address that gives tokens"
         )
-    if status != 200:
-        raise RefusedError(f"{realm} answered {status}", 401)
+    if status != 200:  # up to 499 it is the name and the password that it does not take
+        raise RefusedError(f"{realm} answered {status}", 401 if status < 500 else status)
 
 
 def _read_token(answer: bytes) -> str:

@@ -4,7 +4,6 @@ Each is asked for by HEAD. The index names the shards. The revision is a hash ov
 files: it changes when one of them does. MILLRACE_HTTP_TOKEN has the token of a server that wants one.
 """
 
-import asyncio
 import os
 from collections.abc import Iterable, Sequence
 
@@ -17,6 +16,7 @@ from millrace_fetch.manifest import Manifest, RemoteFile, hash_state
 from millrace_fetch.names import check_names
 from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
 from millrace_fetch.sources.source import read_small
+from millrace_fetch.together import run_together
 from millrace_fetch.trying import Say, with_tries
 from millrace_fetch.uri import WebFolder, redact
 from millrace_fit.formats import USUAL_NAMES
@@ -86,7 +86,7 @@ class WebSource:
 
     async def _probe_all(self, client: Client, names: Iterable[str], say: Say) -> list[RemoteFile]:
         """Return those of the files that are there."""
-        found = await asyncio.gather(*(self._probe(client, name, say) for name in dict.fromkeys(names)))
+        found = await run_together(self._probe(client, name, say) for name in dict.fromkeys(names))
         return [file for file in found if file]
 
     async def _probe(
