@@ -28,7 +28,7 @@ class Course:
     last: Fetched
     """The last answer."""
     moved_at: float
-    """When it last had another count than before."""
+    """When it last had another count than before, or its source asked for quiet: then none is due."""
     got_on_at: float
     """When it last got on."""
     tops: Mapping[int | None, int]
@@ -48,6 +48,8 @@ class Course:
 
     def go_on(self, answer: Fetched, began: float | None = None) -> Self:
         """Return what is known after one answer more. The container that gave it began at `began`."""
+        if answer.is_quiet_alone:
+            return self._keep_quiet(answer)
         known = self._count(answer)
         if not known.is_step(began):
             return known
@@ -57,6 +59,13 @@ class Course:
         told = answer._replace(at=at, stalled_since=since, is_first=is_first)
         return replace(known, told=told, told_at=answer.at)
 
+    def _keep_quiet(self, answer: Fetched) -> Self:
+        """Know until when the source asks for quiet. Nothing came, and nothing is lost."""
+        known = replace(self, moved_at=answer.at)
+        if answer.quiet_until == self.told.quiet_until:
+            return known
+        return replace(known, told=self.told._replace(quiet_until=answer.quiet_until), told_at=answer.at)
+
     def _count(self, answer: Fetched) -> Self:
         """Count an answer. It got on where it has more than ever, or more of what it lost.
 
@@ -64,13 +73,14 @@ class Course:
         """
         size, done, last, tops = answer.total_bytes, answer.done_bytes, self.last, self.tops
         is_same = size == last.total_bytes
+        is_still = is_same and done == last.done_bytes and answer.quiet_until is None
         is_farther = done > tops[size] if size in tops else len(tops) < _MOST_SIZES
         num_falls = self.num_falls + (not is_same or done < last.done_bytes)
         got_on = is_farther or (is_same and done > last.done_bytes and num_falls <= len(tops))
         return replace(
             self,
             last=answer,
-            moved_at=self.moved_at if is_same and done == last.done_bytes else answer.at,
+            moved_at=self.moved_at if is_still else answer.at,
             got_on_at=answer.at if got_on else self.got_on_at,
             tops={**tops, size: done} if is_farther else tops,
             num_falls=0 if is_farther else num_falls,

@@ -82,16 +82,17 @@ class Fetches:
         before, self._told = self._told, {}
         for one in pods:
             held, answer = before.get(one.service, {}).get(one.pod), answers.get(one)
-            told = held if answer is None else self._follow(one, answer)
-            if told is None:
-                continue
-            self._told.setdefault(one.service, {})[one.pod] = told
+            told = _end_quiet(held, self._clock()) if answer is None else self._follow(one, answer, held)
+            if told is not None:
+                self._told.setdefault(one.service, {})[one.pod] = told
             if told is not held:
                 self._on_change(one.service)
 
-    def _follow(self, one: Asked, answer: Fetched) -> Fetched:
-        """Return what is told of a pod after its answer."""
+    def _follow(self, one: Asked, answer: Fetched, held: Fetched | None) -> Fetched:
+        """Return what is told of a pod after its answer. `held` was told before."""
         course = self._courses.get((one.service, one.pod))
+        if course is None and answer.is_quiet_alone:
+            return _greet(answer, held, one.began)
         course = Course.begin(answer, one.began) if course is None else course.go_on(answer, one.began)
         self._courses[one.service, one.pod] = course
         return course.told
@@ -130,6 +131,20 @@ class Fetches:
         found = read_answer(text, self._clock())
         self._turns.note(asked, is_silent=False)
         return found
+
+
+def _greet(answer: Fetched, held: Fetched | None, began: float | None) -> Fetched:
+    """Return what is told of a pod that told of a quiet alone. What it has, it has still to say."""
+    if held is not None and held.quiet_until == answer.quiet_until:
+        return held
+    return answer._replace(at=answer.at if began is None else min(began, answer.at), is_first=True)
+
+
+def _end_quiet(held: Fetched | None, now: float) -> Fetched | None:
+    """Return what is told of a pod that answers nothing: no quiet that is over; None where that was all."""
+    if held is None or held.quiet_until is None or now < held.quiet_until:
+        return held
+    return None if held.is_quiet_alone else held._replace(quiet_until=None)
 
 
 def read_answer(text: bytes, now: float) -> Fetched | None:

@@ -113,3 +113,16 @@ def test_what_a_new_leader_is_told_first_counts_from_when_the_container_began() 
 
 def test_a_container_that_began_after_its_first_answer_by_another_clock_is_known_from_then() -> None:
     assert Course.begin(answer(0, 5 * GIGA), START + 5).told == answer(0, 5 * GIGA)
+
+
+def test_a_new_leader_has_not_seen_a_download_stand_still_while_its_source_asks_for_quiet() -> None:
+    quiet = [answer(at, GIGA)._replace(quiet_until=START + 700) for at in range(600, 700, 2)]
+    course = Course.begin(quiet[0], START)
+    for one in quiet[1:]:
+        course = course.go_on(one, START)
+    assert course.told.is_first
+    assert not course.told.gets_on
+    assert course.go_on(answer(701, GIGA), START).told.is_first, "no byte of it was due"
+    course = course.go_on(answer(760, GIGA), START)
+    assert not course.told.is_first, "by now it has stood still for long"
+    assert course.told.stalled_since == START + 698

@@ -28,12 +28,13 @@ class Downloads(Fetches):
         self.world = world
         self.began: dict[str, float] = {}
         self.stopped_at = math.inf
+        self.quiet_until: float | None = None
 
-    async def _ask(self, _session: Any, asked: Any) -> Fetched:
+    async def _ask(self, _session: Any, asked: Any) -> Fetched | None:
         began = self.began.setdefault(asked.pod, self.world.now)
         rate = TOTAL_BYTES / DOWNLOAD_SECONDS
         done = min(TOTAL_BYTES, int(rate * (min(self.world.now, self.stopped_at) - began)))
-        return Fetched(TOTAL_BYTES, done, int(rate), self.world.now)
+        return Fetched(TOTAL_BYTES, done, int(rate), self.world.now, quiet_until=self.quiet_until)
 
     def stop(self) -> None:
         """Have them all stand still from now on."""
@@ -42,7 +43,7 @@ class Downloads(Fetches):
     def hand_over(self) -> "Downloads":
         """Return the same downloads as a new leader meets them, who knows nothing of them."""
         other = Downloads(self.world)
-        other.began, other.stopped_at = self.began, self.stopped_at
+        other.began, other.stopped_at, other.quiet_until = self.began, self.stopped_at, self.quiet_until
         return other
 
     def is_over(self, pod: str) -> bool:
@@ -180,6 +181,49 @@ async def test_time_in_which_nobody_looked_does_not_count_against_a_download_tha
     for _ in range(40):
         await tick(world, downloads, PERIOD_SECONDS)
     assert "rejectedRevision" not in world.status
+
+
+async def test_a_new_leader_does_not_count_the_time_before_it_while_the_source_asks_for_quiet() -> None:
+    """Each quiet that is told is a minute at least, so it looks as if the download stood still."""
+    world, downloads = await make_download("30m")
+    for _ in range(45):
+        await tick(world, downloads, PERIOD_SECONDS)
+    world.now += 1801
+    downloads.stop()
+    until = world.now + 120
+    downloads.quiet_until = until
+    world.restart_operator()
+    downloads, world.fetched = downloads.hand_over(), {}
+    await world.settle()
+    while world.now < until:
+        await tick(world, downloads, PERIOD_SECONDS)
+        assert "rejectedRevision" not in world.status
+    downloads.quiet_until, downloads.stopped_at = None, math.inf
+    for _ in range(60):
+        await tick(world, downloads, PERIOD_SECONDS)
+    assert "rejectedRevision" not in world.status
+
+
+async def test_a_new_leader_judges_no_download_that_waits_to_begin_anew_before_it_has_heard_it() -> None:
+    world, downloads = await make_download("30m")
+    for _ in range(45):
+        await tick(world, downloads, PERIOD_SECONDS)
+    world.now += 1801
+    waits = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, exitCode=1, message="the connection broke")
+    world.broken[world.status["updateRevision"]] = {**waits, "podIP": "10.0.0.1"}
+    for pod in world.pods(world.status["updateRevision"]):
+        world.cluster.put({**pod, "status": {**waits, "podIP": "10.0.0.1"}})
+    world.restart_operator()
+    downloads, world.fetched = downloads.hand_over(), {}
+    await world.settle()
+    taken_up_at = world.now
+    assert "rejectedRevision" not in world.status
+    world.now = taken_up_at + 1799
+    await world.settle()
+    assert "rejectedRevision" not in world.status
+    world.now = taken_up_at + 1800
+    await world.settle()
+    assert world.status["rejectedRevision"]["reason"] == "DeadlineExceeded", "it never began"
 
 
 @pytest.mark.parametrize("num_answers", [0, 1, 1000])

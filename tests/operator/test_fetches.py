@@ -15,6 +15,7 @@ from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.fetches import LONGEST_ANSWER, Fetches, read_answer
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
 from tests.operator.reconcile.test_causes import fetching
 from tests.operator.world import KEY, make_pod, make_service
@@ -224,6 +225,63 @@ async def test_until_when_a_source_asks_for_quiet_is_told_once_and_its_end_at_on
     assert told is not None
     assert told.describe() == "10 % of 1.0 kB, 10 B/s"
     assert len(stage.changed) == 2
+
+
+@pytest.mark.parametrize("has_counts", [True, False])
+async def test_a_quiet_that_is_over_is_told_no_more_though_the_pod_has_nothing_to_say(
+    stage: Stage, *, has_counts: bool
+) -> None:
+    counts = dict(stage.answer) if has_counts else {}
+    stage.answer.clear()
+    stage.answer.update(counts | {"quietUntil": 1010})
+    told = await refresh(stage)
+    assert told is not None
+    assert "quiet until" in told.describe()
+    stage.answer.clear()
+    stage.now = 1009.0
+    assert await refresh(stage) is told
+    stage.now = 1010.0
+    told = await refresh(stage)
+    assert told is None or "quiet" not in told.describe()
+    assert (told is not None) == has_counts
+    assert len(stage.changed) == 2
+
+
+async def test_that_a_source_asks_for_quiet_is_no_progress(stage: Stage) -> None:
+    await refresh(stage)
+    for stage.now in (1070.0, 1140.0):
+        told = await refresh(stage)
+    assert told is not None
+    assert told.stalled_since == 1000.0
+    stage.answer.clear()
+    stage.answer["quietUntil"], stage.now = 2000, 1150.0
+    told = await refresh(stage)
+    assert told is not None
+    assert told.quiet_until == 2000.0
+    assert told.at == 1000.0
+    assert not told.gets_on
+    assert told.done_bytes == 100, "what was there is not lost"
+
+
+async def test_what_follows_a_quiet_counts_as_a_first_answer(stage: Stage) -> None:
+    """What is there by then may have come at any time since the container began."""
+    stage.put_pod({"running": {"startedAt": render_time(900.0)}})
+    counts = dict(stage.answer)
+    stage.answer.clear()
+    stage.answer["quietUntil"] = 1090
+    told = await refresh(stage)
+    assert told is not None
+    assert told.is_first
+    for stage.now in (1002.0, 1060.0):
+        assert await refresh(stage) is told
+    stage.answer.clear()
+    stage.answer.update(counts)
+    stage.now = 1092.0
+    told = await refresh(stage)
+    assert told is not None
+    assert told.is_first
+    assert not told.gets_on
+    assert told.at == 900.0
 
 
 async def test_another_size_is_told_at_once(stage: Stage) -> None:

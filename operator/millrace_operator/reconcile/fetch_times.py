@@ -1,10 +1,13 @@
 """When the pods of a revision last got on with their model. Pure."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from millrace_operator.reconcile.fetch_memory import is_unheard, was_late
 from millrace_operator.reconcile.observed import Observed
+from millrace_operator.reconcile.pods import Pod
 from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.resources.conditions import Reason
 
 OTHERS_SECONDS = 30.0
 """As long as a pod that fetches takes for a step at most."""
@@ -34,7 +37,13 @@ def find_fetch_times(snapshot: Snapshot, observed: Observed, revision: str) -> F
     ends = [pod.fetched_at for pod in pods if pod.fetched_at is not None]
     if observed.state(revision).num_ended:
         ends = []  # where pods fail and are made anew, the ends of their fetches would be progress for ever
-    looks = [] if is_late else [snapshot.memory.led_since for name in fetching if is_unheard(told.get(name))]
+    unheard = [name for name in fetching | _list_failed(pods) if is_unheard(told.get(name))]
+    looks = [snapshot.memory.led_since] if unheard and not is_late else []
     newest = max((*times.values(), *ends, *looks), default=None)
     written = max(times[min(times)], max(times.values()) - OTHERS_SECONDS) if times else None
     return FetchTimes(written, None if newest is None else min(newest, now))
+
+
+def _list_failed(pods: Iterable[Pod]) -> set[str]:
+    """Return the names of those whose fetch has ended with an error, and begins anew after a while."""
+    return {pod.name for pod in pods if pod.cause and pod.cause.reason == Reason.FETCH_FAILED}

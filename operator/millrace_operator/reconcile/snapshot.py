@@ -100,6 +100,11 @@ class Fetched(NamedTuple):
         return not self.is_first and self.stalled_since is None
 
     @property
+    def is_quiet_alone(self) -> bool:
+        """Whether the pod told of the quiet alone: it has no list of the files yet."""
+        return self.quiet_until is not None and self.total_bytes is None and not self.done_bytes
+
+    @property
     def percent(self) -> int | None:
         """Of the bytes, in whole numbers; 100 of an empty model, None where the total is not known."""
         if self.total_bytes is None:

@@ -52,7 +52,11 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
 
 def _leave_out_time(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status without the rollout's time, and without what is written along with any news."""
-    return leave_out_words({**status, "rollout": {**status.get("rollout", {}), "progressedAt": None}})
+    left = leave_out_words({**status, "rollout": {**status.get("rollout", {}), "progressedAt": None}})
+    left["scaling"]["message"] = None
+    if "cost" in left:
+        left["cost"] = {**left["cost"], "perMillionTokens": None}
+    return left
 
 
 def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:

@@ -7,6 +7,7 @@ import pytest
 
 from millrace_operator.cluster.kinds import DEPLOYMENT, Obj, ServiceKey
 from millrace_operator.ingest.queue import WorkQueue
+from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import render_time
 from tests.operator.reconcile.test_resolution import EXTERNAL
 from tests.operator.watched import Watched
@@ -84,6 +85,37 @@ async def test_a_turn_that_is_written_down_hastens_no_try_of_what_is_refused(dea
         world.cluster.refuse = lambda _: None
         await watched.run(600)
     assert world.status["currentRevision"] == world.status["updateRevision"]
+
+
+async def test_figures_that_move_along_with_a_turn_hasten_no_try_of_what_is_refused_either() -> None:
+    scaling = {"mode": "Automatic", "minReplicas": 2, "maxReplicas": 4}
+    world = World(scaling=scaling, rollout={"progressDeadline": "4s"})
+
+    def advise() -> Advice:
+        load = 3 + world.now % 7 / 10
+        figures = {"observedAt": render_time(world.now), "generatedTokensPerSecond": f"{100 * load:.0f}"}
+        made_from = world.status.get("scaling", {}).get("desiredReplicas")
+        words = f"{load:.1f} requests/s need 2 replicas"
+        return Advice(2, "Load", words, "throughput", False, made_from=made_from, evidence=figures)
+
+    world._advise = advise  # type: ignore[method-assign]
+    await world.settle()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    world.run_controllers()
+    tries: set[float] = set()
+
+    def refuse(obj: Obj) -> str | None:
+        if obj["kind"] == DEPLOYMENT.kind:
+            tries.add(world.now)
+            return "no more"
+        return None
+
+    world.cluster.refuse = refuse
+    watched = Watched(world)
+    with watched.queue.opened():
+        await watched.run(900)
+    assert len(tries) < 30
 
 
 async def test_marks_that_somebody_removes_again_are_no_hot_loop() -> None:
