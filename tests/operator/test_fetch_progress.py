@@ -86,6 +86,15 @@ async def tick(world: World, downloads: Downloads, seconds: float = TICK_SECONDS
     await world.settle()
 
 
+async def lose_leader(deadline: str, outage: float) -> tuple[World, Downloads]:
+    """A download that gets on, and so many seconds without an operator: nothing tells what has come since."""
+    world, downloads = await make_download(deadline)
+    for _ in range(45):
+        await tick(world, downloads, PERIOD_SECONDS)
+    world.now += outage
+    return world, downloads
+
+
 async def test_a_quiet_that_a_source_asks_for_is_in_the_words_of_status_and_of_the_rollback() -> None:
     world = World(scaling=EXTERNAL, replicas=1, rollout={"progressDeadline": "30m"})
     await world.settle()
@@ -166,11 +175,7 @@ async def test_a_new_leader_takes_a_download_that_stands_still_for_no_progress()
 async def test_time_in_which_nobody_looked_does_not_count_against_a_download_that_gets_on(
     deadline: str, outage: float, *, is_asked_first: bool
 ) -> None:
-    """A former leader died. Nothing in status tells what has come since."""
-    world, downloads = await make_download(deadline)
-    for _ in range(45):
-        await tick(world, downloads, PERIOD_SECONDS)
-    world.now += outage
+    world, downloads = await lose_leader(deadline, outage)
     world.restart_operator()
     downloads, world.fetched = downloads.hand_over(), {}
     if is_asked_first:
@@ -185,10 +190,7 @@ async def test_time_in_which_nobody_looked_does_not_count_against_a_download_tha
 
 async def test_a_new_leader_does_not_count_the_time_before_it_while_the_source_asks_for_quiet() -> None:
     """Each quiet that is told is a minute at least, so it looks as if the download stood still."""
-    world, downloads = await make_download("30m")
-    for _ in range(45):
-        await tick(world, downloads, PERIOD_SECONDS)
-    world.now += 1801
+    world, downloads = await lose_leader("30m", 1801.0)
     downloads.stop()
     until = world.now + 120
     downloads.quiet_until = until
@@ -205,10 +207,7 @@ async def test_a_new_leader_does_not_count_the_time_before_it_while_the_source_a
 
 
 async def test_a_new_leader_judges_no_download_that_waits_to_begin_anew_before_it_has_heard_it() -> None:
-    world, downloads = await make_download("30m")
-    for _ in range(45):
-        await tick(world, downloads, PERIOD_SECONDS)
-    world.now += 1801
+    world, downloads = await lose_leader("30m", 1801.0)
     waits = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, exitCode=1, message="the connection broke")
     world.broken[world.status["updateRevision"]] = {**waits, "podIP": "10.0.0.1"}
     for pod in world.pods(world.status["updateRevision"]):

@@ -56,29 +56,37 @@ async def test_a_refusal_that_ends_is_noticed_within_a_minute() -> None:
     assert world.condition("Degraded")["status"] == "False"
 
 
-@pytest.mark.parametrize("deadline", ["4s", "1m", "30m"])
-async def test_a_turn_that_is_written_down_hastens_no_try_of_what_is_refused(deadline: str) -> None:
-    """All replicas that were asked for are ready, and the next one may not be asked for."""
-    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": deadline})
+async def refuse_the_next_replica(world: World) -> set[float]:
+    """Have all replicas ready that a new revision has asked for, and no more allowed.
+
+    Return the times of tries, which grow.
+    """
     await world.settle()
     world.edit(engine={"maxSequences": 4})
     await world.reconcile()
     world.run_controllers()
-    tries: list[float] = []
+    tries: set[float] = set()
 
     def refuse(obj: Obj) -> str | None:
         if obj["kind"] == DEPLOYMENT.kind:
-            tries.append(world.now)
+            tries.add(world.now)
             return "no more"
         return None
 
     world.cluster.refuse = refuse
+    return tries
+
+
+@pytest.mark.parametrize("deadline", ["4s", "1m", "30m"])
+async def test_a_turn_that_is_written_down_hastens_no_try_of_what_is_refused(deadline: str) -> None:
+    world = World(scaling=EXTERNAL, replicas=2, rollout={"progressDeadline": deadline})
+    tries = await refuse_the_next_replica(world)
     watched = Watched(world)
     with watched.queue.opened():
         await watched.run(1800)
         assert "rejectedRevision" not in world.status
         assert world.status["rollout"]["progressedAt"] >= render_time(world.now - 62)
-        looks = sorted(set(tries))
+        looks = sorted(tries)
         waits = [after - before for before, after in itertools.pairwise(looks) if before > looks[0] + 60]
         assert len(looks) < 50
         assert 9 < min(waits) <= max(waits) < 65
@@ -99,19 +107,7 @@ async def test_figures_that_move_along_with_a_turn_hasten_no_try_of_what_is_refu
         return Advice(2, "Load", words, "throughput", False, made_from=made_from, evidence=figures)
 
     world._advise = advise  # type: ignore[method-assign]
-    await world.settle()
-    world.edit(engine={"maxSequences": 4})
-    await world.reconcile()
-    world.run_controllers()
-    tries: set[float] = set()
-
-    def refuse(obj: Obj) -> str | None:
-        if obj["kind"] == DEPLOYMENT.kind:
-            tries.add(world.now)
-            return "no more"
-        return None
-
-    world.cluster.refuse = refuse
+    tries = await refuse_the_next_replica(world)
     watched = Watched(world)
     with watched.queue.opened():
         await watched.run(900)
