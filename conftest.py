@@ -8,6 +8,7 @@ import pytest
 from development.leftovers import guard_this_process
 from development.proxies import NAMES, drop_proxies
 
+pytest_plugins = ["testing.costs"]
 DEAD_PROXY = "http://127.0.0.1:1"
 
 
@@ -15,6 +16,14 @@ def pytest_configure() -> None:
     """Before anything is started."""
     drop_proxies()
     guard_this_process()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file on one worker, as they share fixtures, unless the test names a group."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture
