@@ -83,4 +83,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     path = config.getoption("--costs")
     if path and not hasattr(config, "workerinput"):
         costs = config.pluginmanager.getplugin("costs")
-        Path(path).write_text(json.dumps({test: asdict(cost) for test, cost in costs.by_test.items()}, indent=1))
+        Path(path).write_text(
+            json.dumps({test: asdict(cost) for test, cost in costs.by_test.items()}, indent=1)
+        )
