@@ -72,6 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", metavar="FILE", help="write what each test cost, as JSON")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Measure always: it costs a microsecond a test."""
     config.pluginmanager.register(Costs(), "costs")
