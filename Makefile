@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # One environment, one cluster: nothing here runs beside something else.
 .NOTPARALLEL:
-.PHONY: help up down status serve venv test test-fast test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-operator bench-models bench-scaling
+.PHONY: help up down status serve venv check test test-unit test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-operator bench-models bench-scaling
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,20 +46,17 @@ parts:  # with the environment beside them, and lines of progress that pytest wo
 
 test: checks parts lint types test-unit test-e2e  ## lint, types, unit tests and end-to-end tests
 
-test-fast: checks venv  ## lint and the fast tests, no cluster
-	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
-	@$(BIN)/lint-imports
-	@$(BIN)/pytest -q -m "not slow" tests
+check: checks parts lint  ## lint, the tests that a change can turn red, and one service on a cluster
+	@$(BIN)/python -m testing.affected $(ARGS)
 
-.PHONY: test-unit
-test-unit: venv
-	$(BIN)/pytest -q -m "not long" tests
+test-unit: venv  ## the tests without a cluster
+	@$(BIN)/python -m testing.lanes units units-alone -- $(ARGS)
 
 test-e2e: checks parts  ## what users do, on the local control plane
-	$(BIN)/pytest -q -m "not long" e2e
+	@$(BIN)/python -m testing.lanes e2e e2e-alone -- $(ARGS)
 
-test-long: checks parts  ## the tests marked long: all cases of what make test runs fewer of
-	$(BIN)/pytest -q -m long tests e2e
+test-long: checks parts  ## all that make test leaves out or runs fewer cases of
+	@$(BIN)/python -m testing.lanes units-long e2e-long -- --again $(ARGS)
 
 test-pythons: venv  ## the fast tests on Python 3.12, 3.13 and 3.14, those that this machine has
 	@$(BIN)/python -m development.pythons $(ARGS)
@@ -68,10 +65,11 @@ lint: venv  ## style, formatting and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m testing.rules
 
 types: venv  ## strict types
 	$(BIN)/mypy operator/millrace_operator operator/millrace_kubernetes operator/millrace_node_cache operator/millrace_kubectl runtime/millrace_runtime runtime/millrace_gateway runtime/millrace_fetch runtime/millrace_fit runtime/millrace_cli runtime/stories_training kernels/millrace_kernels
-	$(BIN)/mypy -p development -p e2e -p benchmarks
+	$(BIN)/mypy -p development -p e2e -p benchmarks -p testing
 
 format: venv  ## format and mend what can be mended
 	$(BIN)/ruff format .

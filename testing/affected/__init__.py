@@ -1,0 +1,1 @@
+"""Which tests a change can turn red: `make check` runs these alone."""

@@ -1,0 +1,63 @@
+"""`python -m testing.lanes LANE … [-- FLAGS]`: run tests as `make test` does, each lane by its own rules.
+
+Unit tests run side by side, a file on one worker. End-to-end tests run side by side on a cluster for each
+worker. What measures CPU shares or deadlines is marked `alone`: it runs in one process, after the others.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_TESTS = 5
+"""pytest's status where no test was chosen."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`num_workers` as pytest-xdist takes it; 0 is one process. `marks` choose the tests of the folder."""
+
+    folder: str
+    marks: str
+    num_workers: str
+
+
+LANES = {
+    "units": Lane("tests", "not long and not alone", "auto"),
+    "units-alone": Lane("tests", "not long and alone", "0"),
+    "e2e": Lane("e2e", "not long and not alone", "3"),
+    "e2e-alone": Lane("e2e", "not long and alone", "0"),
+    "units-long": Lane("tests", "long or reads", "auto"),
+    "e2e-long": Lane("e2e", "long", "0"),
+}
+"""In their order. End-to-end tests mostly wait, so that two cores carry three of them."""
+
+
+def run_lane(name: str, tests: Iterable[str] = (), flags: Sequence[str] = ()) -> int:
+    """Run the tests of a lane, all of its folder unless some are named; return pytest's status."""
+    lane = LANES[name]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", lane.marks, "--lane", name]
+    if lane.num_workers != "0":
+        command += ["-n", lane.num_workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
+    # Two processes that each start a thread for each core take turns instead of computing.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run([*command, *flags, *(tests or [lane.folder])], cwd=ROOT, env=environment, check=False)
+    return 0 if done.returncode == NO_TESTS else done.returncode
+
+
+def main(argv: list[str]) -> int:
+    """Run lanes until one fails; return its status."""
+    split = argv.index("--") if "--" in argv else len(argv)
+    names, flags = argv[:split], argv[split + 1 :]
+    unknown = [name for name in names if name not in LANES]
+    if unknown or not names:
+        print(f"no lane {', '.join(unknown)}: name some of {', '.join(LANES)}", file=sys.stderr)
+        return 2
+    return next((status for name in names if (status := run_lane(name, flags=flags))), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
