@@ -44,7 +44,8 @@ def run_lane(name: str, tests: Iterable[str] = (), flags: Sequence[str] = ()) ->
         command += ["-n", lane.num_workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
     # Two processes that each start a thread for each core take turns instead of computing.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run([*command, *flags, *(tests or [lane.folder])], cwd=ROOT, env=environment, check=False)
+    command += [*flags, *(tests or [lane.folder])]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     return 0 if done.returncode == NO_TESTS else done.returncode
 
 

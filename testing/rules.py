@@ -4,7 +4,7 @@
                a conftest or a test file: what they share is in testing/
     sleep      no literal sleep of 0.1 s or more: wait for what happens, or inject the clock
     cluster    no cluster of a file's own: take the fixture, which all files of a worker share
-    product    no cross-product of more than 24 cases: a table has each value once, and where the code branches
+    product    no cross-product of more than 24 cases: a table has each value, and where the code branches
     examples   no `max_examples`: the profiles say how many
 
 `testing/exceptions.toml` counts today's exceptions by file. A count may only shrink.
@@ -14,7 +14,6 @@ import ast
 import re
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -27,6 +26,7 @@ RIG = ("tests/cluster/", "tests/cluster_nodes/", "tests/development/", "e2e/clus
 """Tests of the local cluster, and the cluster."""
 MOST_SECONDS = 0.1
 MOST_CASES = 24
+HINT = "`python -m pydoc testing.rules` says what to do instead"
 
 
 class Breach(NamedTuple):
@@ -60,21 +60,26 @@ def compare(breaches: Iterable[Breach], allowed: Mapping[str, Mapping[str, int]]
     for rule, file in sorted(lines.keys() | excepted.keys()):
         found, most = lines.get((rule, file), []), excepted.get((rule, file), 0)
         if len(found) > most:
-            yield f"{file}: {rule}: lines {found}, of which {most} are excepted; see python -m pydoc testing.rules"
+            yield f"{file}: {rule}: lines {found}, of which {most} are excepted; {HINT}"
         elif len(found) < most:
-            yield f'{file}: {rule}: only {len(found)} left; write so under [{rule}] in testing/exceptions.toml'
+            yield f"{file}: {rule}: only {len(found)} left; write so under [{rule}] in {EXCEPTIONS.name}"
 
 
 def find_breaches(file: str, text: str) -> Iterator[Breach]:
     """Yield every breach in a file."""
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    lists = {name.id: node.value for node in assigned for name in names_of(node)}
+    for node in ast.walk(tree):
         for rule, is_broken in RULES.items():
             if is_broken(file, node):
                 yield Breach(rule, file, node.lineno)  # type: ignore[attr-defined]
+        if breaks_product(node, lists):
+            yield Breach("product", file, node.lineno)  # type: ignore[attr-defined]
 
 
 def breaks_import(file: str, node: ast.AST) -> bool:
-    """Whether an import crosses from tests to end-to-end tests or back, or names a conftest or a test file."""
+    """Whether an import crosses from tests to end-to-end tests or back, or is of a conftest or test file."""
     if not isinstance(node, ast.ImportFrom) or not node.module:
         return False
     top, last = node.module.split(".")[0], node.module.rsplit(".", 1)[-1]
@@ -94,29 +99,39 @@ def breaks_sleep(file: str, node: ast.AST) -> bool:
         and name_of(node.func) == "sleep"
         and bool(node.args)
         and isinstance(node.args[0], ast.Constant)
-        and node.args[0].value >= MOST_SECONDS
+        and isinstance(seconds := node.args[0].value, int | float)
+        and seconds >= MOST_SECONDS
     )
 
 
 def breaks_cluster(file: str, node: ast.AST) -> bool:
     """Whether an end-to-end test starts a cluster of its own."""
-    return file.startswith("e2e/test_") and isinstance(node, ast.Call) and name_of(node.func) == "LocalCluster"
+    return (
+        file.startswith("e2e/test_") and isinstance(node, ast.Call) and name_of(node.func) == "LocalCluster"
+    )
 
 
-def breaks_product(file: str, node: ast.AST) -> bool:
-    """Whether a test multiplies written lists of parameters to more than 24 cases."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not file.startswith(("tests/", "e2e/")):
+def breaks_product(node: ast.AST, lists: Mapping[str, ast.expr]) -> bool:
+    """Whether a test multiplies lists of parameters, written there or in its file, to more than 24 cases."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
-    counts = [len(found.elts) for found in map(parameters_of, node.decorator_list) if found is not None]
+    counts = [count for decorator in node.decorator_list if (count := count_cases(decorator, lists))]
     return len(counts) > 1 and prod(counts) > MOST_CASES
 
 
-def parameters_of(decorator: ast.expr) -> ast.List | ast.Tuple | None:
-    """Return the written list of `pytest.mark.parametrize`, or None."""
+def count_cases(decorator: ast.expr, lists: Mapping[str, ast.expr]) -> int:
+    """Return how many values `pytest.mark.parametrize` is given; 0 where that can't be read."""
     if not isinstance(decorator, ast.Call) or name_of(decorator.func) != "parametrize":
-        return None
+        return 0
     values = decorator.args[1] if len(decorator.args) > 1 else None
-    return values if isinstance(values, ast.List | ast.Tuple) else None
+    if isinstance(values, ast.Name):
+        values = lists.get(values.id)
+    return len(values.elts) if isinstance(values, ast.List | ast.Tuple) else 0
+
+
+def names_of(node: ast.Assign) -> list[ast.Name]:
+    """Return the names that a statement assigns to."""
+    return [target for target in node.targets if isinstance(target, ast.Name)]
 
 
 def breaks_examples(file: str, node: ast.AST) -> bool:
@@ -134,14 +149,8 @@ RULES = {
     "import": breaks_import,
     "sleep": breaks_sleep,
     "cluster": breaks_cluster,
-    "product": breaks_product,
     "examples": breaks_examples,
 }
-
-
-def count(breaches: Iterable[Breach]) -> Counter[tuple[str, str]]:
-    """Count breaches by rule and file."""
-    return Counter((breach.rule, breach.file) for breach in breaches)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m testing.affected`: run the tests that the change can turn red, or show which these are.
 
-The change is what is not committed; where all is committed, the last commit. `--base REVISION` takes all since
-that revision.
+The change is what is not committed; where all is committed, the last commit. `--base REVISION` takes all
+since that revision.
 """
 
 import argparse

@@ -21,9 +21,9 @@ def choose_tests(root: Path, files: Iterable[str], changed: Iterable[str]) -> Ch
     known, changes = list(files), set(changed)
     importers = find_importers(read_imports(root, known), changes)
     readers = list_readers(changes)
-    tests = [file for file in known if is_test(file)]
-    units = [file for file in tests if file.startswith("tests/") and (file in importers or is_in(file, readers))]
-    own = [file for file in tests if file.startswith("e2e/") and file in changes]
+    chosen = [file for file in known if is_test(file) and (file in importers or is_in(file, readers))]
+    units = [file for file in chosen if file.startswith("tests/")]
+    own = [file for file in chosen if file.startswith("e2e/") and file in changes]
     return Choice(tuple(units), (*own, SMOKE) if units or own else ())
 
 

@@ -34,7 +34,7 @@ def name_module(file: str) -> str:
 
 
 def list_imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of modules that a file may import; also those of things in them, which are no modules."""
+    """Yield the names of modules that a file imports, and of what may be modules in these."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -35,6 +35,8 @@ READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("CONTRIBUTING.md", ("tests/docs",)),
     ("README.md", ("tests/docs",)),
     ("LICENSE", ()),
+    ("tests/budget.toml", ("tests/testing",)),
+    ("tests/addresses.py", ()),
 )
 """The first that a path begins with counts, beside those that import it. A path of none of them runs all."""
 
@@ -46,14 +48,13 @@ def list_readers(changed: Iterable[str]) -> set[str]:
     """
     found: set[str] = set()
     for file in changed:
-        folder = file.rpartition("/")[0]
-        if file.startswith("tests/"):
-            found |= set() if file.endswith(".py") else {first_folder(folder)}
-        else:
+        if not file.startswith("tests/") or file.count("/") == 1:
             found |= set(next((readers for start, readers in READERS if file.startswith(start)), ALL))
+        elif not file.endswith(".py"):
+            found.add(first_folder(file))
     return found
 
 
-def first_folder(folder: str) -> str:
-    """Return `tests/part` of a folder somewhere below it."""
-    return "/".join(folder.split("/")[:2])
+def first_folder(file: str) -> str:
+    """Return `tests/part` of a file somewhere below it."""
+    return "/".join(file.split("/")[:2])
