@@ -12,11 +12,10 @@ import torch
 
 from millrace_kernels.native import build, cache
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import Recorder, record
-from millrace_kernels.native.selection import load_library
+from tests.kernels.libraries import INSTRUCTION_SETS, PORTABLE, find_once, load_once
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +90,10 @@ class NativeRows:
         return program.run(batch, range(count), tokens, torch.zeros_like(tokens)).clone()
 
 
-@pytest.fixture(scope="session", params=InstructionSet)
+@pytest.fixture(scope="session", params=INSTRUCTION_SETS, ids=lambda one: one.value)
 def library(request: pytest.FixtureRequest) -> Library:
     """Each instruction set's library that this CPU can run."""
-    if request.param not in usable_sets(read_cpu_flags()):
-        pytest.skip(f"this CPU lacks {request.param.value}")
-    return load_library(request.param)
+    return load_once(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +104,7 @@ def native_rows() -> type[NativeRows]:
 @pytest.fixture(scope="session")
 def good() -> Path:
     """A library that works."""
-    return build.find_library(InstructionSet.PORTABLE)
+    return find_once(PORTABLE)
 
 
 @pytest.fixture

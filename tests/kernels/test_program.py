@@ -11,9 +11,7 @@ import torch
 
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.build import find_library
 from millrace_kernels.native.errors import NativeError
-from millrace_kernels.native.instruction_sets import InstructionSet
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
@@ -26,11 +24,11 @@ DTYPE = torch.float32
 
 
 @pytest.fixture(scope="module")
-def program() -> NativeProgram:
+def program(good: Path) -> NativeProgram:
     """Has room for 8 tokens of 2 rows."""
     layer = build_layer(NativePacker(DTYPE), Case(lengths=(LENGTH,)))
     made = NativeProgram(
-        Library(find_library(InstructionSet.PORTABLE)),
+        Library(good),
         record(layer.forward, layer.logits, DTYPE),
         Sizes(8, 2, 1),
     )
@@ -135,9 +133,9 @@ def test_caches_may_be_let_go(program: NativeProgram) -> None:
 
 @pytest.mark.parametrize("at", range(len(abi._SIZES)))
 def test_a_library_that_lays_memory_out_otherwise_is_refused(
-    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    good: Path, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = Path(shutil.copy(find_library(InstructionSet.PORTABLE), tmp_path))
+    library = Path(shutil.copy(good, tmp_path))
     other = list(abi._SIZES)
     other[at] += 1
     monkeypatch.setattr(abi, "_SIZES", tuple(other))
