@@ -20,7 +20,7 @@ from millrace_kernels.native.program import NativeProgram
 from millrace_kernels.native.recorder import Recorded, Register
 from millrace_kernels.native.workspace import Place, row_stride
 from millrace_kernels.sampling.selfcheck import check_sampler
-from tests.kernels.test_native import SHAPES
+from tests.kernels.layer_shapes import SHAPES
 
 GAP = 256
 """Forbidden bytes after each register."""

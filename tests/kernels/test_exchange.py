@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
 from millrace_kernels.step import Format, Matrix, Shares, Step
+from tests.kernels.libraries import READS_KERNELS
 
 Result = TypeVar("Result")
 VOCABULARY, WIDTH, INNER, LAYERS = 37, 40, 96, 3
@@ -112,9 +114,14 @@ def run(program: NativeProgram, counts: list[int], emits: list[int]) -> Tensor:
     return program.run(batch, emits, TOKENS, BLOCKS).clone()
 
 
-@pytest.mark.parametrize("form", [Format.DENSE, Format.INT8])
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("count", [2, 3, 4])
+QUICK = ((2, 2, Format.DENSE), (2, 1, Format.INT8), (3, 1, Format.DENSE), (4, 2, Format.INT8))
+WORKERS = [
+    pytest.param(*how, marks=() if how in QUICK else READS_KERNELS)
+    for how in product((2, 3, 4), (1, 2), (Format.DENSE, Format.INT8))
+]
+
+
+@pytest.mark.parametrize(("count", "num_threads", "form"), WORKERS)
 def test_workers_together_compute_what_one_does(
     library: Library, count: int, num_threads: int, form: Format
 ) -> None:
@@ -136,9 +143,12 @@ def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_number_of_workers(lib
             assert torch.equal(alone[0], crowded[number])
 
 
-def test_steps_that_draw_and_others_may_follow_each_other_in_any_order(library: Library) -> None:
+@pytest.mark.parametrize("num_steps", [50, pytest.param(200, marks=READS_KERNELS)])
+def test_steps_that_draw_and_others_may_follow_each_other_in_any_order(
+    library: Library, num_steps: int
+) -> None:
     """A worker that is ahead must not write where another still reads."""
-    plans = [([random.Random(n).randrange(1, 10)] * 3, [0, 2] if n % 3 else []) for n in range(200)]
+    plans = [([random.Random(n).randrange(1, 10)] * 3, [0, 2] if n % 3 else []) for n in range(num_steps)]
 
     def run_each(program: NativeProgram) -> list[Tensor]:
         chance, results = random.Random(threading.get_ident()), []

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from millrace_kernels.native.abi import Library, Pool, Program, Sampling, Step
-from millrace_kernels.native.build import find_library
 from millrace_kernels.native.errors import NativeError, RecordError
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
@@ -26,31 +24,18 @@ from millrace_kernels.native.selfcheck import (
 from millrace_kernels.paged_attention.cache import SLACK
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.step import Format, Heads
+from tests.kernels.layer_shapes import PRODUCTS, SHAPES
+from tests.kernels.libraries import READS_KERNELS
+
+LAYERS = [
+    pytest.param(name, *how, marks=() if how[1] is Format.DENSE or name in PRODUCTS else READS_KERNELS)
+    for name in SHAPES
+    for how in BOUNDS
+]
+"""Rounded weights in every type meet the shapes that their products depend on, and attention both types."""
 
 
-@pytest.fixture(params=list(InstructionSet), ids=lambda one: one.value, scope="module")
-def library(request: pytest.FixtureRequest) -> Library:
-    if request.param not in usable_sets(read_cpu_flags()):
-        pytest.skip(f"this CPU has no {request.param.value}")
-    return Library(find_library(request.param))
-
-
-SHAPES = {
-    "odd widths": Case(width=38, mlp_width=22, vocabulary=37),
-    "no groups": Case(heads=Heads(3, 3, 20)),
-    "one KV head": Case(heads=Heads(8, 1, 16)),
-    "an odd group": Case(heads=Heads(7, 1, 64)),
-    "a large group": Case(width=32, heads=Heads(64, 1, 16)),
-    "wide heads": Case(heads=Heads(4, 2, 128), lengths=(70, 2), steps=((70, 2),)),
-    "more inputs than a block": Case(width=96, mlp_width=4100),
-    "many tokens": Case(lengths=(230, 1), steps=((230, 1),)),
-    "several spans of keys": Case(lengths=(1100, 513), steps=((600, 1), (499, 511), (1, 1))),
-    "chunks that split a pair": Case(lengths=(24, 7), steps=((3, 1), (8, 2), (1, 1), (12, 3))),
-}
-
-
-@pytest.mark.parametrize(("dtype", "form"), list(BOUNDS))
-@pytest.mark.parametrize("name", list(SHAPES))
+@pytest.mark.parametrize(("name", "dtype", "form"), LAYERS)
 def test_a_layer_agrees_with_the_torch_path(
     library: Library, name: str, dtype: torch.dtype, form: Format
 ) -> None:
@@ -74,8 +59,14 @@ def in_steps(lengths: tuple[int, ...], chunk: int) -> tuple[tuple[int, ...], ...
                  for number, size in enumerate(chunks))  # fmt: skip
 
 
-@pytest.mark.parametrize(("dtype", "form"), list(BOUNDS))
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
+ROWS = [
+    pytest.param(*how, num_threads, marks=() if num_threads == alone else READS_KERNELS)
+    for how, alone in zip(BOUNDS, (1, 3, 3, 1, 2, 3), strict=True)
+    for num_threads in (1, 2, 3)
+]
+
+
+@pytest.mark.parametrize(("dtype", "form", "num_threads"), ROWS)
 def test_a_rows_bits_depend_on_nothing_but_the_row(
     library: Library, dtype: torch.dtype, form: Format, num_threads: int
 ) -> None:
@@ -88,8 +79,15 @@ def test_a_rows_bits_depend_on_nothing_but_the_row(
     assert torch.equal(run_native(decoded, library, dtype, num_threads, form)[0], expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("dtype", "num_threads"),
+    [
+        (torch.float32, 3),
+        (torch.bfloat16, 2),
+        *(pytest.param(torch.float32, number, marks=READS_KERNELS) for number in (1, 2)),
+        *(pytest.param(torch.bfloat16, number, marks=READS_KERNELS) for number in (1, 3)),
+    ],
+)
 def test_threads_that_share_long_sequences_change_no_bit(
     library: Library, dtype: torch.dtype, num_threads: int
 ) -> None:

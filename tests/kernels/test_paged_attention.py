@@ -3,12 +3,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_spans, span_keys
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import QueryRows, select_triton
+from tests.kernels.libraries import READS_KERNELS
 
 SHAPES = [
     pytest.param([1, 1, 1], [1, 16, 35], 4, 2, 8, id="decode"),
@@ -56,6 +58,16 @@ def on_gpu(batch: Any, query: torch.Tensor | None = None) -> torch.Tensor:
     return attend(batch.query if query is None else query, cache, batch.scale)
 
 
+def with_type(
+    shapes: list[ParameterSet], dtype: torch.dtype, *marks: pytest.MarkDecorator
+) -> list[ParameterSet]:
+    """Return the shapes in a type of numbers."""
+    return [
+        pytest.param(*shape.values, dtype, id=f"{shape.id}, {str(dtype).removeprefix('torch.')}", marks=marks)
+        for shape in shapes
+    ]
+
+
 LONG = [
     pytest.param([1, 1, 1, 1], [256, 257, 700, 4352], 4, 2, 8, id="decode of several spans"),
     pytest.param([1, 70, 1], [90, 130, 17], 2, 1, 256, id="heads so wide that tiles are smaller"),
@@ -64,8 +76,14 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("queries", "contexts", "heads", "kv_heads", "head_dim"), SHAPES + LONG)
+@pytest.mark.parametrize(
+    ("queries", "contexts", "heads", "kv_heads", "head_dim", "dtype"),
+    [
+        *with_type(SHAPES + LONG, torch.float32),
+        *with_type(SHAPES, torch.bfloat16),
+        *with_type(LONG, torch.bfloat16, READS_KERNELS),
+    ],
+)
 def test_triton_agrees_with_the_reference(  # noqa: PLR0917
     paged: Any,
     queries: list[int],

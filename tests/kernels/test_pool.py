@@ -11,13 +11,20 @@ from millrace_kernels.native import abi
 from millrace_kernels.native.build import find_compiler
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.selection import select_cpu_path
+from tests.kernels.libraries import READS_KERNELS
 
 KERNELS = Path(millrace_kernels.__file__).parent
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O2", "-pthread", "-DMILLRACE_ISA=check", "-I", str(KERNELS))
 
 
-@pytest.mark.parametrize("sanitizer", [(), ("-fsanitize=thread",)], ids=["plain", "thread sanitizer"])
+@pytest.mark.parametrize(
+    "sanitizer",
+    [
+        pytest.param((), id="plain"),
+        pytest.param(("-fsanitize=thread",), id="thread sanitizer", marks=READS_KERNELS),
+    ],
+)
 @pytest.mark.parametrize("name", ["pool_check", "exchange_check"])
 def test_every_unit_is_done_once_after_the_operation_before_and_every_part_is_read_as_written(
     tmp_path: Path, sanitizer: tuple[str, ...], name: str

@@ -25,6 +25,7 @@ from millrace_kernels.native.recorder import record
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Format, Packer, SideBySide
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from tests.kernels.libraries import READS_KERNELS
 
 FORMATS = [Format.INT8, Format.INT4]
 SHAPES = [(1, 10, 1), (5, 48, 37), (13, 2090, 70), (6, 576, 64)]
@@ -257,6 +258,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, matr
 """
 
 
+@READS_KERNELS
 @pytest.mark.parametrize("form", FORMATS)
 def test_packing_needs_no_more_than_what_is_packed_and_one_tensor(form: Format) -> None:
     done = subprocess.run(

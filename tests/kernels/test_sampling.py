@@ -10,8 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
-from millrace_kernels.native.selection import load_library
+from millrace_kernels.native.abi import Library
 from millrace_kernels.sampling import native, triton_kernel, triton_logprobs
 from millrace_kernels.sampling.columns import (
     NO_MASK,
@@ -24,8 +23,8 @@ from millrace_kernels.sampling.columns import (
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.reference import _fraction, sample_reference, weigh
+from tests.kernels.libraries import READS_KERNELS
 
-SETS = usable_sets(read_cpu_flags())
 VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)
 PLAIN = {
     "temperature": 1.0,
@@ -61,8 +60,8 @@ def _torch_keeps_to_one_thread() -> Iterator[None]:
 
 
 @cache
-def sampler(instruction_set: InstructionSet, vocabulary: int) -> NativeSampler:
-    return NativeSampler(load_library(instruction_set), vocabulary)
+def sampler(library: Library, vocabulary: int) -> NativeSampler:
+    return NativeSampler(library, vocabulary)
 
 
 def draws_of(rows: list[dict[str, Any]], places: list[tuple[int, int, int, int]]) -> Draws:
@@ -106,14 +105,13 @@ def batch(
     return table[:, :vocabulary], draws_of(rows, places), known, masks
 
 
-def check_every_set(rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int) -> None:
+def check(library: Library, rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int) -> None:
     case = batch(rows, kind, vocabulary, seed)
     before = case[0].clone()
     expected = sample_reference(*case)
-    for instruction_set in SETS:
-        found = sampler(instruction_set, vocabulary).sample(*case)
-        assert found.faults.tolist() == expected.faults.tolist(), instruction_set
-        assert found.tokens.tolist() == expected.tokens.tolist(), instruction_set
+    found = sampler(library, vocabulary).sample(*case)
+    assert found.faults.tolist() == expected.faults.tolist()
+    assert found.tokens.tolist() == expected.tokens.tolist()
     assert torch.equal(before, case[0]), "the logits are not the sampler's to change"
 
 
@@ -133,6 +131,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_kernel, "BLOCK_CANDIDATES", 32)
 
 
+@READS_KERNELS
 @pytest.mark.usefixtures("_small_blocks")
 @settings(
     max_examples=25,
@@ -201,9 +200,9 @@ cases = given(
 @settings(max_examples=40, deadline=None, derandomize=True)
 @cases
 def test_every_instruction_set_draws_what_the_reference_draws(
-    rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
+    library: Library, rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
 ) -> None:
-    check_every_set(rows, kind, vocabulary, seed)
+    check(library, rows, kind, vocabulary, seed)
 
 
 @pytest.mark.slow
@@ -211,40 +210,45 @@ def test_every_instruction_set_draws_what_the_reference_draws(
 @settings(max_examples=600, deadline=None)
 @cases
 def test_it_does_so_in_thousands_of_rows(
-    rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
+    library: Library, rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
 ) -> None:
-    check_every_set(rows, kind, vocabulary, seed)
+    check(library, rows, kind, vocabulary, seed)
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
+WHOLE: list[dict[str, Any]] = [
+    {"temperature": 0.0}, {"seed": 1}, {"top_k": 50, "seed": 2}, {"top_p": 0.95, "seed": 3},
+    {"top_k": 4000, "top_p": 0.9, "seed": 4}, {"temperature": 0.3, "top_p": 0.5, "frequency": 0.5},
+    {"temperature": 5.0, "top_k": 20000, "top_p": 0.99}, {"min_p": 0.02, "seed": 5},
+    {"top_k": 300, "top_p": 0.9, "min_p": 0.01, "seed": 6},
+]  # fmt: skip
+
+
+@cache
+def tokens_of_whole(kind: str, seed: int) -> list[int]:
+    """Return what the reference draws, once for all instruction sets."""
+    tokens: list[int] = sample_reference(*batch(WHOLE, kind, 49152, seed)).tokens.tolist()
+    return tokens
+
+
 @pytest.mark.parametrize("kind", ["normal", "rounded", "equal", "peaked"])
-def test_a_whole_vocabulary(instruction_set: InstructionSet, kind: str) -> None:
-    rows = [
-        {"temperature": 0.0}, {"seed": 1}, {"top_k": 50, "seed": 2}, {"top_p": 0.95, "seed": 3},
-        {"top_k": 4000, "top_p": 0.9, "seed": 4}, {"temperature": 0.3, "top_p": 0.5, "frequency": 0.5},
-        {"temperature": 5.0, "top_k": 20000, "top_p": 0.99}, {"min_p": 0.02, "seed": 5},
-        {"top_k": 300, "top_p": 0.9, "min_p": 0.01, "seed": 6},
-    ]  # fmt: skip
+def test_a_whole_vocabulary(library: Library, kind: str) -> None:
     for seed in range(3):
-        case = batch(rows, kind, 49152, seed)
-        found = sampler(instruction_set, 49152).sample(*case)
-        assert found.tokens.tolist() == sample_reference(*case).tokens.tolist()
+        found = sampler(library, 49152).sample(*batch(WHOLE, kind, 49152, seed))
+        assert found.tokens.tolist() == tokens_of_whole(kind, seed)
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
 def test_a_row_draws_the_same_alone_and_in_a_crowd_by_any_number_of_threads(
-    instruction_set: InstructionSet, monkeypatch: pytest.MonkeyPatch
+    library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = load_library(instruction_set)
     rows = [{"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "presence": n % 2} for n in range(23)]
     logits, draws, known, masks = batch(rows, "rounded", 999, 4)
-    together = sampler(instruction_set, 999).sample(logits, draws, known, masks).tokens.tolist()
+    together = sampler(library, 999).sample(logits, draws, known, masks).tokens.tolist()
     monkeypatch.setattr(native, "WORTH_WAKING", 0)
     pool = library.new_pool(2, 64)
     shared = NativeSampler(library, 999, pool).sample(logits, draws, known, masks).tokens.tolist()
     library.free_pool(pool)
     alone = [
-        sampler(instruction_set, 999)
+        sampler(library, 999)
         .sample(logits[r : r + 1], Draws(draws.parameters[r : r + 1], draws.places[r : r + 1]), known, masks)
         .tokens.item()
         for r in range(len(rows))
@@ -252,25 +256,21 @@ def test_a_row_draws_the_same_alone_and_in_a_crowd_by_any_number_of_threads(
     assert together == shared == alone
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_row_that_is_not_finite_is_marked_wherever_it_lies(
-    instruction_set: InstructionSet, value: float
-) -> None:
+def test_a_row_that_is_not_finite_is_marked_wherever_it_lies(library: Library, value: float) -> None:
     for vocabulary in (1, 17, 300, 600):
         for at in {0, vocabulary // 2, vocabulary - 1}:
             logits = torch.randn(3, vocabulary)
             logits[1, at] = value
             draws = draws_of([{"top_p": 0.9}] * 3, [(0, 0, 0, NO_MASK)] * 3)
             expected = sample_reference(logits, draws, KNOWN)
-            found = sampler(instruction_set, vocabulary).sample(logits, draws, KNOWN)
+            found = sampler(library, vocabulary).sample(logits, draws, KNOWN)
             assert found.faults.tolist() == expected.faults.tolist() == [0, NOT_FINITE, 0]
             assert found.tokens.tolist() == expected.tokens.tolist()
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
 def test_a_mask_binds_its_row_alone_and_one_that_allows_nothing_is_a_fault(
-    instruction_set: InstructionSet,
+    library: Library,
 ) -> None:
     logits = torch.arange(50.0).expand(4, 50).contiguous()
     masks = torch.zeros((3, 2), dtype=torch.int32)
@@ -280,16 +280,15 @@ def test_a_mask_binds_its_row_alone_and_one_that_allows_nothing_is_a_fault(
     )
     for found in (
         sample_reference(logits, draws, KNOWN, masks),
-        sampler(instruction_set, 50).sample(logits, draws, KNOWN, masks),
+        sampler(library, 50).sample(logits, draws, KNOWN, masks),
     ):
         assert found.faults.tolist() == [0, NOTHING_ALLOWED, 0, 0]
         assert found.tokens.tolist() == [5, 0, 49, 49]
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
-def test_a_mask_that_is_not_there_is_our_own_bug(instruction_set: InstructionSet) -> None:
+def test_a_mask_that_is_not_there_is_our_own_bug(library: Library) -> None:
     logits, mask = torch.arange(50.0).expand(1, 50), torch.full((1, 2), 1 << 3, dtype=torch.int32)
-    own = NativeSampler(load_library(instruction_set), 50)
+    own = NativeSampler(library, 50)
     for sample in (sample_reference, own.sample):
         masked = draws_of([{"temperature": 0}], [(0, 0, 9, 0)])
         assert sample(logits, masked, KNOWN, mask).tokens.tolist() == [35]
@@ -313,8 +312,7 @@ def test_weights_are_the_softmax_in_integers() -> None:
         assert error.sum() / exact.sum() < 2.0**-20
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
-def test_the_kernel_weighs_to_the_bit(instruction_set: InstructionSet) -> None:
+def test_the_kernel_weighs_to_the_bit(library: Library) -> None:
     generator = torch.Generator().manual_seed(9)
     z = torch.cat(
         (torch.randn(300_001, generator=generator) * 5, torch.tensor([-torch.inf, -3e38, 0.0, -0.0]))
@@ -322,12 +320,10 @@ def test_the_kernel_weighs_to_the_bit(instruction_set: InstructionSet) -> None:
     for temperature in (1e-6, 0.013, 0.7, 1.0, 3.0, 1e6):
         packed = np.frombuffer(pack_parameters(**(PLAIN | {"temperature": temperature})), dtype=PARAMETERS)
         inverse = torch.tensor(packed["inverse_temperature"].copy())
-        library = load_library(instruction_set)
         assert torch.equal(native.weigh_natively(library, z, inverse.item()), weigh(z[None], inverse)[0])
 
 
-@pytest.mark.parametrize("instruction_set", SETS)
-def test_a_draw_at_the_edge_between_two_tokens(instruction_set: InstructionSet) -> None:
+def test_a_draw_at_the_edge_between_two_tokens(library: Library) -> None:
     """Four equal tokens weigh 2^32 together, so the random bits are the target."""
     edges = {
         0: 0,
@@ -344,7 +340,7 @@ def test_a_draw_at_the_edge_between_two_tokens(instruction_set: InstructionSet) 
     logits = torch.tensor([[1.0, -80.0, 1.0, 1.0, -80.0, 1.0]]).repeat(len(rows), 1)
     ids = [[0, 2, 3, 5][at] for at in edges.values()]
     assert sample_reference(logits, draws, KNOWN).tokens.tolist() == ids
-    assert sampler(instruction_set, 6).sample(logits, draws, KNOWN).tokens.tolist() == ids
+    assert sampler(library, 6).sample(logits, draws, KNOWN).tokens.tolist() == ids
 
 
 def seed_of(bits: int, position: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from millrace_kernels.native.build import build_library, find_compiler
 from millrace_kernels.native.instruction_sets import InstructionSet, read_cpu_flags, usable_sets
+from tests.kernels.libraries import READS_KERNELS
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1")
 
@@ -26,7 +27,10 @@ def run(library: Path, mode: str) -> subprocess.CompletedProcess[str]:
 
 
 FASTEST, *OTHERS = usable_sets(read_cpu_flags())
-SETS = [FASTEST, *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)]
+SETS = [
+    pytest.param(FASTEST, marks=READS_KERNELS),
+    *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS),
+]
 
 
 @pytest.mark.slow

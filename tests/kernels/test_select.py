@@ -5,6 +5,7 @@ import torch
 
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import QueryRows, select_kernels
+from tests.kernels.libraries import READS_KERNELS
 
 
 def test_a_cpu_gets_the_tiled_attention() -> None:
@@ -14,6 +15,7 @@ def test_a_cpu_gets_the_tiled_attention() -> None:
     assert isinstance(plan(rows, torch.zeros((1, 1), dtype=torch.int64), 1, 16), TiledAttention)
 
 
+@READS_KERNELS
 def test_choosing_for_a_cpu_loads_no_triton() -> None:
     code = (
         "import sys, torch; from millrace_kernels.select import select_kernels;"

@@ -18,19 +18,18 @@ PARTS = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "operator",
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {Path(path).name for path in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
 COMPILER = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; echo made > "$2"\n'
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.reads(*PARTS, "development/proxies.py", "tests/kernels")]
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone_into(folder: Path) -> Path:
     for part in PARTS:
-        source, target = ROOT / part, tmp_path / "clone" / part
+        source, target = ROOT / part, folder / "clone" / part
         target.parent.mkdir(exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "lib"))
         else:
             shutil.copy(source, target)
-    return tmp_path / "clone"
+    return folder / "clone"
 
 
 def make_wheel(clone: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -42,10 +41,17 @@ def make_wheel(clone: Path, script: str, **environment: str) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_a_wheel_holds_a_library_for_each_instruction_set(clone: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel by a compiler that works."""
+    clone = clone_into(tmp_path_factory.mktemp("wheel"))
     done = make_wheel(clone, COMPILER, MILLRACE_REQUIRE_KERNELS="1")
     assert done.returncode == 0, done.stderr
-    (wheel,) = (clone / "dist").glob("*.whl")
+    (made,) = (clone / "dist").glob("*.whl")
+    return made
+
+
+def test_a_wheel_holds_a_library_for_each_instruction_set(wheel: Path) -> None:
     assert "-none-any" not in wheel.name
     libraries = {
         name.rpartition("/")[2].rpartition("-")[0]
@@ -55,9 +61,7 @@ def test_a_wheel_holds_a_library_for_each_instruction_set(clone: Path) -> None:
     assert libraries == {build.library_stem(one) for one in buildable_sets()}
 
 
-def test_a_wheel_holds_the_shipped_model_and_nothing_of_its_training(clone: Path) -> None:
-    assert make_wheel(clone, COMPILER).returncode == 0
-    (wheel,) = (clone / "dist").glob("*.whl")
+def test_a_wheel_holds_the_shipped_model_and_nothing_of_its_training(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     demo = "millrace_runtime/demo/"
     assert {name.removeprefix(demo) for name in names if name.startswith(demo)} == {
@@ -66,7 +70,8 @@ def test_a_wheel_holds_the_shipped_model_and_nothing_of_its_training(clone: Path
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, "millrace-0.1.0.dist-info"}
 
 
-def test_a_wheel_without_kernels_is_made_unless_they_are_required(clone: Path) -> None:
+def test_a_wheel_without_kernels_is_made_unless_they_are_required(tmp_path: Path) -> None:
+    clone = clone_into(tmp_path)
     broken = "#!/bin/sh\necho no such option >&2; exit 1\n"
     done = make_wheel(clone, broken, MILLRACE_REQUIRE_KERNELS="1")
     assert done.returncode != 0

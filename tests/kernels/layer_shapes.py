@@ -1,0 +1,19 @@
+"""Layers whose sizes reach every branch of the kernels."""
+
+from millrace_kernels.native.selfcheck import Case
+from millrace_kernels.step import Heads
+
+SHAPES = {
+    "odd widths": Case(width=38, mlp_width=22, vocabulary=37),
+    "no groups": Case(heads=Heads(3, 3, 20)),
+    "one KV head": Case(heads=Heads(8, 1, 16)),
+    "an odd group": Case(heads=Heads(7, 1, 64)),
+    "a large group": Case(width=32, heads=Heads(64, 1, 16)),
+    "wide heads": Case(heads=Heads(4, 2, 128), lengths=(70, 2), steps=((70, 2),)),
+    "more inputs than a block": Case(width=96, mlp_width=4100),
+    "many tokens": Case(lengths=(230, 1), steps=((230, 1),)),
+    "several spans of keys": Case(lengths=(1100, 513), steps=((600, 1), (499, 511), (1, 1))),
+    "chunks that split a pair": Case(lengths=(24, 7), steps=((3, 1), (8, 2), (1, 1), (12, 3))),
+}
+PRODUCTS = ("odd widths", "more inputs than a block", "many tokens")
+"""Shapes that differ in their products, not in their attention."""
