@@ -1,6 +1,7 @@
 """Real sockets, on both families where this machine has them."""
 
 import errno
+import select
 import socket
 from collections.abc import Mapping
 
@@ -17,15 +18,21 @@ from tests.addresses import needs_ipv6
 
 
 def reached(listener: socket.socket) -> list[str]:
-    """Those of some loopback addresses at which the listener answers."""
-    port, found = listener.getsockname()[1], []
-    for address in ("127.0.0.1", "127.0.0.2", "::1"):
-        try:
-            socket.create_connection((address, port), timeout=5).close()
-        except OSError:
-            continue
-        found.append(address)
-    return found
+    """Those of some loopback addresses at which the listener answers, and nobody else does."""
+    port = listener.getsockname()[1]
+    return [address for address in ("127.0.0.1", "127.0.0.2", "::1") if is_reached(listener, (address, port))]
+
+
+def is_reached(listener: socket.socket, address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=5) as client:
+            if not select.select([listener], [], [], 1)[0]:
+                return False
+            accepted, peer = listener.accept()
+            accepted.close()
+            return bool(peer[1] == client.getsockname()[1])
+    except OSError:
+        return False
 
 
 @needs_ipv6

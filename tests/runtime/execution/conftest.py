@@ -1,6 +1,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
 from millrace_runtime.protocol.tokens import pack_tokens
+from tests.runtime.forkserver import Forkserver
 
 TINY: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -155,14 +157,20 @@ class Driver:
 
 
 @pytest.fixture
-def start_crew() -> Iterator[Callable[..., ParallelExecutor]]:
+def start_crew(forkserver: Forkserver) -> Iterator[Callable[..., ParallelExecutor]]:
     """Start workers that hold a model together; they end with the test."""
     started: list[ParallelExecutor] = []
 
     def start(
-        path: Path, count: int = 2, log: Callable[[str], None] = print, **settings: Any
+        path: Path,
+        count: int = 2,
+        log: Callable[[str], None] = print,
+        *,
+        is_forked: bool = True,
+        **settings: Any,
     ) -> ParallelExecutor:
-        executor = start_workers(ExecutionSettings(path, **(SMALL | settings)), count, log)
+        with forkserver.used() if is_forked else nullcontext():
+            executor = start_workers(ExecutionSettings(path, **(SMALL | settings)), count, log)
         started.append(executor)
         return executor
 

@@ -52,8 +52,7 @@ def prompt(length: int, seed: int) -> list[int]:
     return tokens
 
 
-def expected_logits(path: Path, tokens: list[int]) -> torch.Tensor:
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+def expected_logits(model: Any, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
     return logits
@@ -94,16 +93,18 @@ def test_greedy_agrees_with_transformers_on_the_shipped_model(make_driver: Calla
 
 
 def check_greedy(path: Path, tokens: list[int], make_driver: Callable[..., Any]) -> None:
-    """Alone, in a crowd with small chunks, and token by token."""
-    outputs = []
+    """Alone, in a crowd with small chunks, and token by token, by one executor."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    driver, outputs = make_driver(path), []
     for chunk, crowd in ((512, 0), (37, 5), (1, 0)):
-        driver = make_driver(path)
         known = tokens if chunk > 1 else tokens[:20]
         driver.start(3, known, num_logprobs=TOP)
         for other in range(crowd):
             driver.start(4 + other, prompt(10 + 60 * other, other + 1))
         results = generate(driver, 3, chunk, LENGTH)
         drawn = [result.tokens[0] for result in results]
-        check(expected_logits(path, known + drawn), len(known), results)
+        check(expected_logits(model, known + drawn), len(known), results)
         outputs.append(drawn)
+        for slot in list(driver.held):
+            driver.release(slot)
     assert outputs[0] == outputs[1]

@@ -186,7 +186,7 @@ def test_an_error_in_one_workers_step_is_told_with_its_words(
 def test_workers_end_with_the_engine(
     make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
 ) -> None:
-    executor = start_crew(make_model(num_key_value_heads=3), 3)
+    executor = start_crew(make_model(num_key_value_heads=3), 3, is_forked=False)
     running = pids(executor)
     executor.end()
     assert not any(Path(f"/proc/{pid}").exists() for pid in running)
