@@ -1,6 +1,7 @@
 """What Helm renders of the chart, by kind and name."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ OPERATOR_API = ("--api-versions", "monitoring.coreos.com/v1")
 Manifests = dict[tuple[str, str], dict[str, Any]]
 
 
+@cache
 def run_helm(helm: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(helm), "template", "millrace", str(CHART), "--namespace", NAMESPACE, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -23,5 +25,5 @@ def run_helm(helm: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def render(helm: Path, *words: str) -> Manifests:
     done = run_helm(helm, *words)
     assert done.returncode == 0, done.stderr
-    found = [document for document in yaml.safe_load_all(done.stdout) if document]
+    found = [document for document in yaml.load_all(done.stdout, yaml.CSafeLoader) if document]
     return {(document["kind"], document["metadata"]["name"]): document for document in found}

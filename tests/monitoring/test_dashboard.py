@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 import yaml
 
 from tests.monitoring.chart import CHART, ROOT, render
@@ -50,9 +51,10 @@ def matched(selector: dict[str, Any]) -> dict[str, str]:
     return {matcher["name"]: matcher["value"] for matcher in selector["matchers"]}
 
 
-@pytest.fixture
-async def url(programs: Mapping[str, Path], tmp_path: Path) -> AsyncIterator[str]:
-    async with run_prometheus(programs["prometheus"], tmp_path, {}) as address:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def url(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    async with run_prometheus(programs["prometheus"], folder, {}) as address:
         yield address
 
 
@@ -75,6 +77,7 @@ def fill(query: str) -> str:
     return query
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_every_panel_asks_for_one_service_s_metrics_that_exist(url: str) -> None:
     queries = [fill(target["expr"]) for panel in PANELS for target in panel["targets"]]
     assert len(queries) > 50
@@ -88,6 +91,7 @@ async def test_every_panel_asks_for_one_service_s_metrics_that_exist(url: str) -
                 assert (found.get("namespace"), found.get("service")) == ("shop", "chat"), query
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_every_rule_asks_for_metrics_that_exist(url: str) -> None:
     queries = [rule["expr"] for group in GROUPS for rule in group["rules"]]
     for query, tree in zip(queries, await parse(url, queries), strict=True):

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 import yaml
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -42,7 +43,7 @@ from tests.monitoring.prometheus_process import run_prometheus
 from tests.operator.test_service_metrics import make_collector
 from tests.operator.world import KEY
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 OBJECTIVES = (
     Objective("TimeToFirstToken", 95, 2.0),
     Objective("EndToEndLatency", 95, 10.0),
@@ -152,16 +153,17 @@ def configure(way: str, monitor: dict[str, Any], targets: list[dict[str, Any]]) 
     return [{**job, **times, "static_configs": targets}]
 
 
-@pytest.fixture(params=[MONITOR, PAGE])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[MONITOR, PAGE])
 async def url(
-    request: pytest.FixtureRequest, programs: Mapping[str, Path], tmp_path: Path
+    request: pytest.FixtureRequest, programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[str]:
     """A Prometheus that scrapes what the chart says, once a second, and evaluates its rules as often."""
+    folder = tmp_path_factory.mktemp("prometheus")
     manifests = render(programs["helm"], *OPERATOR_API, "--set", "monitoring.podMonitor.interval=1s")
     rules = manifests[("PrometheusRule", "millrace")]["spec"]
     for group in rules["groups"]:
         group["interval"] = "1s"
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     async with AsyncExitStack() as stack:
         replicas = ExitStack()
         stack.callback(replicas.close)
@@ -182,8 +184,8 @@ async def url(
         if request.param == MONITOR:  # the page cannot know the release's namespace
             targets.append(target(ports[3], "shop", "liar", "http", component="gateway"))
         jobs = configure(request.param, manifests[("PodMonitor", "millrace")], targets)
-        config = {"rule_files": [str(tmp_path / "rules.yaml")], "scrape_configs": jobs}
-        yield await stack.enter_async_context(run_prometheus(programs["prometheus"], tmp_path, config))
+        config = {"rule_files": [str(folder / "rules.yaml")], "scrape_configs": jobs}
+        yield await stack.enter_async_context(run_prometheus(programs["prometheus"], folder, config))
 
 
 async def ask(url: str, query: str) -> list[dict[str, Any]]:
