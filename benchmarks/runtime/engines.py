@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Manner, Row
 from benchmarks.runtime.process import ProcessGroup
 from benchmarks.runtime.workload import Case, Completion, read_completion
+from development.ports import holding_port
 
 START_SECONDS = 300.0
 SETTLE_SECONDS = 0.3
@@ -50,15 +50,15 @@ class EngineSpec:
     @contextlib.contextmanager
     def start(self, logs: Path) -> Iterator["RunningEngine"]:
         """Start it, wait until it is ready, and end it afterwards. Raises EngineError."""
-        port = find_free_port()
-        command = [word.replace(PORT, str(port)) for word in self.command]
         log = logs / f"{self.name}-{self.precision}-{self.manner.name.lower()}.log"
-        try:
-            group = ProcessGroup(command, self.environment, log, is_piped=self.dialect is None)
-        except OSError as error:
-            raise EngineError(f"{command[0]} can't be started: {error.strerror}") from error
-        with group:
-            yield self._attach(group, port)
+        with holding_port() as port:
+            command = [word.replace(PORT, str(port)) for word in self.command]
+            try:
+                group = ProcessGroup(command, self.environment, log, is_piped=self.dialect is None)
+            except OSError as error:
+                raise EngineError(f"{command[0]} can't be started: {error.strerror}") from error
+            with group:
+                yield self._attach(group, port)
 
     def _attach(self, group: ProcessGroup, port: int) -> "RunningEngine":
         if self.dialect is None:
@@ -152,10 +152,3 @@ def answers(url: str) -> bool:
             return bool(response.status == 200)
     except OSError:
         return False
-
-
-def find_free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

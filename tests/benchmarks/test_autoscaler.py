@@ -29,6 +29,12 @@ from millrace_operator.autoscale.simulate.policies.contestants import (
 from millrace_operator.autoscale.simulate.workloads import ramp
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
 
+pytestmark = [
+    pytest.mark.reads("benchmarks", "kernels", "runtime/millrace_runtime"),
+    pytest.mark.reads(
+        *(f"operator/millrace_operator/{name}" for name in ("autoscale", "cluster", "resources"))
+    ),
+]
 ROOT = Path(__file__).parents[2]
 GOOD = Result(1.0, 8.0, 2, 0, 0, 0, 86_400.0)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.reads("benchmarks", "development", "e2e", "kernels", "operator", "runtime")
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import asyncio, signal, sys

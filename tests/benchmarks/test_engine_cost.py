@@ -23,6 +23,7 @@ def test_a_result_names_commit_and_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.reads("benchmarks", "kernels", "runtime/millrace_runtime")
 def test_as_many_steps_as_a_sequence_has_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--steps", str(STEPS.stop - 1)])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])

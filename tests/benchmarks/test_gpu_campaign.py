@@ -35,6 +35,10 @@ from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row as PlannedRow
 from millrace_runtime.protocol.step import SlotStart, StepPlan
 
+pytestmark = pytest.mark.reads(
+    "benchmarks/gpu", "benchmarks/record.py", "kernels", "runtime/millrace_fit", "runtime/millrace_runtime"
+)
+
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 

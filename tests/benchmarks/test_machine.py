@@ -53,6 +53,7 @@ def test_a_written_model_has_the_weights_that_are_counted_and_a_tokenizer_we_loa
 
 
 @pytest.mark.slow
+@pytest.mark.reads("benchmarks/runtime", "kernels", "runtime/millrace_runtime")
 def test_transformers_reads_a_written_model_as_the_peers_converters_do(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", TOY)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

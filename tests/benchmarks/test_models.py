@@ -65,6 +65,7 @@ def test_a_range_ends_with_its_last_byte() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.reads("benchmarks", "development", "e2e", "kernels", "runtime", "tests/fetch", "tests/fit")
 def test_both_fetch_the_same_files_within_the_limit(model: StoredModel, tmp_path: Path) -> None:
     rounds = measure(model, tmp_path, SLOW, 1)
     assert 0 < rounds.fetch[0].bytes_per_second < 1.1 * SLOW
@@ -91,6 +92,7 @@ def test_kills_are_shared_out() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.reads("benchmarks", "development", "e2e", "kernels", "runtime", "tests/fetch", "tests/fit")
 def test_kills_are_tried_at_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.models.interrupted.SOURCES", {"hub": SOURCES["hub"]})
     tales = measure_kills(2, 1)

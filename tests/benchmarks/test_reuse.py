@@ -40,6 +40,8 @@ def read_head() -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.reads("benchmarks", "kernels", "runtime/millrace_runtime", "LICENSE")
+@pytest.mark.reads(*(f"operator/millrace_operator/{name}" for name in ("autoscale", "cluster", "resources")))
 def test_only_ours_is_run_again_and_all_else_is_as_it_was(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

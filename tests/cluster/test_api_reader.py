@@ -13,6 +13,8 @@ from e2e.cluster.api_reader import ApiReader, find_condition, has_condition, is_
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.product import describe_component, describe_example
 
+pytestmark = pytest.mark.reads("e2e/cluster")
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

@@ -11,6 +11,8 @@ from e2e.cluster.build import announce, get_programs, go_arguments, last_words, 
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.sources import PARTS, Origin, Part, Program, Source
 
+pytestmark = pytest.mark.reads("e2e/cluster")
+
 PART = Part("certificates", "./certificates", (Program("certificates"),), build_seconds=15)
 GO_THAT_BUILDS = """#!/bin/sh
 if [ "$1" = version ]; then echo go version go1.99.0 linux/amd64; exit; fi

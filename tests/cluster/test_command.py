@@ -24,6 +24,8 @@ from e2e.cluster.loopback import bypass_proxies
 from e2e.cluster.product import Gateway, pod_reason
 from e2e.cluster.settings import REPOSITORY, end_command, free_ports
 
+pytestmark = pytest.mark.reads("Makefile", "e2e/cluster")
+
 
 def test_status_without_a_cluster_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--state-dir", str(tmp_path), "status"]) == 1

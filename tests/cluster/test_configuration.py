@@ -34,6 +34,8 @@ from e2e.cluster.prometheus import (
 )
 from e2e.cluster.settings import DEFAULT_NODES, Layout, Ports, free_ports
 
+pytestmark = pytest.mark.reads("docs/how-to/install.md", "e2e/cluster", "operator/millrace_kubernetes")
+
 PORTS = Ports(api=1, etcd=2, etcd_peer=3, prometheus=4, controller_manager=5, scheduler=6)
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "prometheus")
 PROGRAMS = {name: Path("/bin") / name for name in NAMES}

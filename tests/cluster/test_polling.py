@@ -2,6 +2,8 @@ import pytest
 
 from e2e.polling import wait_until, wait_until_async
 
+pytestmark = pytest.mark.reads("e2e/polling.py")
+
 
 def test_the_first_true_answer_is_returned() -> None:
     answers = iter(["", "", "there", "later"])

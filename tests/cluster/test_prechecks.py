@@ -21,6 +21,8 @@ from e2e.cluster.prechecks import (
 from e2e.cluster.processes import ProcessTable
 from e2e.cluster.settings import Layout
 
+pytestmark = pytest.mark.reads("e2e/cluster")
+
 
 def test_too_little_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemAvailable:    1000000 kB\n")

@@ -15,6 +15,8 @@ import pytest
 from e2e.cluster.processes import ProcessTable, Record, last_line, start_ticks
 from e2e.polling import wait_until
 
+pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py")
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLEEP = ("sleep", "60")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")

@@ -21,6 +21,8 @@ from e2e.cluster.sources import (
     go_version,
 )
 
+pytestmark = pytest.mark.reads("e2e/cluster")
+
 CONTROL_PLANE = PARTS[0]
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 

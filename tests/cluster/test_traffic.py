@@ -12,6 +12,10 @@ from aiohttp import web
 from e2e.ramp import Ramp
 from e2e.traffic import Load, Phase, Stream, Target, check_size
 
+pytestmark = pytest.mark.reads(
+    "e2e/cluster", "e2e/polling.py", "e2e/ramp.py", "e2e/service.py", "e2e/traffic.py", "examples"
+)
+
 
 def event(text: str = "", finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"text": text, "finish_reason": finish}]}

@@ -13,6 +13,8 @@ from e2e.cluster.nodes.claims import ClaimProvisioner
 from e2e.polling import wait_until_async
 from millrace_kubernetes.errors import make_api_error
 
+pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+
 Object = dict[str, Any]
 CLAIM: Object = {
     "metadata": {"uid": "u1", "name": "data", "namespace": "prod"},

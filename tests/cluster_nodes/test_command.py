@@ -10,6 +10,8 @@ from e2e.cluster.nodes.images import load_image
 from e2e.cluster.nodes.logs_server import CertificateFiles, load_certificate
 from e2e.cluster.nodes.settings import SOURCE_ROOT
 
+pytestmark = pytest.mark.reads("e2e/cluster", "images", "operator/millrace_kubernetes")
+
 TLS = ("--tls-certificate", "absent.crt", "--tls-key", "absent.key")
 COMMAND = [sys.executable, "-m", "e2e.cluster.nodes"]
 

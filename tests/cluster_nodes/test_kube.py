@@ -21,6 +21,8 @@ from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import ApiError
 
+pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+
 Object = dict[str, Any]
 
 

@@ -10,6 +10,8 @@ from e2e.cluster.nodes.pod_object import PodObject
 from e2e.polling import wait_until_async
 from tests.cluster_nodes.memory_api import MemoryApi
 
+pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+
 Object = dict[str, Any]
 PATH = "/api/v1/namespaces/prod/pods/chat"
 OTHER = {"metadata": {"name": "chat", "namespace": "prod", "uid": "other"}, "status": {"phase": "Pending"}}

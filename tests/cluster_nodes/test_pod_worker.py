@@ -3,8 +3,12 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e.cluster.nodes.container_record import Running
 from e2e.cluster.nodes.process_tree import list_tree
+
+pytestmark = pytest.mark.reads("e2e/cluster", "e2e/images", "e2e/polling.py", "operator/millrace_kubernetes")
 
 Object = dict[str, Any]
 

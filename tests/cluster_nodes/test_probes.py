@@ -14,6 +14,8 @@ from e2e.cluster.nodes.probes import (
     decide,
 )
 
+pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+
 
 class Told:
     """Gives the answers that it was told, by the probe's name, and then none any more."""

@@ -17,6 +17,10 @@ from millrace_kubernetes.connection import Connection
 from tests.kubernetes.api_server import FakeApiServer
 from tests.kubernetes.conftest import make_item, make_runner
 
+pytestmark = pytest.mark.reads(
+    "e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes", "tests/kubernetes"
+)
+
 PODS = "/api/v1/pods"
 
 

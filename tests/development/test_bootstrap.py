@@ -10,6 +10,8 @@ from development import bootstrap
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.progress import Say
 
+pytestmark = pytest.mark.reads("development", "e2e/cluster")
+
 
 class Makers:
     """Stand in for what installs the environment and for what builds the parts."""

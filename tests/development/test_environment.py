@@ -11,6 +11,8 @@ from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.progress import Say
 from e2e.cluster.virtual_environment import make_environment
 
+pytestmark = pytest.mark.reads("development", "e2e/cluster")
+
 
 @pytest.fixture(autouse=True)
 def empty_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

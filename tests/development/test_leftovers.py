@@ -37,7 +37,20 @@ INTERRUPTIONS = [
 ]
 START_SECONDS = 120.0
 END_SECONDS = 60.0
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.reads(
+        *(
+            "development",
+            "e2e/cluster",
+            "e2e/polling.py",
+            "operator/millrace_kubernetes",
+            "runtime/millrace_fit",
+        ),
+        *("runtime/millrace_gateway", "runtime/millrace_runtime", "tests/gateway", "tests/kubernetes"),
+        *("tests/runtime/api", "tests/runtime/replica"),
+    ),
+]
 
 
 class Run:
@@ -54,7 +67,7 @@ class Run:
             "PYTEST_DEBUG_TEMPROOT": str(self.folders[1]),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path, "-k", name],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--again", path, "-k", name],
             cwd=ROOT,
             env={**os.environ, **own},
             stdout=subprocess.DEVNULL,

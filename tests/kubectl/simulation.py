@@ -62,6 +62,10 @@ class Desk:
         path.write_text(json.dumps(content) if name.endswith(".json") else yaml.safe_dump(content))
         return path
 
+    def shorten(self) -> None:
+        """Have seconds of the trace in the place of minutes, for what no load changes."""
+        write_trace(self.trace, seconds=10.0)
+
     def simulate(self, *others: str, without: tuple[str, ...] = ()) -> Answer:
         usual = {
             "-f": self.folder / "service.yaml",

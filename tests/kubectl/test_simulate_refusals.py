@@ -95,6 +95,7 @@ def test_a_replica_that_lacks_what_decides_is_refused(desk: Desk) -> None:
 
 
 def test_numbers_that_yaml_takes_for_texts_are_read(desk: Desk) -> None:
+    desk.shorten()
     path = desk.folder / "replica.yaml"
     path.write_text("\n".join(f"{name}: {value}" for name, value in REPLICA.items()))
     assert "2e-08" in path.read_text()
@@ -220,6 +221,7 @@ def test_trying_a_folder_leaves_nothing_and_changes_nothing(tmp_path: Path) -> N
 def test_the_table_is_printed_where_the_folder_fails_later(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
+    desk.shorten()
     words = ("--policy", "static:2", "-o", format_)
     table = desk.simulate(*words).out
     write = Path.write_bytes
