@@ -105,6 +105,11 @@ async def serve(
             sock.close()
 
 
+@pytest.fixture(autouse=True)
+def _forked_text(forked_text: None) -> None:
+    """Those that chat/ and replica/ test are executed."""
+
+
 @pytest.fixture
 async def served(model_path: Path) -> AsyncIterator[Served]:
     async with serve(model_path, ApiSettings(served_name="tiny")) as served:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ import safetensors.numpy
 import uvloop
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.runtime.forkserver import Forkserver
 from tests.runtime.text_model import TEMPLATE
 
 _CONFIG = {
@@ -106,9 +108,8 @@ class Replica:
     def __init__(self, argv: list[str]) -> None:
         self.lines: list[str] = []
         self.has_ended = False
-        self.process = subprocess.Popen(
-            [Path(sys.executable).with_name("millrace"), *argv], stderr=subprocess.PIPE, text=True
-        )
+        command = [Path(sys.executable).with_name("millrace"), *argv]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self._grew = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -160,12 +161,13 @@ class Replica:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Replica]]:
+def start(forkserver: Forkserver) -> Iterator[Callable[..., Replica]]:
     started: list[Replica] = []
 
-    def start_one(*argv: str) -> Replica:
+    def start_one(*argv: str, is_forked: bool = True) -> Replica:
         ports = [] if "--port" in argv else ["--port", "0"]
-        replica = Replica(["serve", "--host", "127.0.0.1", "--live-port", "0", *ports, *argv])
+        with forkserver.used() if is_forked else nullcontext():
+            replica = Replica(["serve", "--host", "127.0.0.1", "--live-port", "0", *ports, *argv])
         started.append(replica)
         return replica
 

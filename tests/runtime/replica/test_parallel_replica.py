@@ -19,11 +19,16 @@ LOST_SECONDS = 10.0
 """Within which a lost worker ends the replica."""
 
 
-@pytest.fixture
-def parallel(start: Callable[..., Replica], model_path: Path) -> Replica:
-    replica = start("--model", str(model_path), "--tensor-parallel", "2", "--device", "cpu")
+def start_parallel(start: Callable[..., Replica], model_path: Path, *, is_forked: bool = True) -> Replica:
+    settings = ("--tensor-parallel", "2", "--device", "cpu")
+    replica = start("--model", str(model_path), *settings, is_forked=is_forked)
     assert replica.address
     return replica
+
+
+@pytest.fixture
+def parallel(start: Callable[..., Replica], model_path: Path) -> Replica:
+    return start_parallel(start, model_path)
 
 
 def workers_of(replica: Replica) -> list[int]:
@@ -39,8 +44,9 @@ def is_running(pid: int) -> bool:
 
 
 def test_workers_answer_as_one_process_does(
-    parallel: Replica, start: Callable[..., Replica], model_path: Path, client: httpx.Client
+    start: Callable[..., Replica], model_path: Path, client: httpx.Client
 ) -> None:
+    parallel = start_parallel(start, model_path, is_forked=False)
     assert len(workers_of(parallel)) == 2
     body = {"model": "tiny", "prompt": "the fox", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
     alone = start("--model", str(model_path), "--device", "cpu")

@@ -44,7 +44,8 @@ def events(response: httpx.Response) -> list[dict[str, object]]:
 
 
 def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx.Client) -> None:
-    replica = start("--model", str(model_path), "--max-batched-tokens", "64", "--max-sequences", "4")
+    settings = ("--max-batched-tokens", "64", "--max-sequences", "4")
+    replica = start("--model", str(model_path), *settings, is_forked=False)
     url = replica.address
     assert client.get(replica.live_address).text == "alive\n"
     ready, model = client.get(f"{url}/readyz").json(), client.get(f"{url}/v1/models").json()["data"][0]
@@ -170,10 +171,15 @@ def test_a_killed_http_process_takes_the_replica_with_it(start: Start, model_pat
     assert not any(Path(f"/proc/{pid}").exists() for pid in children.values())
 
 
+def split_address(replica: "Replica") -> tuple[str, int]:  # noqa: F821  conftest's
+    host, _, port = replica.address.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
 @contextlib.contextmanager
 def rendering_for_ever(replica: "Replica") -> Iterator[int]:  # noqa: F821  conftest's
     """A chat whose template does not end, and the text worker that renders it."""
-    with socket.create_connection(("127.0.0.1", int(replica.address.rpartition(":")[2]))) as client:
+    with socket.create_connection(split_address(replica)) as client:
         text = children_of(replica.children()["http_process"])["text_process"]
         before = cpu_ticks(text)
         body = json.dumps({"messages": [{"role": "user", "content": "loop"}]}).encode()
@@ -193,7 +199,7 @@ def test_no_process_outlives_a_killed_supervisor(start: Start, model_path: Path)
 
 
 def test_a_second_ctrl_c_leaves_the_port_free(start: Start, model_path: Path) -> None:
-    replica = start("--model", str(model_path))
+    replica = start("--model", str(model_path), "--host", "127.0.3.1")  # whose ports nobody else uses
     with rendering_for_ever(replica) as text:
         opened = [str(link.readlink()) for link in Path(f"/proc/{text}/fd").iterdir()]
         assert len([name for name in opened if name.startswith("socket:")]) == 1  # and not the listener
@@ -202,10 +208,9 @@ def test_a_second_ctrl_c_leaves_the_port_free(start: Start, model_path: Path) ->
         replica.process.send_signal(signal.SIGINT)
         assert replica.wait() == 128 + signal.SIGINT
         wait_until("the text worker has ended", lambda: not is_running(text))
-    port = int(replica.address.rpartition(":")[2])
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", port))
+        sock.bind(split_address(replica))
 
 
 def is_running(pid: int) -> bool:
