@@ -33,7 +33,7 @@ NEEDED = 7
 """Replicas that serve the peak within the objectives; six do not."""
 ALLOWED = 0.05
 """The share of requests that may miss an objective of P95."""
-SEEDS = (1, 2)
+SEEDS = (1, pytest.param(2, marks=pytest.mark.long))
 
 Rate = Callable[[float], float]
 
@@ -114,18 +114,19 @@ def test_half_of_the_scrapes_lost_cost_no_replica_and_follow_the_peak(seed: int)
     day.assert_nobody_lost()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_four_of_five_targets_silent_cost_nobody_an_answer(seed: int) -> None:
-    day = live(scrape(is_unreachable=four_of_five_are_silent), seed, FAULT + 600)
-    assert day.falls(NOTICED, FAULT + 200) == []
-    assert day.missed(FAULT, FAULT + 600) <= ALLOWED
-    day.assert_nobody_lost()
+@pytest.fixture(scope="module", params=SEEDS)
+def silence(request: pytest.FixtureRequest) -> Day:
+    return live(scrape(is_unreachable=four_of_five_are_silent), request.param, FAULT + 600)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_silence_nothing_goes_before_the_window_was_seen(seed: int) -> None:
-    day = live(scrape(is_unreachable=four_of_five_are_silent), seed, FAULT + 400)
-    assert day.falls(NOTICED, FAULT + 200 + POLICY.scale_down_window_seconds) == []
+def test_four_of_five_targets_silent_cost_nobody_an_answer(silence: Day) -> None:
+    assert silence.falls(NOTICED, FAULT + 200) == []
+    assert silence.missed(FAULT, FAULT + 600) <= ALLOWED
+    silence.assert_nobody_lost()
+
+
+def test_after_a_silence_nothing_goes_before_the_window_was_seen(silence: Day) -> None:
+    assert silence.falls(NOTICED, FAULT + 200 + POLICY.scale_down_window_seconds) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -121,40 +121,47 @@ def test_trials_that_leave_a_large_batch_open_are_not_planned_with() -> None:
     assert decision.reason == Reason.LEARNING
 
 
-def count_late(workload: Workload, days: int = 3) -> int:
-    """Return how many requests of some days are not in time; each day begins with nothing known."""
+DAYS = 8
+
+
+def list_late(workload: Workload, days: int) -> list[int]:
+    """Return how many requests of each day are not in time; each day begins with nothing known."""
     policy = Policy(workload.min_replicas, workload.max_replicas, workload.objectives)
     runs = [workload.play(workload.setting(seed), Ours(policy)) for seed in range(1, days + 1)]
-    return sum(round(run.num_arrived * (1 - run.attainment(workload.objectives))) for run in runs)
+    return [round(run.num_arrived * (1 - run.attainment(workload.objectives))) for run in runs]
 
 
-@pytest.fixture
-def full_at_once() -> Workload:
-    """A load of about six replicas that comes all at once, to one."""
-    ramp = workloads.ramp()
-    source = replace(ramp.source, rates=(6.0,), lasting=(900.0,)) if isinstance(ramp.source, Ramp) else None
+@pytest.fixture(scope="module", params=[360.0, pytest.param(900.0, marks=pytest.mark.long)])
+def full_at_once(request: pytest.FixtureRequest) -> Workload:
+    """A load of about six replicas that comes all at once, to one. Late are those of the first minutes."""
+    ramp, seconds = workloads.ramp(), request.param
+    source = replace(ramp.source, rates=(6.0,), lasting=(seconds,)) if isinstance(ramp.source, Ramp) else None
     assert source is not None
-    return replace(ramp, source=source, seconds=900.0, min_replicas=1, initial_replicas=1, peak_at=450.0)
+    return replace(
+        ramp, source=source, seconds=seconds, min_replicas=1, initial_replicas=1, peak_at=seconds / 2
+    )
+
+
+@pytest.fixture(scope="module")
+def late_without_trials(full_at_once: Workload) -> list[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "try_steps", lambda *_, **__: ())
+        return list_late(full_at_once, DAYS)
 
 
 def test_a_service_that_gets_its_load_at_once_makes_fewer_wait(
-    full_at_once: Workload, monkeypatch: pytest.MonkeyPatch
+    full_at_once: Workload, late_without_trials: list[int]
 ) -> None:
     """Of 16 days 5 % fewer. Three days may show 2 % or 9 %, by chance."""
-    with_trials = count_late(full_at_once, days=8)
-    monkeypatch.setattr(engine, "try_steps", lambda *_, **__: ())
-    assert with_trials < 0.97 * count_late(full_at_once, days=8)
+    assert sum(list_late(full_at_once, DAYS)) < 0.97 * sum(late_without_trials)
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_trials_that_are_far_off_do_little_harm(
-    factor: float, full_at_once: Workload, monkeypatch: pytest.MonkeyPatch
+    factor: float, full_at_once: Workload, late_without_trials: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "try_steps", lambda *_, **__: ())
-    without = count_late(full_at_once)
-
     def err(hardware: Hardware, speed: float, *, is_warm: bool) -> tuple[TrialStep, ...]:
         return try_steps(hardware, factor * speed, is_warm=is_warm)
 
     monkeypatch.setattr(engine, "try_steps", err)
-    assert count_late(full_at_once) < 1.1 * without
+    assert sum(list_late(full_at_once, 3)) < 1.1 * sum(late_without_trials[:3])

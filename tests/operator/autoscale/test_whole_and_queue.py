@@ -15,10 +15,13 @@ from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Lengths, Request, draw_requests
 from millrace_operator.autoscale.simulate.run import Run, Setting, is_within, simulate
 from millrace_operator.autoscale.simulate.scalers import Static
+from tests.operator.autoscale.hardware import SLOW
 from tests.operator.autoscale.telling import Telling, compare
-from tests.operator.autoscale.test_replay import SLOW
 
 SECONDS = 3600.0
+HALF_AND_WHOLE = pytest.mark.parametrize(
+    "seconds", [SECONDS / 2, pytest.param(SECONDS, marks=pytest.mark.long)], ids=["half", "whole"]
+)
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,13 @@ NAMES = ["whole", "queue"]
 
 
 @pytest.mark.parametrize("hour", HOURS, ids=NAMES)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_an_hour_is_kept_with_few_replicas_and_what_is_told_comes_true(hour: Hour, seed: int) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@HALF_AND_WHOLE
+def test_an_hour_is_kept_with_few_replicas_and_what_is_told_comes_true(
+    hour: Hour, seed: int, seconds: float
+) -> None:
     scaler = Telling(Policy(1, 40, (hour.objective,)))
-    run = simulate(hour.setting(hour.least, seed), scaler, hour.draw(seed), SECONDS)
+    run = simulate(hour.setting(hour.least, seed), scaler, hour.draw(seed), seconds)
     assert hour.attainment(run) >= 0.95
     assert run.average_replicas <= 1.25 * hour.least
     found = compare(scaler, run, (hour.objective,))
@@ -71,6 +77,7 @@ def test_an_hour_is_kept_with_few_replicas_and_what_is_told_comes_true(hour: Hou
     assert found.told == pytest.approx(found.came, abs=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hour", HOURS, ids=NAMES)
 def test_one_replica_less_than_the_least_fixed_count_misses(hour: Hour) -> None:
     """So the bar above is what it says."""
@@ -82,18 +89,20 @@ def test_one_replica_less_than_the_least_fixed_count_misses(hour: Hour) -> None:
     assert one < 0.95 <= other
 
 
-def test_answers_that_get_longer_get_replicas() -> None:
-    """After half an hour a client asks for twice as many tokens."""
+@HALF_AND_WHOLE
+def test_answers_that_get_longer_get_replicas(seconds: float) -> None:
+    """After half of the time a client asks for twice as many tokens."""
+    half = seconds / 2
     short, long = (Lengths(math.log(40), 0.6, math.log(tokens), 0.6) for tokens in (30, 60))
-    first = draw_requests(lambda _: 12.0, 12.0, 1800.0, short, 1)
-    second = draw_requests(lambda _: 12.0, 12.0, 1800.0, long, 2)
-    requests = [*first, *(each._replace(at=each.at + 1800.0) for each in second)]
+    first = draw_requests(lambda _: 12.0, 12.0, half, short, 1)
+    second = draw_requests(lambda _: 12.0, 12.0, half, long, 2)
+    requests = [*first, *(each._replace(at=each.at + half) for each in second)]
     objective = Objective("EndToEndLatency", 95, 7.5)
     scaler = Telling(Policy(1, 40, (objective,)))
-    run = simulate(Setting(WHOLE.hardware, (objective,), initial_replicas=4), scaler, requests, SECONDS)
+    run = simulate(Setting(WHOLE.hardware, (objective,), initial_replicas=4), scaler, requests, seconds)
     counts = {moment.at: moment.choice.replicas for moment in run.moments}
-    assert counts[1798.0] < counts[3598.0]
-    last = [answer for answer in run.answers if answer.request.at > 2400]
+    assert counts[half - 2.0] < counts[seconds - 2.0]
+    last = [answer for answer in run.answers if answer.request.at > half + seconds / 6]
     assert sum(is_within(answer, objective) for answer in last) >= 0.95 * len(last)
     steps = [abs(one - other) for one, other in pairwise(counts.values())]
     assert sum(steps) < 20

@@ -1,5 +1,8 @@
 """A FakeCluster that remembers each change, so that it can be watched, and read as it was."""
 
+import asyncio
+from bisect import bisect_right
+from operator import attrgetter
 from typing import NamedTuple
 
 from millrace_operator.cluster.fake import FakeCluster
@@ -23,6 +26,8 @@ class History(FakeCluster):
     def __init__(self) -> None:
         super().__init__()
         self.changes: list[Change] = []
+        self.next_change = asyncio.Event()
+        """Set by the next change, and then another one."""
 
     @property
     def version(self) -> int:
@@ -34,7 +39,7 @@ class History(FakeCluster):
         before = self.objects.get(ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"]))
         stored = super().put(obj)
         version = int(stored["metadata"]["resourceVersion"])
-        self.changes.append(Change(version, "MODIFIED" if before else "ADDED", stored, before))
+        self._note(Change(version, "MODIFIED" if before else "ADDED", stored, before))
         return stored
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
@@ -43,7 +48,16 @@ class History(FakeCluster):
         if before is not None:
             version = next(self._versions)
             gone = {**before, "metadata": {**before["metadata"], "resourceVersion": str(version)}}
-            self.changes.append(Change(version, "DELETED", gone, before))
+            self._note(Change(version, "DELETED", gone, before))
+
+    def _note(self, change: Change) -> None:
+        self.changes.append(change)
+        self.next_change.set()
+        self.next_change = asyncio.Event()
+
+    def list_changes(self, version: int) -> list[Change]:
+        """Return the changes since a version."""
+        return self.changes[bisect_right(self.changes, version, key=attrgetter("version")) :]
 
     def read_at(self, version: int) -> list[Obj]:
         """Return all objects as they were at a version."""

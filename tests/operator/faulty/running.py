@@ -1,12 +1,21 @@
-"""The whole operator, Kopf's watch included, on the faulty API server, with the controllers of a `World`."""
+"""The whole operator, Kopf's watch included, on the faulty API server, with the controllers of a `World`.
+
+Several may run side by side in a process, each with a server of its own. What is patched for all of them asks
+the context for what is of one.
+"""
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar, copy_context
 from pathlib import Path
+from typing import Any, TypeVar
 
 import aiohttp
+import kopf
 import pytest
 import yaml
 from aiohttp import web
@@ -16,7 +25,7 @@ from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
 from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.cluster.connection import ApiServer
-from millrace_operator.cluster.credentials import load_access
+from millrace_operator.cluster.credentials import Access, load_access
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.ingest import supervisor
@@ -40,7 +49,20 @@ SETTINGS = OperatorSettings(
 )
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 PAUSE_SECONDS = 0.1
-LOOK_SECONDS = 0.02
+LATE_SECONDS = 0.02
+"""Controllers act so long after a change."""
+Found = TypeVar("Found")
+KUBECONFIG: ContextVar[Path] = ContextVar("KUBECONFIG")
+RELIST: ContextVar[asyncio.Event] = ContextVar("RELIST")
+ENVIRONMENT = threading.Lock()
+"""Held while the environment names the kubeconfig of one operator."""
+
+
+class ContextThreads(ThreadPoolExecutor):
+    """Threads that know the context in which they were asked: Kopf's, in which it logs in."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        return super().submit(copy_context().run, fn, *args, **named)
 
 
 class Running:
@@ -61,14 +83,11 @@ class Running:
     async def run_controllers(self) -> None:
         """Let Deployments get their pods, and pods become Ready, until cancelled."""
         while True:
+            next_change = self.store.next_change
             self.world.now = time.time()
-            self.world.run_controllers()
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def wait_for_relist(self, *_: object) -> Round:
-        await self.relist.wait()
-        self.relist.clear()
-        return Round.EVERYTHING
+            if not self.world.run_controllers():
+                await next_change.wait()
+            await asyncio.sleep(LATE_SECONDS)
 
     def is_watching(self) -> bool:
         """Whether the services are watched, and not only listed."""
@@ -124,11 +143,45 @@ class Running:
         return "" if known == there else f"the operator is wrong about {known ^ there}"
 
 
+@contextmanager
+def hurried_operators() -> Iterator[None]:
+    """Let operators that run meanwhile wait for tenths of seconds, and find the server of their context."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        patch.setattr(kopf, "login_with_kubeconfig", with_kubeconfig(kopf.login_with_kubeconfig))
+        patch.setattr(supervisor, "ThreadPoolExecutor", ContextThreads)
+        patch.setattr(supervisor, "RESTART_SECONDS", PAUSE_SECONDS)
+        patch.setattr(drain, "UNTOLD_SECONDS", PAUSE_SECONDS)
+        patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
+        patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
+        patch.setattr(module, "wait_for_round", wait_for_relist)
+        yield
+
+
+def with_kubeconfig(read: Callable[..., Found]) -> Callable[..., Found]:
+    """Let a function that reads the environment's kubeconfig find that of its context."""
+
+    def read_own(*args: Any, **named: Any) -> Found:
+        with ENVIRONMENT, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(KUBECONFIG.get()))
+            return read(*args, **named)
+
+    return read_own
+
+
+async def wait_for_relist(*_: object) -> Round:
+    relist = RELIST.get()
+    await relist.wait()
+    relist.clear()
+    return Round.EVERYTHING
+
+
 @asynccontextmanager
 async def run_operator(folder: Path, faults: Iterable[tuple[Fault, str]] = ()) -> AsyncIterator[Running]:
     """Run an operator on a new API server with one service, and with these faults from the start.
 
-    Another service stands before it in every list. So the one that is looked at is on a second page.
+    Another service stands before it in every list. So the one that is looked at is on a second page. To be
+    entered within `hurried_operators`.
     """
     store = History()
     world = World()
@@ -138,16 +191,10 @@ async def run_operator(folder: Path, faults: Iterable[tuple[Fault, str]] = ()) -
     server = FaultyServer(store)
     for fault, plural in faults:
         server.script.add(fault, plural)
-    with pytest.MonkeyPatch.context() as patch:
-        async with serve(server) as url:
-            patch.setenv("KUBECONFIG", str(_write_kubeconfig(folder, url)))
-            patch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-            patch.setattr(supervisor, "RESTART_SECONDS", PAUSE_SECONDS)
-            patch.setattr(drain, "UNTOLD_SECONDS", PAUSE_SECONDS)
-            patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
-            patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
-            async with _run_application(patch, world, store, server) as running:
-                yield running
+    async with serve(server) as url:
+        KUBECONFIG.set(_write_kubeconfig(folder, url))
+        async with _run_application(world, store, server) as running:
+            yield running
 
 
 def make_other() -> Obj:
@@ -171,10 +218,9 @@ async def serve(server: FaultyServer) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _run_application(
-    patch: pytest.MonkeyPatch, world: World, store: History, server: FaultyServer
-) -> AsyncIterator[Running]:
-    view, access = LeaseView(SETTINGS.identity, SETTINGS.namespace, "millrace-operator"), await load_access()
+async def _run_application(world: World, store: History, server: FaultyServer) -> AsyncIterator[Running]:
+    view = LeaseView(SETTINGS.identity, SETTINGS.namespace, "millrace-operator")
+    access = await asyncio.to_thread(with_kubeconfig(_load_access))
     async with (
         ApiServer(access, seconds_to_write=lambda: view.seconds_to_write(time.monotonic())) as cluster,
         aiohttp.ClientSession() as session,
@@ -182,7 +228,7 @@ async def _run_application(
         application = Application(SETTINGS, cluster, view, Metrics())
         application.queue._pause_seconds = PAUSE_SECONDS
         running = Running(world, store, server, application)
-        patch.setattr(module, "wait_for_round", running.wait_for_relist)
+        RELIST.set(running.relist)
         tasks = [
             asyncio.create_task(application.run(Connection(session, access))),
             asyncio.create_task(running.run_controllers()),
@@ -195,6 +241,10 @@ async def _run_application(
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(ended, Exception):
                     raise ended
+
+
+def _load_access() -> Access:
+    return asyncio.run(load_access())
 
 
 def _write_kubeconfig(folder: Path, url: str) -> Path:

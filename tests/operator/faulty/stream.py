@@ -10,9 +10,10 @@ from tests.operator.faulty.address import Address, is_selected
 from tests.operator.faulty.history import Change, History
 from tests.operator.faulty.script import Fault, Script
 
-LOOK_SECONDS = 0.01
-BOOKMARK_LOOKS = 50
-"""A bookmark comes after so many looks without a change."""
+LATE_SECONDS = 0.01
+"""A change is told so long after it has happened."""
+BOOKMARK_SECONDS = 0.5
+"""A bookmark comes so long after what was told last."""
 PIECE_BYTES, SLOW_SECONDS = 16, 1.0
 """Of a line that comes slowly, and how long all of it takes."""
 
@@ -32,6 +33,7 @@ class Stream:
         self._selector = request.query.get("labelSelector", "")
         self._version = int(request.query["resourceVersion"])
         self._response = web.StreamResponse()
+        self._bookmark_at = self._find_bookmark_time()
 
     async def run(self) -> web.StreamResponse:
         """Tell changes until the time of the watch is over, or a fault ends it."""
@@ -47,18 +49,30 @@ class Stream:
         return self._response
 
     async def _tell_all(self) -> None:
-        num_looks = 0
         while True:
-            for change in [c for c in self._store.changes if c.version > self._version]:
+            next_change = self._store.next_change
+            for change in self._store.list_changes(self._version):
                 self._version = change.version
                 if told := self._read(change):
                     if not await self._tell(*told):
                         return
-                    num_looks = 0
-            await asyncio.sleep(LOOK_SECONDS)
-            num_looks += 1
-            if num_looks % BOOKMARK_LOOKS == 0:
+                    self._bookmark_at = self._find_bookmark_time()
+            await self._wait_for(next_change)
+            await asyncio.sleep(LATE_SECONDS)
+
+    async def _wait_for(self, change: asyncio.Event) -> None:
+        """Wait for a change, and send bookmarks until it comes."""
+        while not change.is_set():
+            try:
+                async with asyncio.timeout_at(self._bookmark_at):
+                    await change.wait()
+            except TimeoutError:
                 await self._send("BOOKMARK", self._render_bookmark())
+                self._bookmark_at = self._find_bookmark_time()
+
+    @staticmethod
+    def _find_bookmark_time() -> float:
+        return asyncio.get_running_loop().time() + BOOKMARK_SECONDS
 
     def _read(self, change: Change) -> tuple[str, Obj] | None:
         """Return what this watch tells of a change: an object that lost its label is gone for it."""

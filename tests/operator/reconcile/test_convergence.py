@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
@@ -376,7 +376,6 @@ FAULTS = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(FAULTS, max_size=8), max_size=6), st.integers(1, 3))
 async def test_any_faults_on_the_way_end_where_none_do(
     rounds: list[list[ClusterError | None]], replicas: int

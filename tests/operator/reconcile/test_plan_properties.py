@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB
@@ -42,7 +42,6 @@ from tests.operator.reconcile.instant import (
 from tests.operator.reconcile.schedule import SCHEDULES
 from tests.operator.reconcile.surroundings import CIRCUMSTANCES, STARTING
 
-FEW, MANY = 200, 5_000
 NUM_LOOKS = 6
 LEAST_SECONDS = 1.0
 """That NUM_LOOKS looks of a service take together, where nothing but time moves."""
@@ -217,12 +216,9 @@ def check_known(asked: Asked, chosen: Plan) -> None:
 
 
 STEPS = st.integers(0, 3).flatmap(lambda number: CIRCUMSTANCES if number else SCHEDULES)
-UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
-few = settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
 AT_REST = ("Automatic", None, "unknown", "none", True)
 
 
-@few
 @given(STARTING, STEPS)
 @example(AT_REST, [("edit", 4), ("edit", 4), ("evict", 0), ("quota", 0), ("controllers", 1)])
 @example(AT_REST, [("edit", 4), ("edit", 4), ("plan", 1), ("controllers", 1), ("evict", 0)])
@@ -233,19 +229,16 @@ def test_a_plan_settles_at_once_and_ends_the_same_after_any_part_of_it(
     check_settling(see(starting, steps))
 
 
-@few
 @given(STARTING, STEPS)
 def test_no_plan_asks_for_another_one_at_once(starting: Starting, steps: Steps) -> None:
     check_looks(see(starting, steps))
 
 
-@few
 @given(STARTING, STEPS)
 def test_what_a_plan_writes_may_be_written(starting: Starting, steps: Steps) -> None:
     check_writes(see(starting, steps))
 
 
-@few
 @given(STARTING, STEPS)
 def test_no_plan_forgets_a_model_or_makes_pods_of_one_that_is_refused(
     starting: Starting, steps: Steps
@@ -256,7 +249,7 @@ def test_no_plan_forgets_a_model_or_makes_pods_of_one_that_is_refused(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("check", [check_settling, check_looks, check_writes, check_models])
-@settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
+@settings.get_profile("long")
 @given(starting=STARTING, steps=STEPS)
 def test_many_plans_settle_and_do_no_harm(
     check: Callable[[Instant], None], starting: Starting, steps: Steps

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT, JOB
@@ -16,8 +16,6 @@ from millrace_operator.reconcile.snapshot import Demand
 from millrace_runtime import contract
 from tests.operator.reconcile.schedule import ASKED, COMMITS, SCHEDULES, STARTS, Schedule
 from tests.operator.world import KEY, World, ready_status
-
-FEW, MANY = 300, 10_000
 
 
 def check_rest(world: World) -> None:
@@ -115,10 +113,8 @@ async def run_schedule(start: str, steps: list[tuple[str, Any]]) -> None:
 
 
 STARTING = st.sampled_from(list(STARTS))
-UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
-@settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
 @given(STARTING, SCHEDULES)
 def test_any_schedule_ends_where_no_fault_would(start: str, steps: list[tuple[str, Any]]) -> None:
     asyncio.run(run_schedule(start, steps))
@@ -126,7 +122,7 @@ def test_any_schedule_ends_where_no_fault_would(start: str, steps: list[tuple[st
 
 @pytest.mark.slow
 @pytest.mark.long
-@settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
+@settings.get_profile("long")
 @given(STARTING, SCHEDULES)
 def test_any_of_many_schedules_ends_where_no_fault_would(start: str, steps: list[tuple[str, Any]]) -> None:
     asyncio.run(run_schedule(start, steps))

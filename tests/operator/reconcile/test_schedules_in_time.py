@@ -12,11 +12,10 @@ from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.worker import Worker
 from tests.operator.reconcile.schedule import SCHEDULES, Schedule
-from tests.operator.reconcile.test_schedules import STARTING, UNHURRIED
+from tests.operator.reconcile.test_schedules import STARTING
 from tests.operator.watched import Watched
 from tests.operator.world import World
 
-FEW, MANY = 40, 500
 OF_THE_OPERATOR = frozenset({"plan", "controllers", "stale", "die", "rival", "wait"})
 """Steps that act for the queue and the controllers, or pass time. Here time passes instead."""
 STEP_SECONDS = 5.0
@@ -112,7 +111,6 @@ def test_what_never_ends_is_seen(loop: str) -> None:
         asyncio.run(run_in_time("External", [("controllers", 1)], make))
 
 
-@settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=UNHURRIED)
 @given(STARTING, SCHEDULES)
 def test_no_schedule_is_a_hot_loop(start: str, steps: list[tuple[str, Any]]) -> None:
     asyncio.run(run_in_time(start, steps))
@@ -120,7 +118,7 @@ def test_no_schedule_is_a_hot_loop(start: str, steps: list[tuple[str, Any]]) -> 
 
 @pytest.mark.slow
 @pytest.mark.long
-@settings(max_examples=MANY, deadline=None, suppress_health_check=UNHURRIED)
+@settings.get_profile("long-slow")
 @given(STARTING, SCHEDULES)
 def test_none_of_many_schedules_is_a_hot_loop(start: str, steps: list[tuple[str, Any]]) -> None:
     asyncio.run(run_in_time(start, steps))

@@ -22,6 +22,8 @@ from millrace_operator.autoscale.simulate.workloads import (
     week,
 )
 
+HALF_SECONDS = 1200.0
+"""Of the time round a peak."""
 DRAWN = [ramp(), small_day(), large_day(), week()]
 
 
@@ -80,15 +82,15 @@ def test_the_objectives_are_the_bar_by_which_autoscalers_are_compared() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [small_day(), large_day()], ids=lambda workload: workload.name)
 def test_a_days_peak_needs_about_ten_replicas(workload: Workload) -> None:
-    noon = replace(workload, seconds=workload.peak_at + 3600)
+    noon = replace(workload, seconds=workload.peak_at + HALF_SECONDS)
     requests = [
-        request._replace(at=request.at - noon.peak_at + 3600)
+        request._replace(at=request.at - noon.peak_at + HALF_SECONDS)
         for request in noon.requests(seed=1)
-        if noon.peak_at - 3600 <= request.at < noon.seconds
+        if noon.peak_at - HALF_SECONDS <= request.at < noon.seconds
     ]
 
     def attainment(replicas: int) -> float:
         setting = replace(noon.setting(seed=1), initial_replicas=replicas)
-        return simulate(setting, Static(replicas), requests, 7200).attainment(noon.objectives)
+        return simulate(setting, Static(replicas), requests, 2 * HALF_SECONDS).attainment(noon.objectives)
 
     assert attainment(6) < 0.9 < attainment(12)
