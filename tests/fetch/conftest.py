@@ -1,16 +1,19 @@
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from botocore.loaders import create_loader
 
+from development.ports import holding_port
 from millrace_fetch import fetching
 from millrace_fetch.fetching import Outcome
 from millrace_fetch.order import Order
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.sources.source import Source
 from millrace_fetch.uri import HubModel, parse_uri
+from tests.fetch.certificates import certify
 from tests.fetch.registry import Registry
 from tests.fetch.servers import FakeHub, WebFolderServer
 
@@ -41,6 +44,8 @@ def make_model(shard_bytes: int = 100_000) -> dict[str, bytes]:
 
 
 NEEDED = [*list(make_model(1))[:8]]
+SERVICES = create_loader()
+"""What botocore knows of AWS. It would read that anew, in 180 ms, for each bucket."""
 
 
 class Witness:
@@ -105,11 +110,27 @@ class Fetcher:
         assert self.is_marked()
 
 
+@pytest.fixture(scope="session")
+def certificate_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What clients trust here instead of the system's authorities: each would read those anew, in 60 ms."""
+    return certify(tmp_path_factory.mktemp("nobody"), "nobody")[0]
+
+
 @pytest.fixture(autouse=True)
-def _quick_and_anonymous(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _quick_and_anonymous(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate_of_nobody: Path
+) -> None:
     monkeypatch.setattr("millrace_fetch.retry._FIRST_SECONDS", 0.01)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate_of_nobody))
+    monkeypatch.setattr("botocore.session.create_loader", lambda *_: SERVICES)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    with holding_port() as port:
+        yield port
 
 
 @pytest.fixture

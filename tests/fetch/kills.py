@@ -9,12 +9,12 @@ import random
 import shutil
 from asyncio import timeout
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fetch.processes import finish, start_fetch
+from tests.fetch.processes import Forked, execute_fetch, finish
 from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
 from tests.fetch.servers import FakeHub, WebFolderServer
@@ -45,6 +45,7 @@ class Served:
 
 
 Serving = Callable[[dict[str, bytes]], AbstractAsyncContextManager[Served]]
+Start = Callable[..., Awaitable[Process | Forked]]
 
 
 @dataclass
@@ -146,10 +147,17 @@ class Trial:
     """One folder, into which a model is fetched by processes that are killed."""
 
     def __init__(
-        self, served: Served, folder: Path, contents: dict[str, bytes], wanted: Collection[str], seed: int
+        self,
+        served: Served,
+        folder: Path,
+        contents: dict[str, bytes],
+        wanted: Collection[str],
+        seed: int,
+        *,
+        start: Start = execute_fetch,
     ) -> None:
         """`contents` is what the source has, and `wanted` names those of its files that are to come."""
-        self._served = served
+        self._served, self._execute = served, start
         self._folder = folder
         self._revisions = (contents, change(contents))
         self._wanted = [
@@ -187,13 +195,13 @@ class Trial:
             self._begin_anew()
         return self.tale
 
-    async def _start(self) -> Process:
+    async def _start(self) -> Process | Forked:
         environment = {"HF_HOME": str(self._folder.parent)} | self._served.environment
         flags = ("--connections", str(CONNECTIONS), *self._flags)
         self.tale.num_unsynced += "--no-sync" in flags
-        return await start_fetch(self._served.uri, self._folder, *flags, prefix=(), **environment)
+        return await self._execute(self._served.uri, self._folder, *flags, **environment)
 
-    async def _kill(self, process: Process) -> None:
+    async def _kill(self, process: Process | Forked) -> None:
         """Kill at a random moment after the process has begun to fetch: before, there is nothing to spoil."""
         assert process.stderr
         await process.stderr.readline()

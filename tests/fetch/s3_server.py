@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import cache
 from ssl import SSLContext
 from typing import Any, Self
 
@@ -59,14 +60,20 @@ class Bucket:
 
 @contextmanager
 def running_moto() -> Iterator[Bucket]:
-    """Run a moto."""
+    """Have the moto of this process, which serves one bucket at a time: whoever fills it empties it first."""
+    bucket = _start_moto()
+    try:
+        yield bucket
+    finally:
+        bucket.backend.reset()
+
+
+@cache
+def _start_moto() -> Bucket:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield Bucket(f"http://{host}:{port}")
-    finally:
-        server.stop()
+    host, port = server.get_host_and_port()
+    return Bucket(f"http://{host}:{port}")
 
 
 class S3Server:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -169,10 +168,9 @@ async def test_a_token_service_that_says_nothing_is_given_up_by_name(fetcher: Fe
 
 
 _LIMITED = """
-import resource, os, signal, sys
+import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-os.execv(sys.argv[2], sys.argv[2:])
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 """
 
 
@@ -180,12 +178,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 async def test_a_full_disk_is_told_and_what_came_is_kept(name: str, tmp_path: Path) -> None:
     contents, folder = make_model(), tmp_path / "model"
     async with SOURCES[name](contents) as served:
-        prefix = (sys.executable, "-c", _LIMITED, "50000")
-        process = await start_fetch(served.uri, folder, prefix=prefix, **served.environment)
+        process = await start_fetch(served.uri, folder, before=_LIMITED, **served.environment)
         status, _, err = await finish(process)
         assert status == 1
         assert re.search("no space left for .*make room and run it again", err.splitlines()[-1])
-        tale = await Trial(served, folder, contents, NEEDED, seed=1).run(0)
+        tale = await Trial(served, folder, contents, NEEDED, seed=1, start=start_fetch).run(0)
     assert (tale.num_wrong, tale.num_whole) == (0, 1), tale.faults
 
 

@@ -17,7 +17,7 @@ from millrace_fetch.order import Order
 from millrace_fetch.uri import parse_uri
 from tests.fetch.certificates import certify
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.processes import MILLRACE, finish, start_fetch, until
+from tests.fetch.processes import MILLRACE, Forked, execute_fetch, finish, start_fetch, until
 from tests.fetch.servers import FakeHub
 
 SHARD_BYTES = 20 << 20
@@ -26,15 +26,18 @@ SHARD_BYTES = 20 << 20
 BROKEN_PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
-async def start(
-    hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = (), **environment: str
-) -> Process:
+async def start(hub: FakeHub, folder: Path, *flags: str, before: str = "", **environment: str) -> Forked:
     environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)} | environment
-    return await start_fetch("hf://org/m", folder, *flags, prefix=prefix, **environment)
+    return await start_fetch("hf://org/m", folder, *flags, before=before, **environment)
+
+
+async def execute(hub: FakeHub, folder: Path, *flags: str, prefix: tuple[str, ...] = ()) -> Process:
+    environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder.parent)}
+    return await execute_fetch("hf://org/m", folder, *flags, prefix=prefix, **environment)
 
 
 async def test_it_says_how_far_it_is_and_what_is_there(hub: FakeHub, fetcher: Fetcher) -> None:
-    status, out, err = await finish(await start(hub, fetcher.folder))
+    status, out, err = await finish(await execute(hub, fetcher.folder))
     assert status == 0, err
     assert out == f"{fetcher.folder} has hf://org/m now: 8 files, 205.1 kB, revision {hub.commit}\n"
     assert err.startswith("millrace fetch: fetching 205.1 kB\n")
@@ -201,16 +204,11 @@ async def test_the_status_says_whether_to_try_again(
     hub: FakeHub, fetcher: Fetcher, answer: int, status: int
 ) -> None:
     hub.api_faults.append(lambda _: web.Response(status=answer, headers={"Retry-After": "0"}))
-    quick = (sys.executable, "-c", _QUICK)
-    ended, _, err = await finish(await start(hub, fetcher.folder, prefix=quick))
+    ended, _, err = await finish(await start(hub, fetcher.folder, before=_QUICK))
     assert (ended, str(answer) in err) == (status, status == 1), err
 
 
-_QUICK = """
-import sys, millrace_fetch.command, millrace_fetch.retry
-millrace_fetch.retry._FIRST_SECONDS = 0.01
-sys.exit(millrace_fetch.command.main(sys.argv[3:]))
-"""
+_QUICK = "import millrace_fetch.retry; millrace_fetch.retry._FIRST_SECONDS = 0.01"
 
 
 async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
@@ -254,7 +252,7 @@ from millrace_fetch.command import main
 assert main(["hf://org/m", "--to", {str(fetcher.folder)!r}]) == 0
 print({unused} & {{*sys.modules}})
 """
-    started = await start(hub, fetcher.folder, prefix=(sys.executable, "-c", code))
+    started = await execute(hub, fetcher.folder, prefix=(sys.executable, "-c", code))
     status, out, err = await finish(started)
     assert (status, out.splitlines()[-1]) == (0, "set()"), err
 

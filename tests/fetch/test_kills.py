@@ -7,6 +7,7 @@ import pytest
 from millrace_fetch.download import NOTE_BYTES
 from tests.fetch.conftest import NEEDED, SHARDS, make_model
 from tests.fetch.kills import CHANGED, CONNECTIONS, SOURCES, Trial
+from tests.fetch.processes import start_fetch
 
 SHARD_BYTES = 20 << 20
 SEED = 26
@@ -22,7 +23,9 @@ async def test_a_kill_at_any_moment_spoils_nothing_and_loses_no_more_than_was_no
 ) -> None:
     contents = make_model(SHARD_BYTES)
     async with SOURCES[source](contents) as served:
-        tale = await Trial(served, tmp_path / "model", contents, NEEDED, SEED).run(num_kills)
+        tale = await Trial(served, tmp_path / "model", contents, NEEDED, SEED, start=start_fetch).run(
+            num_kills
+        )
         sent = served.count_sent()
     assert (tale.num_kills, tale.num_wrong) == (num_kills, 0), tale.faults
     assert min(tale.num_moves, tale.num_unsynced) > 0
@@ -39,6 +42,6 @@ async def test_a_trial_finds_content_that_is_not_the_wanted_one(tmp_path: Path) 
     contents = make_model()
     async with SOURCES["hub"](contents) as served:
         other = contents | {SHARDS[1]: b"other"}
-        tale = await Trial(served, tmp_path / "model", other, NEEDED, SEED).run(0)
+        tale = await Trial(served, tmp_path / "model", other, NEEDED, SEED, start=start_fetch).run(0)
     assert (tale.num_wrong, tale.num_whole) == (2, 1)
     assert SHARDS[1] in tale.faults[0]

@@ -1,7 +1,6 @@
 """One file in several ranges at the same time, as every shard of a real model comes."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,10 @@ REQUEST_BYTES = 1 << 20
 SHARD_BYTES = 8 * REQUEST_BYTES
 CONNECTIONS = 4
 _SPLITTING = f"""
-import sys, millrace_fetch.command, millrace_fetch.download
+import millrace_fetch.download
 millrace_fetch.download.REQUEST_BYTES = {REQUEST_BYTES}
-sys.exit(millrace_fetch.command.main(sys.argv[3:]))
 """
-"""The command, which takes a test's small shards apart as it does with large ones."""
+"""A test's small shards are taken apart as large ones are."""
 
 
 @pytest.fixture
@@ -68,8 +66,7 @@ async def test_a_kill_amid_several_ranges_has_none_asked_again_that_was_noted(
 
     hub.large.bytes_per_second, hub.large.on_sent = 20e6, slow_down
     environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(fetcher.folder.parent)}
-    prefix = (sys.executable, "-c", _SPLITTING)
-    process = await start_fetch(URI, fetcher.folder, *flags, prefix=prefix, **environment)
+    process = await start_fetch(URI, fetcher.folder, *flags, before=_SPLITTING, **environment)
     journal = fetcher.folder / ".millrace" / "parts" / f"{name}.journal"
     await until(lambda: journal.exists() and journal.read_text().count("done") >= 2)
     process.kill()

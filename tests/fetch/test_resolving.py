@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from asyncio.subprocess import Process
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from millrace_fetch.order import pin
 from millrace_fetch.words import show_bytes
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
 from tests.fetch.kills import hash_file, list_files
-from tests.fetch.processes import finish, start_command
+from tests.fetch.processes import Forked, finish, start_command
 from tests.fetch.registry import Registry
 from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
 from tests.fetch.servers import FakeHub, WebFolderServer
@@ -137,7 +136,7 @@ async def test_a_web_folder_that_changed_since_is_refused_by_name(
     assert not fetcher.is_marked()
 
 
-async def ask(hub: FakeHub, path: Path) -> Process:
+async def ask(hub: FakeHub, path: Path) -> Forked:
     return await start_command(URI, "--resolve", str(path), HF_ENDPOINT=hub.endpoint)
 
 

@@ -4,33 +4,39 @@ import asyncio
 import io
 import os
 import signal
-from asyncio.subprocess import Process
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from development.ports import holding_port
 from millrace_fetch.fetching import fetch
 from millrace_fetch.folder import Folder
 from millrace_fetch.progress import Lines
 from millrace_fetch.sharing import Counts, Follower, Shared, read_counts
 from millrace_fetch.telling import Tally
 from tests.fetch.conftest import Fetcher, Witness, make_model
-from tests.fetch.processes import finish
+from tests.fetch.processes import Forked, finish
 from tests.fetch.servers import FakeHub
 from tests.fetch.test_command import start
-from tests.fetch.test_telling import ask, find_port
+from tests.fetch.test_telling import ask
 
 MIB = 1 << 20
 
 
-async def start_telling(hub: FakeHub, folder: Path) -> tuple[Process, int]:
-    port = find_port()
-    return await start(hub, folder, "--progress-port", str(port)), port
+@pytest.fixture
+def other_port() -> Iterator[int]:
+    with holding_port() as port:
+        yield port
 
 
-async def ask_until_told(process: Process, port: int) -> dict[str, int]:
+async def start_telling(hub: FakeHub, folder: Path, port: int) -> Forked:
+    return await start(hub, folder, "--progress-port", str(port))
+
+
+async def ask_until_told(process: Forked, port: int) -> dict[str, int]:
     """Ask again and again until it says something."""
     while process.returncode is None:
         with suppress(aiohttp.ClientError):  # it does not listen yet
@@ -41,28 +47,28 @@ async def ask_until_told(process: Process, port: int) -> dict[str, int]:
 
 
 async def test_who_waits_tells_how_far_the_other_is_and_nothing_new_while_that_one_stands(
-    fetcher: Fetcher,
+    fetcher: Fetcher, free_port: int, other_port: int
 ) -> None:
     async with FakeHub(make_model(4 * MIB)) as hub:
         hub.large.bytes_per_second = 4e5
-        first, port_of_first = await start_telling(hub, fetcher.folder)
-        total = (await ask_until_told(first, port_of_first))["totalBytes"]
-        second, port = await start_telling(hub, fetcher.folder)
-        seen = [await ask_until_told(second, port)]
+        first = await start_telling(hub, fetcher.folder, free_port)
+        total = (await ask_until_told(first, free_port))["totalBytes"]
+        second = await start_telling(hub, fetcher.folder, other_port)
+        seen = [await ask_until_told(second, other_port)]
         while seen[-1]["doneBytes"] < total // 2:
             await asyncio.sleep(0.2)
-            seen.append(await ask(port))
+            seen.append(await ask(other_port))
         assert {told["totalBytes"] for told in seen} == {total}
         done = [told["doneBytes"] for told in seen]
         assert done == sorted(done)
         assert seen[-1]["bytesPerSecond"] > 0
-        assert (await ask(port_of_first))["doneBytes"] >= done[-1], "never more than the other has"
+        assert (await ask(free_port))["doneBytes"] >= done[-1], "never more than the other has"
 
         first.send_signal(signal.SIGSTOP)  # it holds the lock, and gets no farther
         await asyncio.sleep(0.5)
-        stands = (await ask(port))["doneBytes"]
+        stands = (await ask(other_port))["doneBytes"]
         await asyncio.sleep(1.5)
-        assert (await ask(port))["doneBytes"] == stands < total
+        assert (await ask(other_port))["doneBytes"] == stands < total
 
         first.kill()
         await first.wait()

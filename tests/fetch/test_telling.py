@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from time import time
 
@@ -104,14 +103,7 @@ async def test_a_web_server_that_tells_no_sizes_never_seems_to_be_done(fetcher: 
     assert json.loads(told[-1])["doneBytes"] == sum(sizes)
 
 
-def find_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-async def test_a_fetch_can_be_asked_how_far_it_is(fetcher: Fetcher) -> None:
-    free_port = find_port()
+async def test_a_fetch_can_be_asked_how_far_it_is(fetcher: Fetcher, free_port: int) -> None:
     async with FakeHub(make_model(4 << 20)) as hub:
         hub.large.bytes_per_second = 4e6
         process = await start(hub, fetcher.folder, "--progress-port", str(free_port))
