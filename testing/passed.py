@@ -2,10 +2,13 @@
 
 A test marked `reads("kernels", "e2e/cluster")` leaves a stamp where it passes: an empty file below the cache
 folder, named by a hash of the test's name, of these paths, of the test's own folder, of the locked
-dependencies and of Python. While the stamp is there, the test is skipped. `--again` runs it all the same.
+dependencies, and of this machine's Python, compiler and CPU. While the stamp is there, the test is skipped.
+`--again` runs it all the same.
 """
 
 import hashlib
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -15,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.sources import cache_folder
+from millrace_kernels.native.instruction_sets import read_cpu_flags
 
 ROOT = Path(__file__).resolve().parents[1]
 ALWAYS_READ = ("requirements.lock", "pyproject.toml", "conftest.py", "testing")
@@ -80,10 +84,22 @@ def stamps_folder() -> Path:
 def name_stamp(item: pytest.Item, paths: list[str]) -> str:
     """Return the stamp's name. Raises UsageError where a path is not there."""
     folder = item.path.parent.relative_to(ROOT).as_posix()
-    digest = hashlib.sha256(f"{sys.version} {item.nodeid.partition('@')[0]}".encode())
+    digest = hashlib.sha256(f"{describe_machine()} {item.nodeid.partition('@')[0]}".encode())
     for path in sorted({*paths, *ALWAYS_READ, folder}):
         digest.update(hash_content(path))
     return digest.hexdigest()[:32]
+
+
+@cache
+def describe_machine() -> str:
+    """Return what else decides whether a test passes: Python, the C++ compiler, what the CPU can do."""
+    compiler = shutil.which("c++") or ""
+    version = (
+        subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+        if compiler
+        else ""
+    )
+    return f"{sys.version} {version} {sorted(read_cpu_flags())}"
 
 
 @cache
