@@ -21,12 +21,6 @@ def has_ipv6() -> bool:
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
-def free_ipv6_port() -> int:
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def url_of(site: web.BaseSite, host: str) -> str:
     """The URL of a site that listens on a port of its choice, by one of its addresses."""
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]

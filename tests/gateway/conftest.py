@@ -1,6 +1,7 @@
 """Real upstreams on addresses of pods, and a gateway before them."""
 
 import itertools
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -86,9 +87,12 @@ class Bench:
         service: str,
         handler: Handler,
         address: str | None = None,
-        port: int = PORT_HTTP,
+        listener: socket.socket | None = None,
     ) -> str:
-        """Start a replica, at an address of its own unless one is given, and return its pod's uid."""
+        """Start a replica, at an address of its own unless one is given, and return its pod's uid.
+
+        `listener`: its socket, if it isn't to be at the port of replicas.
+        """
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", handler)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -96,7 +100,8 @@ class Bench:
         self._stack.push_async_callback(runner.cleanup)
         uid = f"{service}-{next(NUMBERS)}"
         address = address or next_address()
-        await web.TCPSite(runner, address, port).start()
+        site = web.SockSite(runner, listener) if listener else web.TCPSite(runner, address, PORT_HTTP)
+        await site.start()
         self.add_pod(namespace, service, uid, address)
         return uid
 

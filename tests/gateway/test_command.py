@@ -107,8 +107,7 @@ async def test_a_term_signal_lets_the_stream_end_and_exits_0(tmp_path: Path) -> 
     api = FakeApiServer()
     api.put(SERVICES, make_service("a", "chat"))
     api.put(PODS, make_pod("a", "chat", "p1", address=address))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    host, port = next_address(), "8080"
     async with (
         asyncio.timeout(20),
         serving(api.handle, "127.0.0.1", 0) as api_port,
@@ -118,11 +117,11 @@ async def test_a_term_signal_lets_the_stream_end_and_exits_0(tmp_path: Path) -> 
         server = {"server": f"http://127.0.0.1:{api_port}"}
         environ = dict(os.environ) | write_kubeconfig(tmp_path / "config", server, {"token": "t"})
         environ.pop("KUBERNETES_SERVICE_HOST", None)
-        arguments = ["--host", "127.0.0.1", "--port", str(port)]
+        arguments = ["--host", host, "--port", port]
         gateway = await asyncio.create_subprocess_exec(
             sys.executable, "-c", COMMAND, *arguments, env=environ, stderr=asyncio.subprocess.PIPE
         )
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://{host}:{port}"
         await until_ready(client, url, 200)
         body = json.dumps({"model": "chat"})
         async with client.post(f"{url}/v1/completions", data=body) as response:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import socket
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from millrace_runtime.contract import HEADER_DRAINING
-from tests.addresses import free_ipv6_port, needs_ipv6
+from tests.addresses import needs_ipv6
 from tests.gateway.conftest import Bench, next_address
 
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -462,10 +463,11 @@ async def test_a_stream_broken_off_raises_in_openais_client(bench: Bench) -> Non
 
 @needs_ipv6
 async def test_a_replica_is_reached_at_an_ipv6_address(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_ipv6_port()  # the machine has one such address, so 8000 may be somebody else's
+    listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    port = listener.getsockname()[1]  # the machine has one such address, so 8000 may be somebody else's
     monkeypatch.setattr("millrace_gateway.upstream.PORT_HTTP", port)
     bench.add_service("team", "chat")
-    await bench.add_upstream("team", "chat", echo, "::1", port)
+    await bench.add_upstream("team", "chat", echo, "::1", listener)
     async with bench.client.post(bench.url + COMPLETIONS, json=BODY) as response:
         assert response.status == 200
         assert (await response.json())["headers"]["Host"] == f"[::1]:{port}"

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -272,6 +273,8 @@ def serve(sock: socket.socket) -> None:
 def main(fd: str, modules: str, libraries: str, _room: str) -> None:
     """Run as the client's child."""
     names = tuple(modules.split(","))
+    # The supervisor forks beside a thread, which does nothing but poll.
+    warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
     load(names, tuple(filter(None, libraries.split(","))))
     subprocess._fork_exec = functools.partial(fork_here, names)  # type: ignore[attr-defined]
     serve(socket.socket(fileno=int(fd)))

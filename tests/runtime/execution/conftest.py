@@ -157,7 +157,7 @@ class Driver:
 
 
 @pytest.fixture
-def start_crew(forkserver: Forkserver) -> Iterator[Callable[..., ParallelExecutor]]:
+def start_crew(request: pytest.FixtureRequest) -> Iterator[Callable[..., ParallelExecutor]]:
     """Start workers that hold a model together; they end with the test."""
     started: list[ParallelExecutor] = []
 
@@ -169,6 +169,8 @@ def start_crew(forkserver: Forkserver) -> Iterator[Callable[..., ParallelExecuto
         is_forked: bool = True,
         **settings: Any,
     ) -> ParallelExecutor:
+        # Here and not above: most drivers have no workers.
+        forkserver: Forkserver = request.getfixturevalue("forkserver")
         with forkserver.used() if is_forked else nullcontext():
             executor = start_workers(ExecutionSettings(path, **(SMALL | settings)), count, log)
         started.append(executor)

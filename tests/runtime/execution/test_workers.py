@@ -160,14 +160,14 @@ def test_a_paused_container_goes_on(
     make_model: Callable[..., Path], make_driver: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All its processes are stopped for longer than a worker may be silent."""
-    monkeypatch.setattr(crew, "SILENCE_SECONDS", 0.4)
-    monkeypatch.setattr(vitals, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(crew, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(vitals, "LOOK_SECONDS", 0.5)
     driver = make_driver(make_model(), 2)
     driver.start(0, prompt(9, 0))
     driver.run({0: 9})
     for pid in pids(driver.executor):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(1)
+    time.sleep(2)
     for pid in pids(driver.executor):
         os.kill(pid, signal.SIGCONT)
     driver.run({0: 1})
