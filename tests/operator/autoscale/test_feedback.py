@@ -129,18 +129,24 @@ def test_what_did_not_help_another_revision_is_tried() -> None:
     assert after.correction == pytest.approx(1.5, rel=0.01)
 
 
-def test_a_night_with_late_requests_that_no_replica_cures_does_not_keep_the_count_of_the_day() -> None:
+@LONGER_TICKS
+def test_a_night_with_late_requests_that_no_replica_cures_does_not_keep_the_count_of_the_day(
+    tick_seconds: float,
+) -> None:
     def look(now: float, count: int) -> Signals:
         rate, share = (60.0, 0.99) if now < HOUR else (2.0, 0.9)
         return see(count, rate, running=rate / 3, latencies=measure(share, rate * 60))
 
-    counts, _, _ = play(look, 20, 4 * HOUR, WIDE)
-    assert min(counts[1700 : int(HOUR / 2)]) >= 10
+    counts, _, _ = play(look, 20, 4 * HOUR, WIDE, tick_seconds=tick_seconds)
+    assert min(counts[int(3400 / tick_seconds) : int(HOUR / tick_seconds)]) >= 10
     assert counts[-1] <= 3
 
 
+@LONGER_TICKS
 @pytest.mark.parametrize("number", [2, 5, 9])
-def test_a_replica_that_is_not_ready_for_a_moment_hides_nothing_of_a_small_service(number: int) -> None:
+def test_a_replica_that_is_not_ready_for_a_moment_hides_nothing_of_a_small_service(
+    number: int, tick_seconds: float
+) -> None:
     def look(now: float, count: int) -> Signals:
         fleet = make_fleet(count)
         gone = f"pod-{int(now // 58) % count}" if now % 58 < 4 else None
@@ -151,7 +157,7 @@ def test_a_replica_that_is_not_ready_for_a_moment_hides_nothing_of_a_small_servi
             count, 2.0 * number, fleet=fleet, reporting=fleet.ready, running=3.0 * number, latencies=latencies
         )
 
-    counts, _, _ = play(look, number, HOUR, WIDE)
+    counts, _, _ = play(look, number, HOUR, WIDE, tick_seconds=tick_seconds)
     assert max(counts) == number + 1
 
 
