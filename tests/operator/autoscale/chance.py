@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from millrace_operator.autoscale.observation import Bracket, Latency, Signals
 from millrace_operator.autoscale.policy import Objective
-from tests.operator.autoscale.test_adversity import see
+from tests.operator.autoscale.hours import TICK_SECONDS, see
 
-TICK_SECONDS, WINDOW_TICKS, RECENT_TICKS = 2.0, 30, 10
+WINDOW_SECONDS, RECENT_SECONDS = 60.0, 20.0
 LatePart = Callable[[float, int, Objective], float]
 """Takes the time, the replicas and the objective. Returns the part of the requests that is late."""
 
@@ -25,15 +25,18 @@ class Chance:
         *,
         batch: int = 1,
         seed: int = 1,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._rate, self._late_part, self._objectives, self._batch = rate, late_part, objectives, batch
         self._random = random.Random(seed)
-        self._window: deque[tuple[int, list[int]]] = deque(maxlen=WINDOW_TICKS)
+        self._tick_seconds = tick_seconds
+        self._window: deque[tuple[int, list[int]]] = deque(maxlen=round(WINDOW_SECONDS / tick_seconds))
+        self._num_recent = round(RECENT_SECONDS / tick_seconds)
         self.hours: dict[int, list[tuple[int, list[int]]]] = {}
         """By hour, how many came in each tick, and how many of them were late for each objective."""
 
     def look(self, now: float, count: int) -> Signals:
-        came = self._batch * self._count(self._rate(now) * TICK_SECONDS / self._batch)
+        came = self._batch * self._count(self._rate(now) * self._tick_seconds / self._batch)
         late = [
             sum(self._random.random() < self._late_part(now, count, each) for _ in range(came))
             for each in self._objectives
@@ -41,11 +44,11 @@ class Chance:
         self._window.append((came, late))
         self.hours.setdefault(int(now // 3600), []).append((came, late))
         total = sum(number for number, _ in self._window)
-        recent = sum(number for number, _ in list(self._window)[-RECENT_TICKS:])
+        recent = [number for number, _ in list(self._window)[-self._num_recent :]]
         return see(
             count,
-            total / (len(self._window) * TICK_SECONDS),
-            recent_arrivals_per_second=recent / (min(len(self._window), RECENT_TICKS) * TICK_SECONDS),
+            total / (len(self._window) * self._tick_seconds),
+            recent_arrivals_per_second=sum(recent) / (len(recent) * self._tick_seconds),
             running=max(total / 60, 0.01),
             latencies=tuple(self._measure(number, total) for number in range(len(self._objectives)) if total),
         )

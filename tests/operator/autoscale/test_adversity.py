@@ -9,7 +9,6 @@ import pytest
 
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.decision import Decision
-from millrace_operator.autoscale.forecast import ForecastError, Outlook
 from millrace_operator.autoscale.latency_model import LatencyModel
 from millrace_operator.autoscale.memory import KEPT_SECONDS, Memory, TooFew
 from millrace_operator.autoscale.observation import (
@@ -29,50 +28,8 @@ from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengt
 from millrace_operator.autoscale.simulate.run import Setting, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
 from millrace_operator.autoscale.situation import DOUBT_SECONDS
+from tests.operator.autoscale.hours import FITTED, HOUR, POLICY, TTFT, measure, play, remembered, see
 from tests.operator.autoscale.signals import make_fleet
-
-TTFT = Objective("TimeToFirstToken", 95, 1.0)
-POLICY = Policy(1, 10, (TTFT,))
-FITTED = LatencyModel(num_samples=50.0, relative_error=0.02, coefficients=(0.02, 0.002, 2e-6))
-HOUR = 3600.0
-
-
-def see(replicas: int, rate: float, **other: object) -> Signals:
-    fleet = make_fleet(replicas)
-    known = Signals(
-        fleet, fleet.ready, rate, waiting=0.0, running=1.0, prompt_tokens=40, generation_tokens=40
-    )
-    return replace(known, **other)  # type: ignore[arg-type]
-
-
-def remembered(**other: object) -> Memory:
-    calm = Outlook(error=ForecastError(quantile=0.5))
-    return replace(Memory(model=FITTED, informed_since=-1000.0, outlook=calm), **other)  # type: ignore[arg-type]
-
-
-def measure(share: float, number: float = 600.0, objective: Objective = TTFT) -> tuple[Latency, ...]:
-    """So many requests, of which this share was in time."""
-    late = objective.target_seconds * (3.0 if share < objective.percentile / 100 else 0.5)
-    target = objective.target_seconds
-    return (Latency(objective, late, number, Bracket(target, target, share, share)),)
-
-
-def play(  # noqa: PLR0917
-    see_at: Callable[[float, int], Signals],
-    count: int,
-    seconds: float,
-    policy: Policy = POLICY,
-    memory: Memory | None = None,
-    begin: float = 0.0,
-) -> tuple[list[int], Decision, Memory]:
-    """Decide every two seconds; each decision is followed at once."""
-    memory, counts, decision = memory or remembered(), [count], None
-    for tick in range(int(seconds / 2)):
-        now = begin + 2.0 * tick
-        decision, memory = decide(policy, see_at(now, counts[-1]), memory, now)
-        counts.append(decision.desired)
-    assert decision is not None
-    return counts, decision, memory
 
 
 @pytest.mark.parametrize(("percentile", "number"), [(95, 58.0), (99, 298.0), (90, 28.0)])

@@ -129,23 +129,26 @@ def test_a_window_without_requests_says_nothing() -> None:
     assert judged.records == {TTFT: Record()}
 
 
-def two_hours(day: Workload) -> Workload:
-    return replace(day, seconds=7200.0)
-
-
-SMALL, LARGE = two_hours(workloads.small_day()), two_hours(workloads.large_day())
+SMALL, LARGE = workloads.small_day(), workloads.large_day()
 CASES = [*((SMALL, count) for count in (5, 6, 8, None)), *((LARGE, count) for count in (4, 6, None))]
 """With fixed counts, of which some are too few, and as we scale it."""
 SILENT = (LARGE, 4)
 """There predictions are off, so nothing is told."""
+HOUR = 3600.0
+LENGTHS = [
+    *((*case, HOUR) for case in ((SMALL, 5), (SMALL, None), SILENT, (LARGE, None))),
+    *(pytest.param(*case, 2 * HOUR, marks=pytest.mark.long) for case in CASES),
+]
 
 
-@pytest.mark.parametrize(("workload", "count"), CASES)
-def test_what_is_told_comes_true_within_two_points(workload: Workload, count: int | None) -> None:
+@pytest.mark.parametrize(("workload", "count", "seconds"), LENGTHS)
+def test_what_is_told_comes_true_within_two_points(
+    workload: Workload, count: int | None, seconds: float
+) -> None:
     bounds = (workload.min_replicas, workload.max_replicas) if count is None else (count, count)
     scaler = Telling(Policy(*bounds, workload.objectives))
     setting = replace(workload.setting(7), initial_replicas=count or workload.initial_replicas)
-    run = workload.play(setting, scaler)
+    run = replace(workload, seconds=seconds).play(setting, scaler)
     if (workload, count) == SILENT:
         assert not scaler.told
         return

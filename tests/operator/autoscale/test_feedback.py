@@ -11,20 +11,23 @@ from millrace_operator.autoscale.attempts import REMEMBERED_SECONDS, Attempts
 from millrace_operator.autoscale.decide import decide
 from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Signals, Unplaced
 from millrace_operator.autoscale.policy import Objective, Policy
+from tests.operator.autoscale.hours import HOUR, LONGER_TICKS, POLICY, TTFT, measure, play, remembered, see
 from tests.operator.autoscale.signals import make_fleet
-from tests.operator.autoscale.test_adversity import HOUR, POLICY, TTFT, measure, play, remembered, see
 
 TPOT = Objective("TimePerOutputToken", 95, 0.05)
 WIDE = Policy(1, 40, (TTFT,))
 
 
+@LONGER_TICKS
 @pytest.mark.parametrize("late_share", [0.06, 0.07, 0.1])
-def test_requests_that_no_replica_brings_in_time_take_few_of_them(late_share: float) -> None:
+def test_requests_that_no_replica_brings_in_time_take_few_of_them(
+    late_share: float, tick_seconds: float
+) -> None:
     """A few prompts are too long. By chance a minute has more of them, or fewer."""
-    rng, window = random.Random(1), deque[tuple[int, int]](maxlen=30)
+    rng, window = random.Random(1), deque[tuple[int, int]](maxlen=round(60 / tick_seconds))
 
     def look(_: float, count: int) -> Signals:
-        came = sum(rng.random() < 0.6 for _ in range(10))
+        came = sum(rng.random() < 0.6 for _ in range(round(5 * tick_seconds)))
         window.append((came, sum(rng.random() < late_share for _ in range(came))))
         total, late = (sum(column) for column in zip(*window, strict=True))
         share = 1 - late / total
@@ -32,7 +35,7 @@ def test_requests_that_no_replica_brings_in_time_take_few_of_them(late_share: fl
         latency = Latency(TTFT, seconds, float(total), Bracket(1.0, 1.0, share, share))
         return see(count, 3.0, running=3.0, latencies=(latency,))
 
-    counts, _, _ = play(look, 3, 4 * HOUR, WIDE)
+    counts, _, _ = play(look, 3, 4 * HOUR, WIDE, tick_seconds=tick_seconds)
     assert max(counts) <= 10
     assert sum(counts) / len(counts) <= 4
 
@@ -45,12 +48,14 @@ def cured_by(needed: int, rate: float) -> Callable[[float, int], Signals]:
     return look
 
 
+@LONGER_TICKS
 @pytest.mark.parametrize(("start", "needed", "rate"), [(3, 8, 12.0), (11, 20, 60.0), (32, 60, 180.0)])
 def test_a_model_that_is_far_too_optimistic_is_overruled_also_of_many_replicas(
-    start: int, needed: int, rate: float
+    start: int, needed: int, rate: float, tick_seconds: float
 ) -> None:
     """One replica of forty more would make no difference that can be seen."""
-    counts, _, _ = play(cured_by(needed, rate), start, 2 * HOUR, Policy(1, 100, (TTFT,)))
+    policy = Policy(1, 100, (TTFT,))
+    counts, _, _ = play(cured_by(needed, rate), start, 2 * HOUR, policy, tick_seconds=tick_seconds)
     assert needed - 1 <= counts[-1] <= 1.2 * needed
 
 
@@ -101,7 +106,8 @@ def test_a_step_is_judged_only_once_its_replicas_serve() -> None:
         count = decision.desired
 
 
-def test_what_did_not_help_says_nothing_of_another_cause() -> None:
+@LONGER_TICKS
+def test_what_did_not_help_says_nothing_of_another_cause(tick_seconds: float) -> None:
     """For an hour some requests are late whatever the count; then the load doubles, and all are."""
 
     def look(now: float, count: int) -> Signals:
@@ -109,7 +115,7 @@ def test_what_did_not_help_says_nothing_of_another_cause() -> None:
             return see(count, 4.5, running=5.0, latencies=measure(0.92))
         return see(count, 9.0, running=9.0, latencies=measure(0.0 if count < 6 else 0.97))
 
-    counts, _, _ = play(look, 2, 1.5 * HOUR)
+    counts, _, _ = play(look, 2, 1.5 * HOUR, tick_seconds=tick_seconds)
     assert counts[-1] == 6
 
 
@@ -123,18 +129,24 @@ def test_what_did_not_help_another_revision_is_tried() -> None:
     assert after.correction == pytest.approx(1.5, rel=0.01)
 
 
-def test_a_night_with_late_requests_that_no_replica_cures_does_not_keep_the_count_of_the_day() -> None:
+@LONGER_TICKS
+def test_a_night_with_late_requests_that_no_replica_cures_does_not_keep_the_count_of_the_day(
+    tick_seconds: float,
+) -> None:
     def look(now: float, count: int) -> Signals:
         rate, share = (60.0, 0.99) if now < HOUR else (2.0, 0.9)
         return see(count, rate, running=rate / 3, latencies=measure(share, rate * 60))
 
-    counts, _, _ = play(look, 20, 4 * HOUR, WIDE)
-    assert min(counts[1700 : int(HOUR / 2)]) >= 10
+    counts, _, _ = play(look, 20, 4 * HOUR, WIDE, tick_seconds=tick_seconds)
+    assert min(counts[int(3400 / tick_seconds) : int(HOUR / tick_seconds)]) >= 10
     assert counts[-1] <= 3
 
 
+@LONGER_TICKS
 @pytest.mark.parametrize("number", [2, 5, 9])
-def test_a_replica_that_is_not_ready_for_a_moment_hides_nothing_of_a_small_service(number: int) -> None:
+def test_a_replica_that_is_not_ready_for_a_moment_hides_nothing_of_a_small_service(
+    number: int, tick_seconds: float
+) -> None:
     def look(now: float, count: int) -> Signals:
         fleet = make_fleet(count)
         gone = f"pod-{int(now // 58) % count}" if now % 58 < 4 else None
@@ -145,7 +157,7 @@ def test_a_replica_that_is_not_ready_for_a_moment_hides_nothing_of_a_small_servi
             count, 2.0 * number, fleet=fleet, reporting=fleet.ready, running=3.0 * number, latencies=latencies
         )
 
-    counts, _, _ = play(look, number, HOUR, WIDE)
+    counts, _, _ = play(look, number, HOUR, WIDE, tick_seconds=tick_seconds)
     assert max(counts) == number + 1
 
 
