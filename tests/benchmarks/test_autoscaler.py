@@ -196,6 +196,7 @@ def test_the_bound_is_below_the_static_count_that_does() -> None:
     assert bound.average_replicas <= fixed.average_replicas
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_short_run_prints_a_table_and_one_json_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

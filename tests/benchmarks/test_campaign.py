@@ -76,8 +76,8 @@ def test_peers_with_another_model_are_refused(tmp_path: Path) -> None:
         campaign.Campaign(choice, tmp_path / "run").run()
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.reads("benchmarks", "development", "e2e/traffic.py", "kernels", "runtime")
 @pytest.mark.usefixtures("toy")
 def test_our_engine_runs_over_http_and_in_process_and_starts(tmp_path: Path) -> None:
     argv = ("--quick", "--only", "single,c8,start", "--engines", "ours", "--precisions", "int8")

@@ -56,6 +56,7 @@ def run_python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_dry_run_executes_every_step_of_every_part(tmp_path: Path) -> None:
     done = run_python("-m", "benchmarks.gpu", "--dry-run", "--out", str(tmp_path))

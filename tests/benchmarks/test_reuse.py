@@ -39,9 +39,8 @@ def read_head() -> str:
     return subprocess.run(words, cwd=reuse.ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.reads("benchmarks", "kernels", "runtime/millrace_runtime", "LICENSE")
-@pytest.mark.reads(*(f"operator/millrace_operator/{name}" for name in ("autoscale", "cluster", "resources")))
 def test_only_ours_is_run_again_and_all_else_is_as_it_was(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
