@@ -28,7 +28,17 @@ from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengt
 from millrace_operator.autoscale.simulate.run import Setting, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
 from millrace_operator.autoscale.situation import DOUBT_SECONDS
-from tests.operator.autoscale.hours import FITTED, HOUR, POLICY, TTFT, measure, play, remembered, see
+from tests.operator.autoscale.hours import (
+    FITTED,
+    HOUR,
+    LONGER_TICKS,
+    POLICY,
+    TTFT,
+    measure,
+    play,
+    remembered,
+    see,
+)
 from tests.operator.autoscale.signals import make_fleet
 
 
@@ -48,7 +58,10 @@ def test_few_requests_of_which_some_are_late_say_nothing() -> None:
     assert counts[-1] == 1
 
 
-def test_an_objective_that_is_kept_as_measured_is_in_reach_whatever_the_model_says() -> None:
+@LONGER_TICKS
+def test_an_objective_that_is_kept_as_measured_is_in_reach_whatever_the_model_says(
+    tick_seconds: float,
+) -> None:
     """Long prompts that are all alike: the model takes the longest for three times as long."""
     objectives = (Objective("TimeToFirstToken", 95, 1.5), Objective("TimePerOutputToken", 95, 0.4))
     policy, model = Policy(1, 20, objectives), replace(FITTED, coefficients=(0.02, 2e-4, 1e-7))
@@ -58,7 +71,7 @@ def test_an_objective_that_is_kept_as_measured_is_in_reach_whatever_the_model_sa
         def look(_: float, count: int) -> Signals:
             return see(count, 3.0, latencies=measure(share, objective=objectives[0]), **shapes)
 
-        _, decision, memory = play(look, 8, end - begin, policy, memory, begin)
+        _, decision, memory = play(look, 8, end - begin, policy, memory, begin, tick_seconds)
         return decision, memory
 
     decision, memory = live(1.0, remembered(model=model), 0.0, 600.0)
@@ -78,13 +91,18 @@ def test_prompts_that_are_alike_are_served_in_time() -> None:
     assert simulate(setting, Ours(policy), load, HOUR).attainment(policy.objectives) >= 0.95
 
 
-def test_an_objective_that_may_be_missed_for_ever_holds_the_count_up_for_half_an_hour() -> None:
+@LONGER_TICKS
+def test_an_objective_that_may_be_missed_for_ever_holds_the_count_up_for_half_an_hour(
+    tick_seconds: float,
+) -> None:
     """The target and all latencies are in one bucket, whatever the load."""
     objective = Objective("TimeToFirstToken", 95, 0.6)
     seen = (Latency(objective, 0.74, 90.0, Bracket(0.5, 0.75, 0.02, 1.0)),)
     policy = Policy(1, 20, (objective,))
-    counts, _, _ = play(lambda _, count: see(count, 1.5, latencies=seen), 12, HOUR, policy)
-    assert counts[int(DOUBT_SECONDS / 2)] == 12
+    counts, _, _ = play(
+        lambda _, count: see(count, 1.5, latencies=seen), 12, HOUR, policy, tick_seconds=tick_seconds
+    )
+    assert counts[int(DOUBT_SECONDS / tick_seconds)] == 12
     assert counts[-1] <= 2
 
 
@@ -101,17 +119,18 @@ def test_a_step_of_feedback_that_helped_is_not_the_last() -> None:
     assert max(counts) == 8
 
 
-def test_what_was_too_few_is_not_tried_again_and_again() -> None:
+@LONGER_TICKS
+def test_what_was_too_few_is_not_tried_again_and_again(tick_seconds: float) -> None:
     """The model asks for two, and seven do: the count falls once an hour, and not each nine minutes."""
 
     def look(rate: float) -> Callable[[float, int], Signals]:
         return lambda _, count: see(count, rate, running=5.0, latencies=measure(0.85 if count < 7 else 0.99))
 
-    counts, decision, memory = play(look(9.0), 9, 3 * HOUR)
-    falls = sum(later < sooner for sooner, later in pairwise(counts[600:]))
+    counts, decision, memory = play(look(9.0), 9, 3 * HOUR, tick_seconds=tick_seconds)
+    falls = sum(later < sooner for sooner, later in pairwise(counts[int(1200 / tick_seconds) :]))
     assert falls <= 3
     assert decision.desired == 7
-    counts, _, _ = play(look(6.0), 7, HOUR / 2, memory=memory, begin=3 * HOUR)
+    counts, _, _ = play(look(6.0), 7, HOUR / 2, memory=memory, begin=3 * HOUR, tick_seconds=tick_seconds)
     assert min(counts) == 6  # with less load it is tried at once
 
 
@@ -125,19 +144,23 @@ def test_what_was_too_few_or_kept_says_nothing_of_another_revision() -> None:
     assert (after.too_few, decision.candidates["tooFew"], decision.binding) == (few, 7, "tooFew")
 
 
-def test_what_was_too_few_teaches_no_correction_while_it_is_remembered() -> None:
+@LONGER_TICKS
+def test_what_was_too_few_teaches_no_correction_while_it_is_remembered(tick_seconds: float) -> None:
     """The model asks for one less than is needed."""
 
     def look(_: float, count: int) -> Signals:
         return see(count, 9.0, running=5.0, latencies=measure(0.85 if count < 4 else 0.99))
 
-    counts, _, memory = play(look, 3, HOUR)
+    counts, _, memory = play(look, 3, HOUR, tick_seconds=tick_seconds)
     assert max(counts) == counts[-1] == 4
     assert memory.correction < 1.5
 
 
+@LONGER_TICKS
 @pytest.mark.parametrize("every", [170, 110, 58])
-def test_replicas_that_begin_anew_now_and_then_do_not_hide_what_is_late(every: int) -> None:
+def test_replicas_that_begin_anew_now_and_then_do_not_hide_what_is_late(
+    every: int, tick_seconds: float
+) -> None:
     """One of thirty isn't Ready for 4 s. A tenth of the requests is late, twice what is allowed."""
 
     def look(now: float, count: int) -> Signals:
@@ -153,7 +176,7 @@ def test_replicas_that_begin_anew_now_and_then_do_not_hide_what_is_late(every: i
             latencies=measure(0.9 if count < 33 else 0.99, 3600),
         )
 
-    counts, _, _ = play(look, 30, HOUR, Policy(1, 60, (TTFT,)))
+    counts, _, _ = play(look, 30, HOUR, Policy(1, 60, (TTFT,)), tick_seconds=tick_seconds)
     assert counts[-1] >= 33
 
 
