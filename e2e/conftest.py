@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from development.proxies import going_outside
+from e2e.api_client import delete
 from e2e.cluster.build import get_programs
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import install_chart, wait_for_product
 from e2e.model_servers import read_stories, serving
-from e2e.namespaces import create_namespace
+from e2e.namespaces import create_namespace, path_of
 from e2e.service import Service
 from tests.fetch.servers import FakeHub
 
@@ -69,7 +70,7 @@ def namespace(cluster: LocalCluster) -> Iterator[str]:
     name = f"test-{next(_numbers)}"
     create_namespace(cluster, name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    delete(cluster, path_of(name))
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def service(product: LocalCluster, namespace: str) -> Iterator[Service]:
     """The example's service in the test's namespace, not yet applied; deleted in the end."""
     found = Service(product, namespace)
     yield found
-    found.delete()
+    found.discard()
 
 
 @pytest.fixture

@@ -4,12 +4,16 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import yaml
+
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.cluster.product import NAMESPACE, install_chart
+from e2e.cluster.product import NAMESPACE, render_chart
+from e2e.polling import wait_until
 from millrace_runtime.contract import CLAIM_KEPT
 
 ROOT = "/var/lib/millrace-models"
 """On the nodes: the chart's default."""
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OWN = (
     "daemonset/millrace-node-cache",
     "validatingadmissionpolicybinding/millrace-node-cache",
@@ -23,15 +27,21 @@ OWN = (
 
 @contextmanager
 def running_node_cache(
-    cluster: LocalCluster, namespace: str, *settings: str, beside: tuple[str, ...] = ()
+    cluster: LocalCluster,
+    namespace: str,
+    *settings: str,
+    beside: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> Iterator[None]:
     """Install it, and in the end remove what is in no namespace of the test's own. `settings` are helm's.
 
-    It serves `namespace`, and those named in `beside`.
+    It serves `namespace`, and those named in `beside`. `flags` are further ones of its agents.
     """
     namespaces = (namespace, *beside)
+    # What another left is on its way out: its volume waits for the agents' end.
+    wait_until("no other node cache", lambda: _is_gone(cluster), 180)
     try:
-        install_chart(cluster, f"nodeCache.namespaces={{{','.join(namespaces)}}}", *settings)
+        _install(cluster, (f"nodeCache.namespaces={{{','.join(namespaces)}}}", *settings), flags)
         yield
     finally:
         remove = ("delete", "--ignore-not-found", "--wait=false")
@@ -39,9 +49,20 @@ def running_node_cache(
         for one in namespaces:
             cluster.kubectl("-n", one, *remove, f"pvc/{CLAIM_KEPT}")
             cluster.kubectl(*remove, f"pv/{CLAIM_KEPT}-{one}")
-        # The next one makes them anew, and is not to meet these on their way out. A pod of a node that is
-        # gone holds its claim until Kubernetes forgets it, which takes a minute.
-        cluster.kubectl("wait", "--for=delete", "--timeout=180s", "pv/millrace-node-cache")
+
+
+def _is_gone(cluster: LocalCluster) -> bool:
+    volumes = cluster.api.list("/api/v1/persistentvolumes")
+    return all(one["metadata"]["name"] != "millrace-node-cache" for one in volumes)
+
+
+def _install(cluster: LocalCluster, settings: tuple[str, ...], flags: tuple[str, ...]) -> None:
+    """Apply the chart, whose agents get further flags: it has no values for these."""
+    objects = [obj for obj in yaml.load_all(render_chart(cluster, *settings), YAML_LOADER) if obj]
+    (agents,) = [obj for obj in objects if obj["kind"] == "DaemonSet"]
+    agents["spec"]["template"]["spec"]["containers"][0]["args"] += flags
+    manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifests)
 
 
 def run_reader(

@@ -4,6 +4,7 @@ import os
 import sys
 from subprocess import run
 
+from e2e.polling import wait_until
 from e2e.service import Service
 
 PROGRAM = (sys.executable, "-c", "from millrace_kubectl.command import main; main()")
@@ -12,6 +13,19 @@ PROGRAM = (sys.executable, "-c", "from millrace_kubectl.command import main; mai
 def explain(service: Service, *flags: str) -> str:
     """Return what `kubectl millrace explain` prints of a service."""
     return ask(service, "explain", *flags)
+
+
+def wait_for_words(service: Service, words: str, seconds: float = 120.0) -> str:
+    """Return what `kubectl millrace explain` prints once these words are in it.
+
+    Each look takes half a second of CPU time: wait for the API server's words first, where these tell of it.
+    """
+
+    def look() -> str:
+        text = explain(service)
+        return text if words in text else ""
+
+    return wait_until(f"explain says {words}", look, seconds)
 
 
 def ask(service: Service, sub_command: str, *flags: str) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
 ASYNC_PAUSE_SECONDS = 0.01  # what is awaited is mostly in this process, and looking costs nothing
 

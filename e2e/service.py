@@ -2,20 +2,31 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from e2e.api_client import delete
 from e2e.cluster.api_reader import find_condition, has_condition, is_observed
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import EXAMPLE, find_gateway
+from e2e.namespaces import create_namespace, path_of
 from e2e.polling import wait_until
 from e2e.traffic import Target
 
+COLLECTIONS = {
+    "deployment": ("/apis/apps/v1", "deployments"),
+    "infsvc": ("/apis/millrace.dev/v1alpha1", "inferenceservices"),
+    "poddisruptionbudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "resourcequota": ("/api/v1", "resourcequotas"),
+    "service": ("/api/v1", "services"),
+}
+"""Where the API server has the kinds that tests read."""
 EXAMPLE_MANIFEST: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
 
 
@@ -55,12 +66,12 @@ class Service:
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """Return one object. Raises PartFailedError when it is not there."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
-        return found
+        """Return one object of the namespace. Raises PartFailedError when it is not there."""
+        group, collection = COLLECTIONS[kind]
+        return self.cluster.api.get(f"{group}/namespaces/{self.namespace}/{collection}/{name}")
 
     def read(self) -> dict[str, Any]:
-        """Return the service as it is now, without a kubectl. Raises PartFailedError when it is not there."""
+        """Return the service as it is now. Raises PartFailedError when it is not there."""
         return self.cluster.api.get(self.path)
 
     def status(self) -> dict[str, Any]:
@@ -83,7 +94,7 @@ class Service:
         """Whether it has no replica, as nobody asks."""
         return self.condition("Ready").get("reason") == "ScaledToZero" and not self.pods()
 
-    def wait_ready(self, seconds: float = 90.0) -> None:
+    def wait_ready(self, seconds: float = 180.0) -> None:
         """Wait until the newest spec is served: Ready, and nothing in progress."""
 
         def is_served() -> bool:
@@ -93,7 +104,7 @@ class Service:
 
         self.wait_for("Ready", is_served, seconds)
 
-    def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float = 60.0) -> float:
+    def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float = 120.0) -> float:
         """Wait until something is so and return how long that took. Fails with the conditions."""
         began = time.monotonic()
         try:
@@ -118,10 +129,24 @@ class Service:
         gateway = find_gateway(self.cluster)
         return Target(gateway.url, host=f"{self.name}.{self.namespace}.svc", model=self.name, **options)
 
+    def discard(self) -> None:
+        """Delete the service, if it is there, and wait for nothing."""
+        delete(self.cluster, self.path)
+
     def delete(self) -> None:
         """Delete the service and wait until garbage collection has taken its pods."""
         self.kubectl("delete", "infsvc", self.name, "--ignore-not-found")
         self.wait_for("rid of its pods", lambda: not self.pods(), 90)
+
+
+@contextmanager
+def service_in(cluster: LocalCluster, namespace: str) -> Iterator[Service]:
+    """Yield the example's service in a new namespace, not yet applied. Both are deleted in the end."""
+    create_namespace(cluster, namespace)
+    found = Service(cluster, namespace)
+    yield found
+    found.discard()
+    delete(cluster, path_of(namespace))
 
 
 def is_absent(cluster: LocalCluster, *words: str) -> bool:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.api_client import delete
 from e2e.cluster.api_reader import has_condition
 from e2e.cluster.local_cluster import LocalCluster, nodes_command
 from e2e.polling import wait_until
@@ -46,7 +47,7 @@ class SpareNode:
 
 @contextmanager
 def run_spare_node(cluster: LocalCluster, state: Path) -> Iterator[SpareNode]:
-    """Yield the Node once it is Ready. In the end it is gone, and so is its object."""
+    """Yield the Node once it is Ready. In the end it is gone, and so are its object and its pods."""
     command = nodes_command(cluster.layout, (f"name={NAME},cpu=4,memory=8Gi",))
     words = [str(state) if word == str(cluster.layout.nodes) else word for word in command.words]
     cluster.processes.start(NAME, words, command.environment)
@@ -56,4 +57,14 @@ def run_spare_node(cluster: LocalCluster, state: Path) -> Iterator[SpareNode]:
         yield node
     finally:
         cluster.processes.stop(NAME)
-        cluster.kubectl("delete", "node", NAME, "--ignore-not-found")
+        delete(cluster, f"/api/v1/nodes/{NAME}")
+        _forget_pods(cluster)
+
+
+def _forget_pods(cluster: LocalCluster) -> None:
+    """Delete its pods at once: nobody says that they have ended, and what they use is held until then."""
+    for pod in cluster.api.list("/api/v1/pods"):
+        if pod["spec"].get("nodeName") == NAME:
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            delete(cluster, path, gracePeriodSeconds=0)

@@ -10,7 +10,9 @@ from e2e.cluster.controlplane import client_context, is_healthy
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.loopback import answers
-from e2e.polling import wait_until
+from e2e.namespaces import wait_for_account
+
+pytestmark = pytest.mark.reads("e2e", "images", "development", "operator/millrace_kubernetes")
 
 
 def test_the_api_answers_at_the_version_of_its_kubectl(cluster: LocalCluster) -> None:
@@ -21,13 +23,10 @@ def test_the_api_answers_at_the_version_of_its_kubectl(cluster: LocalCluster) ->
 
 def test_a_namespace_gets_its_service_account(cluster: LocalCluster) -> None:
     cluster.kubectl("create", "namespace", "fresh")
-    wait_until(
-        "the namespace's service account",
-        lambda: cluster.kubectl("-n", "fresh", "get", "serviceaccount", "default", "--ignore-not-found"),
-    )
+    wait_for_account(cluster, "fresh")
     token = cluster.kubectl("-n", "fresh", "create", "token", "default")
     assert token.count(".") == 2
-    cluster.kubectl("delete", "namespace", "fresh")
+    cluster.kubectl("delete", "namespace", "fresh", "--wait=false")
 
 
 def test_the_gpu_node_is_ready_and_offers_eight(cluster: LocalCluster) -> None:
@@ -74,8 +73,5 @@ def test_the_controllers_survive_the_api_servers_restart(cluster: LocalCluster) 
     cluster.kill_part("kube-apiserver")
     cluster.start_part("kube-apiserver")
     cluster.kubectl("create", "namespace", "after")
-    wait_until(
-        "the namespace's service account",
-        lambda: cluster.kubectl("-n", "after", "get", "serviceaccount", "default", "--ignore-not-found"),
-    )
+    wait_for_account(cluster, "after")
     cluster.kubectl("delete", "namespace", "after", "--wait=false")

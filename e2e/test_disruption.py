@@ -1,12 +1,16 @@
 """Gateways are replaced and a replica dies in mid-stream: who is served elsewhere notices nothing."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.host_processes import kill_pod_processes
 from e2e.load import assert_unharmed, load_beside
-from e2e.service import Service
+from e2e.service import Service, service_in
 
 RATE = 3.0
 LONG = 600
@@ -23,28 +27,34 @@ def find_busiest(pods: list[dict[str, Any]]) -> dict[str, Any]:
     return min(pods, key=find_ready_time)
 
 
-def test_new_gateways_take_over_and_no_stream_is_cut(service: Service) -> None:
-    service.apply()
-    service.wait_ready()
+@pytest.fixture(scope="module")
+def pair(product: LocalCluster) -> Iterator[Service]:
+    """A service of two replicas that serve."""
+    with service_in(product, "disruption") as found:
+        found.spec["scaling"] |= {"minReplicas": 2, "maxReplicas": 2}
+        found.apply()
+        found.wait_ready()
+        yield found
+
+
+def test_new_gateways_take_over_and_no_stream_is_cut(pair: Service) -> None:
     gateway = ("-n", NAMESPACE, "rollout")
-    with load_beside(service, RATE, LONG) as load:
+    with load_beside(pair, RATE, LONG) as load:
         time.sleep(2.0)
-        service.cluster.kubectl(*gateway, "restart", "deployment", "millrace-gateway")
-        service.cluster.kubectl(*gateway, "status", "deployment", "millrace-gateway", "--timeout=110s")
+        pair.cluster.kubectl(*gateway, "restart", "deployment", "millrace-gateway")
+        pair.cluster.kubectl(*gateway, "status", "deployment", "millrace-gateway", "--timeout=110s")
         time.sleep(2.0)
     assert_unharmed(load)
 
 
-def test_a_killed_replicas_streams_say_so_and_all_others_go_on(service: Service) -> None:
-    service.spec["scaling"] |= {"minReplicas": 2, "maxReplicas": 2}
-    service.apply()
-    service.wait_ready()
-    with load_beside(service, RATE, LONG) as load:
+def test_a_killed_replicas_streams_say_so_and_all_others_go_on(pair: Service) -> None:
+    pair.wait_ready()
+    with load_beside(pair, RATE, LONG) as load:
         time.sleep(4.0)
-        assert kill_pod_processes(find_busiest(service.pods())) > 0
+        assert kill_pod_processes(find_busiest(pair.pods())) > 0
         killed_at = time.monotonic() - load.began
-        service.wait_for("down to one", lambda: service.status().get("readyReplicas") == 1, 20)
-        service.wait_for("two again", lambda: service.status().get("readyReplicas") == 2, 60)
+        pair.wait_for("down to one", lambda: pair.status().get("readyReplicas") == 1, 20)
+        pair.wait_for("two again", lambda: pair.status().get("readyReplicas") == 2)
         time.sleep(2.0)
     harmed = [stream for stream in load.streams if stream.is_truncated or stream.is_refused]
     assert any(stream.is_truncated for stream in harmed), "no stream was under way where the replica died"

@@ -6,7 +6,7 @@ import pytest
 
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.nodes.settings import ACCELERATOR_RESOURCE
-from e2e.plugin import explain
+from e2e.plugin import wait_for_words
 from e2e.service import Service
 
 ACCELERATORS = 8
@@ -27,7 +27,7 @@ def priorities(cluster: LocalCluster) -> Iterator[None]:
 def build(product: LocalCluster, namespace: str, name: str, priority: str, replicas: int) -> Service:
     """Return a service whose replicas take half of the accelerators each."""
     service = Service(product, namespace, name)
-    service.spec["resources"]["limits"][ACCELERATOR_RESOURCE] = str(ACCELERATORS // 2)
+    service.spec["resources"]["limits"] |= {ACCELERATOR_RESOURCE: str(ACCELERATORS // 2), "cpu": "2"}
     service.spec["pod"] = {"priorityClassName": priority}
     service.spec["scaling"] |= {"minReplicas": replicas, "maxReplicas": replicas}
     return service
@@ -50,8 +50,8 @@ def test_the_service_of_lower_priority_gives_way_says_so_and_comes_back(
         assert count_serving(nightly) == 2
         urgent.apply()
         urgent.wait_ready()
-        nightly.wait_for("without room", lambda: "Pending" in explain(nightly), 90)
-        told = explain(nightly)
+        nightly.wait_for("without room", lambda: nightly.status().get("readyReplicas") == 1)
+        told = wait_for_words(nightly, "Pending: no node has")
         assert "WANT 2 HAVE 1  +1 Pending: no node has 4 example.com/accelerator free" in told
         assert "DO free 4 example.com/accelerator on a node, or add one" in told
         assert count_serving(nightly) == 1
@@ -59,8 +59,8 @@ def test_the_service_of_lower_priority_gives_way_says_so_and_comes_back(
         assert len(nightly.pods()) == 2
 
         urgent.delete()
-        nightly.wait_for("back", lambda: count_serving(nightly) == 2, 90)
-        nightly.wait_for("told", lambda: "HAVE 2" in explain(nightly), 90)
+        nightly.wait_for("back", lambda: count_serving(nightly) == 2)
+        wait_for_words(nightly, "HAVE 2")
     finally:
-        urgent.delete()
-        nightly.delete()
+        urgent.discard()
+        nightly.discard()

@@ -1,17 +1,35 @@
 """Pods that are evicted under load: one of several at a time, a last one once another took its place."""
 
-import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from e2e.cluster.errors import PartFailedError
+from e2e.api_client import RefusedError, create
+from e2e.cluster.local_cluster import LocalCluster
 from e2e.load import assert_unharmed, load_beside, long_streams_beside
-from e2e.service import Service
+from e2e.namespaces import path_of
+from e2e.service import Service, service_in
 from millrace_runtime.contract import LABEL_SERVICE
 
 RATE = 2.0
+
+
+@pytest.fixture(scope="module")
+def service(product: LocalCluster) -> Iterator[Service]:
+    """A service of as many replicas as a test asks for, not yet applied."""
+    with service_in(product, "maintenance") as found:
+        found.spec["scaling"] = {"mode": "External"}
+        yield found
+
+
+def serve(service: Service, replicas: int) -> None:
+    """Wait until so many replicas serve."""
+    service.spec["replicas"] = replicas
+    service.apply()
+    service.wait_ready()
+    service.wait_for("its pods", lambda: sum(map(is_ready, service.pods())) == replicas)
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -31,10 +49,7 @@ def is_held(service: Service) -> bool:
 
 
 def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service) -> None:
-    service.spec["scaling"] = {"mode": "External"}
-    service.spec["replicas"] = 1
-    service.apply()
-    service.wait_ready()
+    serve(service, 1)
     (old,) = service.pods()
     node = old["spec"]["nodeName"]
     try:
@@ -44,7 +59,7 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
             selector = f"--pod-selector={LABEL_SERVICE}={service.name}"
             drain = ("drain", node, selector, "--ignore-daemonsets", "--delete-emptydir-data")
             service.cluster.kubectl(*drain, "--timeout=120s")
-            service.wait_for("one replica", lambda: len(service.pods()) == 1, 60)
+            service.wait_for("one replica", lambda: len(service.pods()) == 1)
             (new,) = service.pods()
             service.wait_ready()
     finally:
@@ -55,19 +70,16 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
 
 
 def test_a_second_eviction_waits_until_the_first_replica_is_replaced(service: Service) -> None:
-    service.spec["scaling"] = {"mode": "External"}
-    service.spec["replicas"] = 2
-    service.apply()
-    service.wait_ready()
-    service.wait_for("room to evict one", lambda: count_evictable(service) == 1, 60)
+    serve(service, 2)
+    service.wait_for("room to evict one", lambda: count_evictable(service) == 1)
     first, second = service.pods()
     with load_beside(service, RATE) as load, long_streams_beside(service, 2) as long:
         time.sleep(5.0)
         evict(service, first)
-        with pytest.raises(PartFailedError, match="disruption budget"):
+        with pytest.raises(RefusedError, match="disruption budget"):
             evict(service, second)
         service.wait_for("one replica less", lambda: service.status().get("readyReplicas") == 1, 20)
-        service.wait_for("another one in its place", lambda: count_evictable(service) == 1, 60)
+        service.wait_for("another one in its place", lambda: count_evictable(service) == 1)
     assert first["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in service.pods()}
     assert second["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in service.pods()}
     assert_unharmed(load, long)
@@ -81,8 +93,7 @@ def count_evictable(service: Service) -> int:
 
 
 def evict(service: Service, pod: dict[str, Any]) -> None:
-    """Ask the eviction API, as those who empty nodes do. Raises PartFailedError where it refuses."""
+    """Ask the eviction API, as those who empty nodes do. Raises RefusedError."""
     metadata = {"name": pod["metadata"]["name"], "namespace": service.namespace}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    path = f"/api/v1/namespaces/{service.namespace}/pods/{metadata['name']}/eviction"
-    service.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    create(service.cluster, f"{path_of(service.namespace)}/pods/{metadata['name']}/eviction", eviction)

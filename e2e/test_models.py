@@ -11,18 +11,24 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from e2e.completion import complete
+from e2e.fetched_models import assert_each_has, wait_for_models
 from e2e.model_servers import count_downloads, read_stories, serving
-from e2e.node_disks import find_volume
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
 from e2e.watch import Watch
 from tests.fetch.authority import Authority
-from tests.fetch.kills import list_files
 from tests.fetch.registry import TAR, Registry, make_tar
 from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
 from tests.fetch.servers import FakeHub, WebFolderServer
 
 TOKEN = "a-secret-of-the-team"
+
+
+@pytest.fixture
+def service(service: Service) -> Service:
+    """The example's service, whose pods may use both cores: their start is waited for."""
+    service.spec["resources"]["limits"]["cpu"] = "2"
+    return service
 
 
 @pytest.fixture
@@ -73,7 +79,7 @@ def apply_and_see_it_fetched(service: Service, source: Source) -> None:
     service.apply()
     with Watch(service.cluster, "infsvc", service.name, "-n", service.namespace) as watch:
         shown = re.compile(r" [1-9]?[0-9]% ")
-        service.wait_for("percents", lambda: any(shown.search(line.text) for line in [*watch.lines]), 90)
+        service.wait_for("percents", lambda: any(shown.search(line.text) for line in [*watch.lines]))
     source.bytes_per_second = None
 
 
@@ -81,12 +87,6 @@ def read_logs(service: Service) -> list[str]:
     """What the containers that fetched have said, of each pod."""
     names = [pod["metadata"]["name"] for pod in service.pods()]
     return [service.kubectl("logs", name, "-c", "fetch") for name in names]
-
-
-def read_models(service: Service) -> list[dict[str, bytes]]:
-    """Return the model's files that each pod has fetched."""
-    folders = [find_volume(service.cluster, pod, "model") for pod in service.pods()]
-    return [{name: (folder / name).read_bytes() for name in list_files(folder)} for folder in folders]
 
 
 def change_weights(contents: dict[str, bytes]) -> dict[str, bytes]:
@@ -135,7 +135,7 @@ def test_two_replicas_read_a_model_that_a_job_has_fetched_once_into_a_claim(
     assert fetched.condition("ModelReady")["reason"] == "Fetching"
     assert "into PersistentVolumeClaim models" in fetched.condition("ModelReady")["message"]
     hub.large.bytes_per_second = None
-    fetched.wait_for("two replicas", lambda: fetched.status().get("readyReplicas") == 2, 90)
+    fetched.wait_for("two replicas", lambda: fetched.status().get("readyReplicas") == 2)
     assert complete(fetched)
     assert 1 <= count_downloads(hub) < 1.5
     kept = fetched.status()["model"]["cache"]
@@ -146,10 +146,10 @@ def test_two_replicas_read_a_model_that_a_job_has_fetched_once_into_a_claim(
     assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
 
 
-def test_all_replicas_serve_what_a_branch_had_when_it_was_applied(fetched: Service, hub: FakeHub) -> None:
+def test_all_replicas_have_what_a_branch_had_when_it_was_applied(fetched: Service, hub: FakeHub) -> None:
     fetched.spec["model"]["uri"] = "hf://org/m@main"
     fetched.apply()
-    fetched.wait_ready()
+    wait_for_models(fetched)
     first, old = hub.commit, dict(hub.files.contents)
     assert fetched.status()["model"]["resolvedRevision"] == first
     assert is_absent(fetched.cluster, "jobs", "-n", fetched.namespace, "-l", "millrace.dev/service=stories")
@@ -157,11 +157,9 @@ def test_all_replicas_serve_what_a_branch_had_when_it_was_applied(fetched: Servi
     hub.move_on("2" * 40, change_weights(old))
     fetched.spec["scaling"]["minReplicas"] = 2
     fetched.apply()
-    fetched.wait_for("two replicas", lambda: fetched.status()["readyReplicas"] == 2, 90)
+    wait_for_models(fetched, 2)
     assert all(first in log and "2" * 40 not in log for log in read_logs(fetched))
-    one, another = read_models(fetched)
-    assert one == another == {name: old[name] for name in one}
-    assert "model.safetensors" in one
+    assert_each_has(fetched, old)
     assert fetched.status()["model"]["resolvedRevision"] == first
 
 
@@ -173,7 +171,7 @@ def ask_anew(service: Service) -> None:
     service.kubectl(
         "patch", "infsvc", service.name, "--subresource", "status", "--type", "merge", "-p", FORGET
     )
-    service.wait_for("an answer", lambda: "askedAt" in service.status()["model"].get("followed", {}), 60)
+    service.wait_for("an answer", lambda: "askedAt" in service.status()["model"].get("followed", {}))
 
 
 def test_a_branch_that_is_followed_is_rolled_out_and_the_spec_stays(fetched: Service, hub: FakeHub) -> None:
@@ -202,11 +200,11 @@ def test_a_branch_that_is_followed_is_rolled_out_and_the_spec_stays(fetched: Ser
     assert fetched.status()["currentRevision"] == fetched.status()["updateRevision"] != serving
 
 
-def test_a_folder_of_a_web_server_is_fetched_and_served(service: Service, web: WebFolderServer) -> None:
+def test_a_folder_of_a_web_server_is_fetched(service: Service, web: WebFolderServer) -> None:
     service.spec["model"] = {"uri": web.uri}
     apply_and_see_it_fetched(service, web.files)
-    service.wait_ready()
-    assert complete(service)
+    wait_for_models(service)
+    assert_each_has(service, read_stories())
     assert len(service.status()["model"]["resolvedRevision"]) == 40
 
 
@@ -220,29 +218,27 @@ def test_a_server_with_an_authority_of_its_owners_is_trusted_once_the_secret_has
         service.spec["model"] = {"uri": server.uri, "credentials": {"secretName": "authority"}}
         service.apply()
         words = "ca.crt has no certificates to trust"
-        service.wait_for("told", lambda: words in service.condition("ModelReady").get("message", ""), 90)
+        service.wait_for("told", lambda: words in service.condition("ModelReady").get("message", ""))
         patch = json.dumps({"stringData": {"ca.crt": authority.pem.decode()}})
         service.kubectl("patch", "secret", "authority", "-p", patch)
-        service.wait_ready(180)
-    assert complete(service)
+        wait_for_models(service, seconds=180)
+    assert_each_has(service, read_stories())
 
 
-def test_a_folder_of_a_bucket_is_fetched_and_served(service: Service, bucket: S3Server) -> None:
+def test_a_folder_of_a_bucket_is_fetched(service: Service, bucket: S3Server) -> None:
     keys = (f"--from-literal=AWS_ACCESS_KEY_ID={KEY_ID}", f"--from-literal=AWS_SECRET_ACCESS_KEY={SECRET}")
     service.kubectl("create", "secret", "generic", "bucket", *keys)
     service.spec["model"] = {"uri": "s3://models/org/m", "credentials": {"secretName": "bucket"}}
     settings = {"AWS_ENDPOINT_URL": bucket.endpoint, "AWS_REGION": "us-east-1"}
     service.spec["pod"] = {"env": [{"name": name, "value": value} for name, value in settings.items()]}
     apply_and_see_it_fetched(service, bucket)
-    service.wait_ready()
-    assert complete(service)
+    wait_for_models(service)
+    assert_each_has(service, read_stories())
     assert set(bucket.signatures) == {KEY_ID}
 
 
 @pytest.mark.parametrize("layout", ["files", "image"])
-def test_a_model_of_a_registry_is_fetched_and_served(
-    service: Service, registry: Registry, layout: str
-) -> None:
+def test_a_model_of_a_registry_is_fetched(service: Service, registry: Registry, layout: str) -> None:
     if layout == "files":
         registry.push_files(read_stories())
     else:
@@ -253,8 +249,8 @@ def test_a_model_of_a_registry_is_fetched_and_served(
     service.kubectl("create", "secret", "docker-registry", "registry", *access)
     service.spec["model"] = {"uri": f"{registry.uri}:v1", "credentials": {"secretName": "registry"}}
     apply_and_see_it_fetched(service, registry.blobs)
-    service.wait_ready()
-    assert complete(service)
+    wait_for_models(service)
+    assert_each_has(service, read_stories())
     assert service.status()["model"]["resolvedRevision"].startswith("sha256:")
 
 
@@ -268,7 +264,7 @@ def test_an_image_whose_architecture_nobody_serves_starts_no_pod(
     registry.push([(tar, TAR, {})])
     service.spec["model"] = {"uri": f"{registry.uri}:v1"}
     service.apply()
-    service.wait_for("refused", lambda: service.condition("Degraded").get("reason") == "ModelInvalid", 60)
+    service.wait_for("refused", lambda: service.condition("Degraded").get("reason") == "ModelInvalid")
     assert "MixtralForCausalLM" in service.condition("Degraded")["message"]
     assert is_absent(service.cluster, "deployments", "-n", service.namespace)
     assert sum(registry.blobs.sent.values()) < len(tar) / 2, "not its weights"
@@ -289,7 +285,7 @@ def test_a_gated_model_says_whom_to_ask_and_serves_once_the_secret_has_the_token
 
     secret = {"stringData": {"HF_TOKEN": TOKEN}}
     fetched.kubectl("patch", "secret", "hub", "-p", str(secret).replace("'", '"'))
-    fetched.wait_ready(120)
+    fetched.wait_ready()
     assert complete(fetched)
     assert not any(TOKEN in log for log in read_logs(fetched))
 
@@ -297,4 +293,4 @@ def test_a_gated_model_says_whom_to_ask_and_serves_once_the_secret_has_the_token
 def test_a_secret_that_is_missing_is_named(fetched: Service) -> None:
     fetched.spec["model"]["credentials"] = {"secretName": "forgotten"}
     fetched.apply()
-    fetched.wait_for("told", lambda: "forgotten" in fetched.condition("Degraded").get("message", ""), 60)
+    fetched.wait_for("told", lambda: "forgotten" in fetched.condition("Degraded").get("message", ""))

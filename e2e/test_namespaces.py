@@ -14,9 +14,12 @@ from urllib.error import URLError
 import pytest
 import yaml
 
+from e2e.api_client import delete
+from e2e.cluster.api_reader import has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.namespaces import create_namespace
+from e2e.cluster.product import CRD_PATH
+from e2e.namespaces import create_namespace, path_of
 from e2e.operator_process import OperatorProcess, find_free_port, render_account_kubeconfig
 from e2e.polling import wait_until
 
@@ -35,8 +38,12 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
     try:
         local.start()
         local.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-        established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
-        wait_until("the definition", lambda: local.kubectl(*established), 60, outlives=(PartFailedError,))
+        wait_until(
+            "the definition",
+            lambda: has_condition(local.api.get(CRD_PATH), "Established"),
+            60,
+            outlives=(PartFailedError,),
+        )
         for namespace in (RELEASE, *OURS, OTHER, LATE):
             create_namespace(local, namespace)
         local.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(render_chart(local)))
@@ -75,8 +82,8 @@ def apply(cluster: LocalCluster, namespace: str) -> None:
     cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(service))
 
 
-def list_deployments(cluster: LocalCluster, namespace: str) -> str:
-    return cluster.kubectl("get", "deploy", "-n", namespace, "-l", "millrace.dev/service=chat", "-o", "name")
+def list_deployments(cluster: LocalCluster, namespace: str) -> list[dict[str, Any]]:
+    return cluster.api.list(f"/apis/apps/v1/namespaces/{namespace}/deployments", "millrace.dev/service=chat")
 
 
 def test_the_chart_asks_for_no_right_in_the_whole_cluster(cluster: LocalCluster) -> None:
@@ -95,9 +102,9 @@ def test_services_of_these_namespaces_are_looked_after_and_no_others(
             apply(cluster, namespace)
         for namespace in OURS:
             wait_until("its Deployment", partial(list_deployments, cluster, namespace))
-        cluster.kubectl("delete", "service", "chat", "-n", OURS[0])
-        get = ("get", "service", "chat", "-n", OURS[0])
-        wait_until("the child is back", lambda: cluster.kubectl(*get), outlives=(PartFailedError,))
+        child = f"{path_of(OURS[0])}/services/chat"
+        delete(cluster, child)
+        wait_until("the child is back", lambda: cluster.api.get(child), outlives=(PartFailedError,))
         assert not list_deployments(cluster, OTHER)
         operator.stop()
     for word in ("forbidden", "Traceback"):

@@ -1,9 +1,6 @@
 """Models on the nodes' own disks: the chart's node cache, beside pods that read models as replicas do."""
 
 import json
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from e2e.api_client import RefusedError, create, delete, patch_with_token
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
-from e2e.namespaces import create_namespace
+from e2e.namespaces import create_namespace, path_of
 from e2e.node_cache import run_reader, running_node_cache
 from e2e.node_disks import find_on_disk, make_on_disk
 from e2e.polling import wait_until
@@ -40,20 +38,21 @@ class NodeCache:
         return find_on_disk(self.cluster, node, f"{ROOT}/{SHOP}/{contract.FOLDER_KEPT}/{model}")
 
     def put(self, node: str, model: str) -> None:
-        """Leave a model there as a pod that has fetched it and is gone."""
-        own = self.folder(node, model) / ".millrace"
+        """Leave a model there as a pod that has fetched it and is gone, between two looks of the agent."""
+        folder = find_on_disk(self.cluster, node, f"/mnt/{model}")
+        own = folder / ".millrace"
         own.mkdir(parents=True)
         (own / "lock").touch()
-        (own.parent / "model.safetensors").write_bytes(bytes(2 * MIB))
+        (folder / "model.safetensors").write_bytes(bytes(2 * MIB))
         (own / "manifest.json").write_text(json.dumps(make_marker()))
+        folder.rename(self.folder(node, model))
 
     def labels(self, node: str) -> dict[str, str]:
         labels = self.node(node)["metadata"]["labels"]
         return {name: value for name, value in labels.items() if name.startswith(contract.LABEL_KEPT_ON_NODE)}
 
     def node(self, name: str) -> Object:
-        found: Object = json.loads(self.cluster.kubectl("get", "node", name, "-o", "json"))
-        return found
+        return self.cluster.api.get(f"/api/v1/nodes/{name}")
 
     def agents(self) -> list[Object]:
         selector = "millrace.dev/component=node-cache"
@@ -79,16 +78,22 @@ def make_marker() -> Object:
 def cache(product: LocalCluster) -> Iterator[NodeCache]:
     create_namespace(product, SHOP)
     found = NodeCache(product)
-    with running_node_cache(product, SHOP, f"nodeCache.path={ROOT}", "nodeCache.limit=3Mi"):
-        missing = f'path "{ROOT}" does not exist'
-        wait_until("the root is missed", lambda: missing in product.kubectl("-n", NAMESPACE, "get", "events"))
+    settings = (f"nodeCache.path={ROOT}", "nodeCache.limit=3Mi")
+    with running_node_cache(product, SHOP, *settings, flags=("--look-seconds", "2")):
+        wait_until("the root is missed", lambda: is_root_missed(product))
         for node in NODES:
             make_on_disk(product, node, ROOT)
         product.kubectl(
             *("-n", NAMESPACE, "rollout", "status", "daemonset/millrace-node-cache", "--timeout=90s")
         )
         yield found
-    product.kubectl("delete", "namespace", SHOP, "--wait=false")
+    delete(product, path_of(SHOP))
+
+
+def is_root_missed(cluster: LocalCluster) -> bool:
+    """Whether an event of a pod says so."""
+    events = cluster.api.list(f"{path_of(NAMESPACE)}/events")
+    return any(f'path "{ROOT}" does not exist' in event["message"] for event in events)
 
 
 def test_a_pod_has_its_nodes_folder_and_the_node_tells_what_is_whole(cache: NodeCache) -> None:
@@ -100,14 +105,14 @@ def test_a_pod_has_its_nodes_folder_and_the_node_tells_what_is_whole(cache: Node
     )
     cache.run("first", "cpu-0", fetch, "first")
     label = f"{contract.LABEL_KEPT_ON_NODE}{cache.names('first')}"
-    wait_until("the label", lambda: cache.labels("cpu-0") == {label: str(2 * MIB)}, 60)
+    wait_until("the label", lambda: cache.labels("cpu-0") == {label: str(2 * MIB)})
     assert (cache.folder("cpu-0", "first") / "model.safetensors").exists()
     assert not cache.folder("gpu-0", "first").exists()
     assert cache.labels("gpu-0") == {}
 
     # Too much for the limit: what the pod reads stays, also by a new process, and goes after the pod.
     cache.put("cpu-0", "second")
-    wait_until("the eviction", lambda: not cache.folder("cpu-0", "second").exists(), 60)
+    wait_until("the eviction", lambda: not cache.folder("cpu-0", "second").exists())
     assert cache.folder("cpu-0", "first").exists()
     cache.cluster.kubectl("-n", NAMESPACE, "delete", "pod", cache.agent_of("cpu-0"))
     assert cache.labels("cpu-0") == {label: str(2 * MIB)}
@@ -115,31 +120,19 @@ def test_a_pod_has_its_nodes_folder_and_the_node_tells_what_is_whole(cache: Node
     wait_until("the eviction by the next", lambda: not cache.folder("cpu-0", "third").exists(), 90)
     cache.cluster.kubectl("-n", SHOP, "delete", "pod", "first")
     cache.put("cpu-0", "fourth")
-    wait_until("the eviction of what was read", lambda: not cache.folder("cpu-0", "first").exists(), 60)
+    wait_until("the eviction of what was read", lambda: not cache.folder("cpu-0", "first").exists())
     assert cache.folder("cpu-0", "fourth").exists()
     fourth = f"{contract.LABEL_KEPT_ON_NODE}{cache.names('fourth')}"
     wait_until("the labels after it", lambda: set(cache.labels("cpu-0")) == {fourth})
 
 
-class RefusedError(Exception):
-    """The API server's status and its words."""
-
-
 def patch(cache: NodeCache, node: str, body: Object, *, agent: str | None) -> None:
     """Patch a Node with a token of the node cache: of the pod `agent`, or of no pod. Raises RefusedError."""
-    bound = ("--bound-object-kind=Pod", f"--bound-object-name={agent}") if agent else ()
-    cluster = cache.cluster
-    token = cluster.kubectl("-n", NAMESPACE, "create", "token", "millrace-node-cache", *bound).strip()
-    headers = {"Content-Type": "application/merge-patch+json", "Authorization": f"Bearer {token}"}
-    url = f"{cluster.api_url}/api/v1/nodes/{node}"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="PATCH")
-    context = ssl.create_default_context(cafile=str(cluster.layout.keys / "ca.crt"))
-    try:
-        with urllib.request.urlopen(request, timeout=10, context=context):
-            pass
-    except urllib.error.HTTPError as error:
-        with error:  # or its socket is left for the collector, which warns in another test
-            raise RefusedError(f"{error.code}: {error.read().decode()}") from None
+    bound = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": agent}} if agent else {}
+    path = f"{path_of(NAMESPACE)}/serviceaccounts/millrace-node-cache/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
+    token = create(cache.cluster, path, request)["status"]["token"]
+    patch_with_token(cache.cluster, f"/api/v1/nodes/{node}", body, token)
 
 
 def metadata(**fields: Any) -> Object:
@@ -176,7 +169,7 @@ def test_no_other_node_can_be_labelled(cache: NodeCache) -> None:
             patch(cache, "gpu-0", OURS, agent=agent)
     patch(cache, "gpu-0", OURS, agent=cache.agent_of("gpu-0"))
     # It is of no model, so that the next look removes it.
-    wait_until("the label is gone", lambda: cache.labels("gpu-0") == {}, 60)
+    wait_until("the label is gone", lambda: cache.labels("gpu-0") == {})
 
 
 def test_a_nodes_status_is_out_of_reach(cache: NodeCache) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from e2e.api_client import create, delete
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.namespaces import path_of, wait_for_account
 from e2e.polling import wait_until
 
+pytestmark = pytest.mark.reads("e2e", "images", "development", "operator/millrace_kubernetes")
 Object = dict[str, Any]
 SERVE = 'cd /site && exec python3 -u -m http.server --bind "$MILLRACE_BIND_ADDRESS" 8000'
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
@@ -38,30 +41,24 @@ class Namespace:
         self.kubectl("apply", "-f", "-", stdin=text)
 
     def pod(self, name: str) -> Object:
-        found: Object = json.loads(self.kubectl("get", "pod", name, "-o", "json"))
-        return found
+        return self.cluster.api.get(f"{path_of(self.name)}/pods/{name}")
 
     def container(self, name: str) -> Object:
         found: Object = (self.pod(name)["status"].get("containerStatuses") or [{"state": {}}])[0]
         return found
 
     def reasons(self, name: str) -> set[str]:
-        path = "{range .items[*]}{.reason} {end}"
-        selector = f"involvedObject.name={name}"
-        return set(
-            self.kubectl("get", "events", "--field-selector", selector, "-o", f"jsonpath={path}").split()
-        )
+        events = self.cluster.api.list(f"{path_of(self.name)}/events")
+        return {event["reason"] for event in events if event["involvedObject"]["name"] == name}
 
 
 @pytest.fixture
 def namespace(cluster: LocalCluster) -> Iterator[Namespace]:
     name = f"nodes-{next(_numbers)}"
-    cluster.kubectl("create", "namespace", name)
-    wait_until(
-        "the service account", lambda: cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name")
-    )
+    create(cluster, "/api/v1/namespaces", {"metadata": {"name": name}})
+    wait_for_account(cluster, name)
     yield Namespace(cluster, name)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    delete(cluster, path_of(name))
 
 
 def find_processes(command: str) -> list[int]:
@@ -288,4 +285,8 @@ def test_a_claim_that_is_deleted_while_no_node_runs_leaves_no_folder(namespace: 
     namespace.kubectl("delete", "pvc", "data", "--timeout=30s")
     namespace.cluster.start_part("nodes")
     wait_until("the folder is gone", lambda: not folder.exists())
-    wait_until("the volume is gone", lambda: name not in namespace.kubectl("get", "pv", "-o", "name"))
+    wait_until("the volume is gone", lambda: name not in list_volumes(namespace.cluster))
+
+
+def list_volumes(cluster: LocalCluster) -> list[str]:
+    return [volume["metadata"]["name"] for volume in cluster.api.list("/api/v1/persistentvolumes")]

@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.api_client import RefusedError, create, delete, patch
+from e2e.cluster.api_reader import has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
+from e2e.cluster.product import CRD_PATH
 from e2e.managed_fields import find_writers
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
@@ -44,9 +47,7 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def namespace(cluster: LocalCluster) -> str:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    # kubectl fails, rather than waits, while the new definition has no conditions at all.
-    established = ("wait", "--for=condition=Established", "crd/inferenceservices.millrace.dev")
-    wait_for("the definition is established", partial(cluster.kubectl, *established))
+    wait_for("the definition", lambda: has_condition(cluster.api.get(CRD_PATH), "Established"))
     create_namespace(cluster, "resource-tests")
     cluster.kubectl("apply", "-f", "-", stdin=render_chart(cluster, "templates/rbac.yaml"))
     return "resource-tests"
@@ -58,11 +59,6 @@ def render_chart(cluster: LocalCluster, template: str) -> str:
     return subprocess.run(
         [*words, "--show-only", template], check=True, capture_output=True, encoding="utf-8"
     ).stdout
-
-
-def start_operator(cluster: LocalCluster, namespace: str, log: Path) -> OperatorProcess:
-    """Start one with no more rights than the chart gives it, and wait until it leads."""
-    return OperatorProcess(render_account_kubeconfig(cluster, namespace), namespace, log).wait_leading()
 
 
 def manifest(name: str = "chat", **spec: Any) -> dict[str, Any]:
@@ -78,10 +74,14 @@ def apply(cluster: LocalCluster, namespace: str, obj: dict[str, Any], *flags: st
     return cluster.kubectl("apply", "-n", namespace, *flags, "-f", "-", stdin=json.dumps(obj))
 
 
-def refusal(cluster: LocalCluster, namespace: str, obj: dict[str, Any]) -> str:
-    with pytest.raises(PartFailedError) as caught:
-        apply(cluster, namespace, obj)
-    return str(caught.value)
+def find_services(namespace: str) -> str:
+    """Return where the API server has a namespace's services."""
+    return f"/apis/millrace.dev/v1alpha1/namespaces/{namespace}/inferenceservices"
+
+
+def try_out(cluster: LocalCluster, namespace: str, obj: dict[str, Any]) -> None:
+    """Have the API server look at an object as at one that kubectl applies. Raises RefusedError."""
+    create(cluster, f"{find_services(namespace)}?dryRun=All&fieldValidation=Strict", obj)
 
 
 def scaling(**fields: Any) -> dict[str, Any]:
@@ -304,23 +304,25 @@ REFUSALS = {
 def test_the_api_server_refuses_and_says_what_to_write(
     cluster: LocalCluster, namespace: str, obj: dict[str, Any], words: str
 ) -> None:
-    assert words in refusal(cluster, namespace, obj)
+    with pytest.raises(RefusedError) as caught:
+        try_out(cluster, namespace, obj)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_the_api_server_takes_what_it_took(cluster: LocalCluster, namespace: str, name: str) -> None:
-    apply(cluster, namespace, CORPUS[name], "--dry-run=server", "--validate=strict")
+    try_out(cluster, namespace, CORPUS[name])
 
 
 def test_the_api_server_takes_a_service_that_may_rest(cluster: LocalCluster, namespace: str) -> None:
     for fields in ({}, {"scaleToZeroAfter": "5m", "activation": {"maxWait": "90s"}}):
-        apply(cluster, namespace, manifest("resting", **scaling(minReplicas=0, **fields)), "--dry-run=server")
+        try_out(cluster, namespace, manifest("resting", **scaling(minReplicas=0, **fields)))
 
 
 def test_the_api_server_takes_prices(cluster: LocalCluster, namespace: str) -> None:
     both = {"acceleratorHour": "2.50", "resourceHours": {"cpu": "0.04"}, "currency": "EUR"}
     for cost in ({"acceleratorHour": "2.50"}, {"resourceHours": {"cpu": "0.04"}}, both):
-        apply(cluster, namespace, manifest("priced", resources=GPUS, cost=cost), "--dry-run=server")
+        try_out(cluster, namespace, manifest("priced", resources=GPUS, cost=cost))
 
 
 def test_explain_reads_well(cluster: LocalCluster, namespace: str) -> None:  # noqa: ARG001  the CRD is its work
@@ -357,46 +359,98 @@ def test_scaling_by_hand_is_for_mode_external(cluster: LocalCluster, namespace: 
 
 def test_switching_modes_back_and_forth_never_wedges(cluster: LocalCluster, namespace: str) -> None:
     name, external = "switch", scaling(mode="External")
+    path = f"{find_services(namespace)}/{name}"
     apply(cluster, namespace, manifest(name))
     for count in (2, 4):
         apply(cluster, namespace, manifest(name, replicas=count, **external))
         # With the count left over, as a merge patch leaves it, and then without.
-        patch = json.dumps({"spec": {"scaling": {"mode": "Automatic"}}})
-        cluster.kubectl("patch", "-n", namespace, "infsvc", name, "--type=merge", "-p", patch)
-        cluster.kubectl("label", "-n", namespace, "infsvc", name, f"round=r{count}")
-        cluster.kubectl("label", "-n", namespace, "infsvc", name, "round-")
+        patch(cluster, path, {"spec": {"scaling": {"mode": "Automatic"}}})
+        for label in (f"r{count}", None):
+            patch(cluster, path, {"metadata": {"labels": {"round": label}}})
         apply(cluster, namespace, manifest(name))
     assert "replicas" not in read(cluster, namespace, name)["spec"]
 
 
-def read(cluster: LocalCluster, namespace: str, name: str, *flags: str) -> dict[str, Any]:
-    text = cluster.kubectl("get", "infsvc", name, "-n", namespace, "-o", "json", *flags)
-    parsed: dict[str, Any] = json.loads(text)
-    return parsed
+def read(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
+    return cluster.api.get(f"{find_services(namespace)}/{name}")
 
 
 def read_scale(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
-    path = f"/apis/millrace.dev/v1alpha1/namespaces/{namespace}/inferenceservices/{name}/scale"
-    parsed: dict[str, Any] = json.loads(cluster.kubectl("get", "--raw", path))
-    return parsed
+    return cluster.api.get(f"{find_services(namespace)}/{name}/scale")
+
+
+class Operators:
+    """Operators that lead one after the other, with no more rights than the chart gives them."""
+
+    def __init__(self, cluster: LocalCluster, namespace: str, folder: Path) -> None:
+        self._kubeconfig = render_account_kubeconfig(cluster, namespace)
+        self._namespace = namespace
+        self._folder = folder
+        self._num_started = 0
+        self._running: OperatorProcess | None = None
+
+    def lead(self) -> OperatorProcess:
+        """Return the one that leads, started unless it runs."""
+        if self._running is None:
+            self._num_started += 1
+            log = self._folder / f"operator-{self._num_started}.log"
+            self._running = OperatorProcess(self._kubeconfig, self._namespace, log).wait_leading()
+        return self._running
+
+    def stop(self) -> None:
+        """End the one that leads. It has never failed in a way that nobody foresaw."""
+        running, self._running = self._running, None
+        if running is not None:
+            with running:
+                running.stop()
+            assert "Traceback" not in running.text
+
+
+@pytest.fixture(scope="module")
+def operators(
+    cluster: LocalCluster, namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operators]:
+    found = Operators(cluster, namespace, tmp_path_factory.mktemp("operators"))
+    yield found
+    found.stop()
 
 
 @pytest.fixture
-def operator(cluster: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with start_operator(cluster, namespace, tmp_path / "operator.log") as running:
-        yield running
-        running.stop()
-    assert "Traceback" not in running.log.read_text()
+def operator(operators: Operators) -> OperatorProcess:
+    return operators.lead()
 
 
 def wait_for(what: str, ask: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """Wait as `wait_until` does; kubectl may also fail while things are on their way."""
+    """Wait as `wait_until` does, also for what is not there yet."""
     return wait_until(what, ask, seconds, outlives=(PartFailedError,))
 
 
-def has_deployment(cluster: LocalCluster, namespace: str, name: str) -> str:
-    selector = f"millrace.dev/service={name}"
-    return cluster.kubectl("get", "deployment", "-n", namespace, "-l", selector, "-o", "name").strip()
+CHILDREN = {
+    "deployments": "/apis/apps/v1",
+    "controllerrevisions": "/apis/apps/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "serviceaccounts": "/api/v1",
+    "services": "/api/v1",
+}
+"""Where the API server has what the operator makes."""
+
+
+def path_of_child(namespace: str, collection: str, name: str = "") -> str:
+    return f"{CHILDREN[collection]}/namespaces/{namespace}/{collection}" + (f"/{name}" if name else "")
+
+
+def list_children(
+    cluster: LocalCluster, namespace: str, name: str, *collections: str
+) -> list[dict[str, Any]]:
+    """Return a service's children of some kinds."""
+    paths = [path_of_child(namespace, collection) for collection in collections]
+    return [found for path in paths for found in cluster.api.list(path, f"millrace.dev/service={name}")]
+
+
+def find_deployment(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any] | None:
+    """Return the Deployment of a service; None while there is none."""
+    found = list_children(cluster, namespace, name, "deployments")
+    return found[0] if found else None
 
 
 def test_a_reconcile_leaves_the_manifest_as_it_is(
@@ -449,8 +503,7 @@ def test_every_field_of_placement_reaches_the_pods_as_the_api_server_has_it(
     cluster: LocalCluster, namespace: str, operator: OperatorProcess
 ) -> None:
     apply(cluster, namespace, manifest("placed", pod=PLACEMENT))
-    name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "placed"))
-    deployment = json.loads(cluster.kubectl("get", name, "-n", namespace, "-o", "json"))
+    deployment = wait_for("its Deployment", lambda: find_deployment(cluster, namespace, "placed"))
     found = deployment["spec"]["template"]["spec"]
     claims, spreads = found["resourceClaims"], found["topologySpreadConstraints"]
     container = found["containers"][0]
@@ -492,38 +545,31 @@ def test_the_list_shows_what_people_ask_for(
 
 
 def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
-    cluster: LocalCluster, namespace: str, tmp_path: Path
+    cluster: LocalCluster, namespace: str, operators: Operators
 ) -> None:
-    with start_operator(cluster, namespace, tmp_path / "first.log") as operator:
-        apply(cluster, namespace, manifest("drift"))
-        name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "drift"))
-        uid = cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}")
-        for child in (
-            name,
-            "service/drift",
-            "service/drift-replicas",
-            "pdb/drift",
-            "serviceaccount/drift-replica",
-        ):
-            cluster.kubectl("delete", child, "-n", namespace, "--wait=false")
-            wait_for("the child is back", partial(cluster.kubectl, "get", child, "-n", namespace), 5)
-        wait_for(
-            "another Deployment of the name",
-            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.metadata.uid}") != uid,
-        )
-        cluster.kubectl("scale", name, "-n", namespace, "--replicas=0")
-        wait_for(
-            "its count is mended",
-            lambda: cluster.kubectl("get", name, "-n", namespace, "-o", "jsonpath={.spec.replicas}") == "1",
-            5,
-        )
-        time.sleep(3)
-        operator.stop()
+    operators.lead()
+    apply(cluster, namespace, manifest("drift"))
+    made = wait_for("its Deployment", lambda: find_deployment(cluster, namespace, "drift"))
+    deployment = path_of_child(namespace, "deployments", made["metadata"]["name"])
+    for child in (
+        deployment,
+        path_of_child(namespace, "services", "drift"),
+        path_of_child(namespace, "services", "drift-replicas"),
+        path_of_child(namespace, "poddisruptionbudgets", "drift"),
+        path_of_child(namespace, "serviceaccounts", "drift-replica"),
+    ):
+        delete(cluster, child)
+        wait_for("the child is back", partial(cluster.api.get, child), 5)
+    uid = made["metadata"]["uid"]
+    wait_for("another Deployment of the name", lambda: cluster.api.get(deployment)["metadata"]["uid"] != uid)
+    patch(cluster, f"{deployment}/scale", {"spec": {"replicas": 0}})
+    wait_for("its count is mended", lambda: cluster.api.get(deployment)["spec"]["replicas"] == 1, 5)
+    time.sleep(3)
+    operators.stop()
     before = versions(cluster, namespace)
-    with start_operator(cluster, namespace, tmp_path / "second.log") as operator:
-        time.sleep(4)
-        assert versions(cluster, namespace) == before
-        operator.stop()
+    operators.lead()
+    time.sleep(4)
+    assert versions(cluster, namespace) == before
 
 
 def versions(cluster: LocalCluster, namespace: str) -> dict[str, str]:
@@ -544,23 +590,6 @@ def test_a_foreign_service_is_left_alone(
     wait_for("Conflict", lambda: "Conflict" in str(condition(cluster, namespace, "taken", "Ready")))
     assert ready["status"] == "False"
     assert cluster.kubectl("get", "service", "taken", "-n", namespace, "-o", "yaml") == before
-
-
-def test_deletion_returns_without_an_operator_and_takes_every_child(
-    cluster: LocalCluster, namespace: str, tmp_path: Path
-) -> None:
-    with start_operator(cluster, namespace, tmp_path / "operator.log") as operator:
-        apply(cluster, namespace, manifest("gone"))
-        wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "gone"))
-        operator.stop()
-    cluster.kubectl("delete", "infsvc", "gone", "-n", namespace, "--timeout=10s")
-    kinds = "deployment,service,serviceaccount,pdb,controllerrevision"
-    selector = "millrace.dev/service=gone"
-    wait_for(
-        "no child is left",
-        lambda: not cluster.kubectl("get", kinds, "-n", namespace, "-l", selector, "-o", "name"),
-        40,
-    )
 
 
 def condition(cluster: LocalCluster, namespace: str, name: str, kind: str) -> dict[str, Any] | None:
@@ -596,16 +625,15 @@ def test_a_real_autoscaler_scales_a_service_in_mode_external(
     cluster.kubectl("scale", "infsvc/raised", "--replicas=1", "-n", namespace)
     wait_for("it has one", lambda: count_replicas(cluster, namespace, "raised") == 1)
     wait_for("it has three again", lambda: count_replicas(cluster, namespace, "raised") == 3)
-    found = read(cluster, namespace, "raised", "--show-managed-fields")
+    found = read(cluster, namespace, "raised")
     assert find_writers(found, "replicas") == {"kube-controller-manager"}
     assert found["spec"]["replicas"] == 3
     cluster.kubectl("delete", "hpa", "raiser", "-n", namespace)
 
 
 def count_replicas(cluster: LocalCluster, namespace: str, name: str) -> int:
-    deployment = has_deployment(cluster, namespace, name)
-    path = "jsonpath={.spec.replicas}"
-    return int(cluster.kubectl("get", deployment, "-n", namespace, "-o", path)) if deployment else 0
+    deployment = find_deployment(cluster, namespace, name)
+    return int(deployment["spec"]["replicas"]) if deployment else 0
 
 
 def test_a_real_autoscaler_of_a_deployment_of_ours_is_named(
@@ -614,12 +642,23 @@ def test_a_real_autoscaler_of_a_deployment_of_ours_is_named(
     operator: OperatorProcess,  # noqa: ARG001
 ) -> None:
     apply(cluster, namespace, manifest("contested"))
-    name = wait_for("its Deployment", lambda: has_deployment(cluster, namespace, "contested"))
-    apply(cluster, namespace, render_autoscaler("Deployment", name.partition("/")[2], "apps/v1"))
+    deployment = wait_for("its Deployment", lambda: find_deployment(cluster, namespace, "contested"))
+    apply(cluster, namespace, render_autoscaler("Deployment", deployment["metadata"]["name"], "apps/v1"))
     told = wait_for("it is told", lambda: find_contest(cluster, namespace, "contested"))
     assert "HorizontalPodAutoscaler raiser scales Deployment contested-" in told
     cluster.kubectl("delete", "hpa", "raiser", "-n", namespace)
     wait_for("it is over", lambda: not find_contest(cluster, namespace, "contested"), 90)
+
+
+def test_deletion_returns_without_an_operator_and_takes_every_child(
+    cluster: LocalCluster, namespace: str, operators: Operators
+) -> None:
+    operators.lead()
+    apply(cluster, namespace, manifest("gone"))
+    wait_for("its Deployment", lambda: find_deployment(cluster, namespace, "gone"))
+    operators.stop()
+    cluster.kubectl("delete", "infsvc", "gone", "-n", namespace, "--timeout=10s")
+    wait_for("no child is left", lambda: not list_children(cluster, namespace, "gone", *CHILDREN), 40)
 
 
 def find_contest(cluster: LocalCluster, namespace: str, name: str) -> str:

@@ -58,7 +58,7 @@ class ApiReader:
 
 def find_condition(found: Object, kind: str) -> Object:
     """Return a condition of an object's status; empty where it has none."""
-    conditions = found.get("status", {}).get("conditions", [])
+    conditions = found.get("status", {}).get("conditions") or []  # a new definition's are null
     return next((each for each in conditions if each["type"] == kind), {})
 
 

@@ -168,8 +168,7 @@ def describe_example(cluster: LocalCluster) -> str:
 
 def find_gateway(cluster: LocalCluster) -> Gateway:
     """Return the address of the gateway's Service."""
-    text = cluster.kubectl("-n", NAMESPACE, "get", "service", "millrace-gateway", "-o", "json")
-    spec = json.loads(text)["spec"]
+    spec = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/services/millrace-gateway")["spec"]
     return Gateway(spec["clusterIP"], spec["ports"][0]["port"])
 
 
