@@ -96,7 +96,7 @@ class Job:
         return {
             "job_name": self.name,
             "scrape_interval": f"{self.interval_seconds}s",
-            "scrape_timeout": "1s",
+            "scrape_timeout": f"{self.interval_seconds}s",
             "file_sd_configs": [{"files": [str(self.file(folder))], "refresh_interval": "1s"}],
             "relabel_configs": list(self.relabelling),
         }

@@ -7,7 +7,7 @@ somebody else under the same names.
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,8 +41,11 @@ QUEUED, TOKEN_SECONDS = 0.18, 0.012
 class Replica:
     """A replica under a steady load. Its counters move up to the moment at which they are read."""
 
-    def __init__(self, rate: float, running: int = 0, waiting: int = 0) -> None:
+    def __init__(
+        self, rate: float, running: int = 0, waiting: int = 0, clock: Callable[[], float] = time.time
+    ) -> None:
         self._rate = rate
+        self._clock = clock
         self._sockets = socket.socketpair()
         engine = EngineClient(self._sockets[0])
         engine.ready = EngineReady(2048, 1000, 16, 32, 1, PLACEMENT, {"imports": 0.1}, list(TRIALS))
@@ -54,7 +57,7 @@ class Replica:
         self._metrics.num_received = self._in_flight
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._metrics)
-        self._began = time.time()
+        self._began = clock()
         self._requests = self._steps = 0
         self.is_broken = False
 
@@ -62,7 +65,7 @@ class Replica:
         """The page, None while it does not answer."""
         if self.is_broken:
             return None
-        passed = time.time() - self._began
+        passed = self._clock() - self._began
         for _ in range(round(passed * self._rate) - self._requests):
             self._requests += 1
             self._serve_one()
@@ -92,6 +95,49 @@ class Replica:
         """Give its sockets back."""
         for end in self._sockets:
             end.close()
+
+
+@dataclass
+class Moment:
+    """A clock that stands where a test sets it."""
+
+    now: float
+    """In seconds since 1970."""
+
+    def __call__(self) -> float:
+        """Return that."""
+        return self.now
+
+
+class Recording:
+    """A replica's pages as scrapes at times of the past found them: one page, each sample with its time."""
+
+    def __init__(self, replica: Replica, moment: Moment, times: Sequence[float]) -> None:
+        self._page = b""
+        for at in times:
+            moment.now = at
+            self._page += _stamp(replica.render() or b"", at)
+        replica.close()
+        self._num_asked = 0
+
+    @property
+    def is_told(self) -> bool:
+        """Whether Prometheus has it: who asks again has taken in the answer before."""
+        return self._num_asked > 2
+
+    def render(self) -> bytes | None:
+        """The page, twice in case that the first answer was lost; then nothing."""
+        self._num_asked += 1
+        return b"" if self.is_told else self._page
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _stamp(page: bytes, at: float) -> bytes:
+    """Return a page whose samples have a time of their own, in place of that of the scrape."""
+    stamp = b" %d\n" % round(1000 * at)
+    return b"".join(line + stamp for line in page.splitlines() if not line.startswith(b"#"))
 
 
 class Gateway:
@@ -140,7 +186,7 @@ vllm:time_to_first_token_seconds_bucket{{model_name="other",engine="0",le="+Inf"
         """Nothing is held."""
 
 
-Page = Replica | Gateway | Foreign
+Page = Replica | Recording | Gateway | Foreign
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from e2e.polling import wait_until
 from e2e.real_prometheus import (
     Job,
     Pod,
@@ -33,7 +34,10 @@ from e2e.scraped import (
     TRIALS,
     Foreign,
     Gateway,
+    Moment,
+    Page,
     Pages,
+    Recording,
     Replica,
     serving_pages,
 )
@@ -64,10 +68,14 @@ OBJECTIVES = {
 RATE = 5.0
 """Of each replica, in sequences a second."""
 RUNNING, WAITING = 3, 2
-SECONDS = 48
-RESTART_AT, CHANGE_AT, SHORTLY_AFTER = 7, 30, 38
-USUAL_INTERVAL, USUAL_SECONDS, FILLED_SECONDS = 30, 170, 75
-"""Prometheus' own default is a minute, and most people's 30 s. Two scrapes have come by then."""
+SECONDS = 40
+CHANGE_AT, SHORTLY_AFTER, RESTART_AT = 16, 24, 25
+RECORDED = {"fifteen": 15, "thirty": 30}
+"""Seconds between two scrapes. Prometheus' own default is a minute, and most people's 30."""
+RECORDED_SECONDS, FILLED_SECONDS, LOST_AT = 170, 76, (40, 55)
+"""Two scrapes have come when they are filled. One of each replica at `fifteen` is lost to a restart."""
+TICK_SECONDS = 2
+"""The operator's own default, for what is recorded."""
 LONG_SECONDS = 330
 LONG_JOBS = {"fifteen": 15, "thirty": 30, "sixty": 60}
 
@@ -79,8 +87,11 @@ def name_pods(service: str, count: int) -> list[str]:
 class Stage:
     """Services with two replicas each, a namespace each, and the operator's loop that asks about them."""
 
-    def __init__(self, prometheus: RealPrometheus, pages: Pages) -> None:
+    def __init__(self, prometheus: RealPrometheus, pages: Pages, moment: Moment | None = None) -> None:
+        """Begin now, or at a moment of the past."""
         self.prometheus, self.pages, self.cache = prometheus, pages, Cache()
+        self.clock: Callable[[], float] = moment or time.time
+        self._monotonic: Callable[[], float] = moment or time.monotonic
         self.seen: dict[int, dict[str, Signals]] = {}
         self.decided: dict[int, dict[str, Decision]] = {}
         self.loop = self.make_loop(self.settings())
@@ -97,9 +108,17 @@ class Stage:
         )
 
     def make_loop(self, settings: PrometheusSettings) -> ScalingLoop:
-        return ScalingLoop(self.cache, ScalingSettings(settings), lambda _: None, lambda: True)
+        return ScalingLoop(
+            self.cache,
+            ScalingSettings(settings),
+            lambda _: None,
+            lambda: True,
+            self.clock,
+            monotonic=self._monotonic,
+        )
 
-    def add_service(self, namespace: str, *jobs: str) -> None:
+    def add_service(self, namespace: str, *jobs: str, pages: Sequence[Page] = ()) -> None:
+        """Have a service of two replicas, scraped by these jobs. They show `pages`, or what they do now."""
         objectives = [
             {"metric": metric, "percentile": percentile, "target": target}
             for metric, percentile, target in OBJECTIVES.values()
@@ -108,8 +127,9 @@ class Stage:
         service["metadata"]["namespace"] = namespace
         self.cache.put(service)
         pods = [Pod(namespace, name, "chat") for name in name_pods("chat", 2)]
-        for pod in pods:
-            self.pages.by_path[pod.path] = Replica(RATE, RUNNING, WAITING)
+        pages = pages or [Replica(RATE, RUNNING, WAITING) for _ in pods]
+        for pod, page in zip(pods, pages, strict=True):
+            self.pages.by_path[pod.path] = page
             self.cache.put(self._make_pod(pod))
         for job in jobs:
             self.prometheus.set_targets(job, pods, self.pages.address)
@@ -136,10 +156,25 @@ class Stage:
                 await asyncio.sleep(max(0.0, began + second - time.monotonic()))
                 if second in events:
                     await asyncio.to_thread(events[second])
-                await self.loop.tick(session)
-                considered = {key.namespace: found for key, found in self.loop.considered.items()}
-                self.seen[second] = {name: found.signals for name, found in considered.items()}
-                self.decided[second] = {name: found.decision for name, found in considered.items()}
+                await self._look(session, second)
+
+    async def replay(self, moment: Moment, began: float, seconds: int) -> None:
+        """Tick through so many seconds of the past."""
+        async with aiohttp.ClientSession() as session:
+            for second in range(0, seconds + 1, TICK_SECONDS):
+                moment.now = began + second
+                await self._look(session, second)
+
+    async def _look(self, session: aiohttp.ClientSession, second: int) -> None:
+        await self.loop.tick(session)
+        considered = {key.namespace: found for key, found in self.loop.considered.items()}
+        self.seen[second] = {name: found.signals for name, found in considered.items()}
+        self.decided[second] = {name: found.decision for name, found in considered.items()}
+
+    @property
+    def ending(self) -> dict[str, Signals]:
+        """What was seen last."""
+        return self.seen[max(self.seen)]
 
 
 def make_prometheus(programs: Mapping[str, Path], folder: Path, jobs: list[Job]) -> RealPrometheus:
@@ -147,12 +182,11 @@ def make_prometheus(programs: Mapping[str, Path], folder: Path, jobs: list[Job])
 
 
 @pytest.fixture(scope="module")
-def stage(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def stage(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """All scenes of the short run at once, as they take their time whether or not others run."""
     jobs = [
         Job("two", 2, as_ours()),
         Job("five", 5, as_pod_monitor()),
-        Job("fifteen", 15, as_service_monitor()),
         Job("pair-a", 2, [*as_ours(), fixing("prometheus_replica", "a")]),
         Job("pair-b", 2, [*as_service_monitor(), fixing("prometheus_replica", "b")]),
         Job("failing", 2, as_ours()),
@@ -164,7 +198,7 @@ def stage(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
     prometheus = make_prometheus(programs, tmp_path_factory.mktemp("prometheus"), jobs)
     with serving_pages() as pages:
         stage = Stage(prometheus, pages)
-        for job in ("two", "five", "fifteen", "failing", "shrunk"):
+        for job in ("two", "five", "failing", "shrunk"):
             stage.add_service(job, job)
         stage.add_service("pair", "pair-a", "pair-b")
         _add_foreign(stage)
@@ -172,6 +206,46 @@ def stage(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
         with running(prometheus):
             asyncio.run(stage.play(SECONDS, _list_events(stage)))
             yield stage
+
+
+@pytest.fixture(scope="module")
+def recorded(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Scrapes of three minutes, taken in at once, and the loop that goes through them."""
+    jobs = [Job(name, 2, as_service_monitor()) for name in RECORDED]
+    prometheus = make_prometheus(programs, tmp_path_factory.mktemp("recorded"), jobs)
+    began = time.time() - RECORDED_SECONDS - 10
+    with serving_pages() as pages:
+        moment = Moment(began)
+        stage = Stage(prometheus, pages, moment)
+        recordings = {name: _record(interval, name, began) for name, interval in RECORDED.items()}
+        for name, shown in recordings.items():
+            stage.add_service(name, name, pages=shown)
+        with running(prometheus):
+            wait_until(
+                "all is recorded", lambda: all(one.is_told for shown in recordings.values() for one in shown)
+            )
+            asyncio.run(stage.replay(moment, began, RECORDED_SECONDS))
+            yield stage
+
+
+def _record(interval: int, name: str, began: float) -> list[Recording]:
+    """Return the pages of two replicas that were scraped in the past, each at times of its own."""
+    recordings = []
+    for share in (0.3, 0.8):
+        times = [interval * (share + scrape) for scrape in range(RECORDED_SECONDS // interval + 1)]
+        if name == "fifteen":
+            times = [at for at in times if not LOST_AT[0] <= at < LOST_AT[1]]
+        moment = Moment(began)
+        replica = Replica(RATE, RUNNING, WAITING, moment)
+        recordings.append(Recording(replica, moment, [began + at for at in times]))
+    return recordings
+
+
+@pytest.fixture
+def ending(request: pytest.FixtureRequest, namespace: str) -> Signals:
+    """What was seen last of a namespace, now or in what was recorded."""
+    stage: Stage = request.getfixturevalue("recorded" if namespace in RECORDED else "stage")
+    return stage.ending[namespace]
 
 
 def _add_foreign(stage: Stage) -> None:
@@ -217,11 +291,13 @@ def latencies(signals: Signals) -> dict[str, Latency]:
     return {names[x.objective.metric, x.objective.percentile]: x for x in signals.latencies}
 
 
-@pytest.mark.parametrize("namespace", ["two", "five", "fifteen", "pair"])
-def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
-    stage: Stage, namespace: str
-) -> None:
-    signals = stage.seen[SECONDS][namespace]
+@pytest.mark.parametrize("namespace", ["two", "five", "pair", "fifteen", "thirty"])
+def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(ending: Signals) -> None:
+    check_state(ending)
+
+
+def check_state(signals: Signals) -> None:
+    """Steps and shapes of answers are right, too."""
     assert signals.reporting == signals.fleet.ready == set(name_pods("chat", 2))
     assert (signals.running, signals.waiting, signals.kv_usage) == (2 * RUNNING, 2 * WAITING, 0.25)
     assert (signals.max_sequences, signals.kv_tokens) == (32, 16000)
@@ -240,11 +316,18 @@ def test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
         assert found == pytest.approx((STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT))
 
 
-@pytest.mark.parametrize(("namespace", "interval"), [("two", 2), ("five", 5), ("fifteen", 15), ("pair", 2)])
+@pytest.mark.parametrize(("namespace", "interval"), [("two", 2), ("five", 5), ("pair", 2)])
 def test_the_interval_is_that_of_one_scrape_past_a_restart_of_prometheus(
     stage: Stage, namespace: str, interval: int
 ) -> None:
     assert stage.interval(namespace) == pytest.approx(interval, rel=0.05)
+
+
+@pytest.mark.parametrize(("namespace", "interval"), list(RECORDED.items()))
+def test_a_long_interval_is_that_of_one_scrape_past_one_that_was_lost(
+    recorded: Stage, namespace: str, interval: int
+) -> None:
+    assert recorded.interval(namespace) == pytest.approx(interval, rel=0.05)
 
 
 @pytest.mark.parametrize(("namespace", "rate"), [("two", 2 * RATE), ("pair", 2 * RATE), ("five", 18.0)])
@@ -252,17 +335,15 @@ def test_load_is_counted_once_and_refused_requests_and_other_engines_are_none_of
     stage: Stage, namespace: str, rate: float
 ) -> None:
     """Of `five`, two gateways that are scraped twice see more than the replicas."""
-    signals = stage.seen[SECONDS][namespace]
+    signals = stage.ending[namespace]
     assert signals.recent_arrivals_per_second == pytest.approx(rate, rel=0.15)
     num_steps = [steps.num_steps for steps in signals.steps]
     assert num_steps == pytest.approx([20 * STEPS_PER_SECOND] * 2, rel=0.15)
 
 
-@pytest.mark.parametrize("namespace", ["two", "five", "fifteen", "pair"])
-def test_objectives_are_judged_by_their_buckets_and_not_by_interpolation(
-    stage: Stage, namespace: str
-) -> None:
-    found = latencies(stage.seen[SECONDS][namespace])
+@pytest.mark.parametrize("namespace", ["two", "five", "pair", "fifteen"])
+def test_objectives_are_judged_by_their_buckets_and_not_by_interpolation(ending: Signals) -> None:
+    found = latencies(ending)
     assert {name for name, latency in found.items() if latency.is_known} == {*OBJECTIVES} - {"in its bucket"}
     assert {name for name, latency in found.items() if latency.is_missed} == {
         "missed",
@@ -271,7 +352,7 @@ def test_objectives_are_judged_by_their_buckets_and_not_by_interpolation(
     }
     doubtful = found["in its bucket"]
     assert doubtful.seconds > doubtful.objective.target_seconds
-    said = stage.seen[SECONDS][namespace].rejected["P85 TimeToFirstToken"]
+    said = ending.rejected["P85 TimeToFirstToken"]
     assert said == "between the bounds 0.4 s and 0.5 s: choose one of them as its target"
 
 
@@ -279,7 +360,7 @@ def test_what_fails_to_answer_one_scrape_after_the_other_is_silent_once_its_samp
     stage: Stage,
 ) -> None:
     gone = name_pods("chat", 2)[1]
-    soon, late = stage.seen[SHORTLY_AFTER]["failing"], stage.seen[SECONDS]["failing"]
+    soon, late = stage.seen[SHORTLY_AFTER]["failing"], stage.ending["failing"]
     assert (sorted(soon.silent), soon.running) == ([], 2 * RUNNING)
     assert (sorted(late.silent), late.running) == ([gone], RUNNING)
     assert f"of {gone} (none since " in late.rejected["age"]
@@ -291,13 +372,19 @@ def test_a_replica_that_is_gone_still_counts_in_the_window_in_which_it_served(st
     assert 1.3 * RATE < (signals.recent_arrivals_per_second or 0) < 1.9 * RATE
 
 
-async def test_what_replicas_are_is_read_whatever_labels_a_scrape_adds(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("scenes", "namespaces"), [("stage", ("two", "five", "pair")), ("recorded", ("fifteen",))]
+)
+async def test_what_replicas_are_is_read_whatever_labels_a_scrape_adds(
+    request: pytest.FixtureRequest, scenes: str, namespaces: tuple[str, ...]
+) -> None:
+    stage: Stage = request.getfixturevalue(scenes)
     changed: list[ServiceKey] = []
-    inventory = Inventory(stage.cache, stage.settings(), changed.append, lambda: True)
+    inventory = Inventory(stage.cache, stage.settings(), changed.append, lambda: True, stage.clock)
     async with aiohttp.ClientSession() as session:
         await inventory.refresh(session)
         await inventory.refresh(session)
-    asked = [ServiceKey(namespace, "chat") for namespace in ("two", "five", "fifteen", "pair")]
+    asked = [ServiceKey(namespace, "chat") for namespace in namespaces]
     assert set(asked) <= set(changed)
     assert len(changed) == len(set(changed))
     expected = ReplicaStatus(
@@ -317,28 +404,16 @@ async def test_without_its_password_prometheus_says_who_may_ask_and_what_to_set(
     assert "prometheus.basicAuthSecret" in said
 
 
-def test_at_the_usual_interval_signals_never_go_missing_and_steps_are_learned_from(
-    programs: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_at_the_usual_interval_signals_never_go_missing_and_steps_are_learned_from(recorded: Stage) -> None:
     """`kubectl millrace simulate` reads the same load from what was recorded."""
-    prometheus = make_prometheus(programs, tmp_path, [Job("thirty", USUAL_INTERVAL, as_service_monitor())])
-    with serving_pages() as pages:
-        stage = Stage(prometheus, pages)
-        stage.add_service("thirty", "thirty")
-        with running(prometheus):
-            asyncio.run(stage.play(USUAL_SECONDS, {}))
-            past = Past(time.time(), 4.0 * USUAL_INTERVAL, USUAL_INTERVAL)
-            recorded = fetch(Asking(Access(stage.settings())), "thirty", "chat", past)
-    test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
-        _ending(stage, USUAL_SECONDS), "thirty"
-    )
-    assert stage.interval("thirty") == pytest.approx(USUAL_INTERVAL, rel=0.05)
-    filled = [stage.decided[second]["thirty"] for second in range(FILLED_SECONDS, USUAL_SECONDS)]
+    filled = [recorded.decided[second]["thirty"] for second in recorded.decided if second >= FILLED_SECONDS]
     assert {decision.reason for decision in filled}.isdisjoint({Reason.SIGNALS_MISSING})
-    assert stage.seen[USUAL_SECONDS]["thirty"].arrivals_per_second == pytest.approx(2 * RATE, rel=0.15)
-    [step] = recorded.steps
+    assert recorded.ending["thirty"].arrivals_per_second == pytest.approx(2 * RATE, rel=0.15)
+    interval = RECORDED["thirty"]
+    past = Past(recorded.clock(), 4.0 * interval, interval)
+    [step] = fetch(Asking(Access(recorded.settings())), "thirty", "chat", past).steps
     assert step == pytest.approx((2 * RATE, PROMPT_TOKENS, GENERATION_TOKENS), rel=0.15)
-    model = stage.loop._memories[ServiceKey("thirty", "chat")].model
+    model = recorded.loop._memories[ServiceKey("thirty", "chat")].model
     assert model.num_samples > model.num_tried
 
 
@@ -353,16 +428,9 @@ def test_long_intervals_tell_the_same_as_short_ones(programs: Mapping[str, Path]
         with running(prometheus):
             asyncio.run(stage.play(LONG_SECONDS, {40: prometheus.stop, 42: prometheus.start}))
     for name, seconds in LONG_JOBS.items():
-        test_state_steps_and_shapes_are_right_at_any_interval_and_with_any_labels(
-            _ending(stage, LONG_SECONDS), name
-        )
-        signals = stage.seen[LONG_SECONDS][name]
+        signals = stage.ending[name]
+        check_state(signals)
         assert stage.interval(name) == pytest.approx(seconds, rel=0.05)
         assert signals.arrivals_per_second == pytest.approx(2 * RATE, rel=0.1)
         assert not latencies(signals)["kept"].is_missed
         assert latencies(signals)["missed"].is_missed
-
-
-def _ending(stage: Stage, seconds: int) -> Stage:
-    stage.seen[SECONDS] = stage.seen[seconds]
-    return stage

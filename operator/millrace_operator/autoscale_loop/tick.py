@@ -73,6 +73,7 @@ class ScalingLoop:
         is_leader: Callable[[], bool],
         clock: Callable[[], float] = time.time,
         *,
+        monotonic: Callable[[], float] = time.monotonic,
         recall: Recall = begin_anew,
     ) -> None:
         self._cache = cache
@@ -80,6 +81,7 @@ class ScalingLoop:
         self._on_change = on_change
         self._is_leader = is_leader
         self._clock = clock
+        self._monotonic = monotonic
         self._recall = recall
         self._access = Access(settings.prometheus)
         self._memories: dict[ServiceKey, Memory] = {}
@@ -145,7 +147,7 @@ class ScalingLoop:
             memory = Memory()
         if memory is not None:
             started = _list_started(self._cache.pods(key))
-            self._memories[key] = note_present(memory, started, time.monotonic())
+            self._memories[key] = note_present(memory, started, self._monotonic())
 
     async def _consider_group(self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus) -> None:
         """Ask for services of the same windows, and decide for each. Raises nothing."""
@@ -203,7 +205,7 @@ class ScalingLoop:
 
     def _consider(self, key: ServiceKey, policy: Policy, reading: Reading) -> None:
         signals = self._observe(key, policy, reading)
-        decision, self._memories[key] = decide(policy, signals, self._memories[key], time.monotonic())
+        decision, self._memories[key] = decide(policy, signals, self._memories[key], self._monotonic())
         evidence = gather_evidence(policy, decision, signals, self._memories[key], reading.at)
         advice, before = render_advice(decision, signals, evidence), self.advice(key)
         self.considered[key] = Considered(decision, signals, self._memories[key], advice, reading.at)
