@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from e2e.cluster.api_reader import find_condition
 from e2e.instant_kubelet import NO_MODEL, OWN
-from e2e.polling import wait_until
 from e2e.write_faults import Stage
 from millrace_runtime.contract import LABEL_SERVICE
+from testing.polling import wait_until
 
 CHILDREN = "deployments,controllerrevisions,services,serviceaccounts,poddisruptionbudgets"
 DEADLINE = "10s"

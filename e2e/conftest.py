@@ -15,7 +15,7 @@ from e2e.cluster.product import install_chart, wait_for_product
 from e2e.model_servers import read_stories, serving
 from e2e.namespaces import create_namespace, path_of
 from e2e.service import Service
-from tests.fetch.servers import FakeHub
+from testing.model_sources.servers import FakeHub
 
 _numbers = itertools.count()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from e2e.node_disks import find_volume
 from e2e.service import Service
-from tests.fetch.kills import list_files
+from testing.model_sources.kills import list_files
 
 
 def has_model(pod: dict[str, Any]) -> bool:

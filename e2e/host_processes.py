@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 
 def pod_process_ids(pod: dict[str, Any]) -> list[int]:

@@ -7,11 +7,11 @@ from e2e.cluster.api_reader import has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.external_metrics import GROUP, LABEL, METRIC, VERSION, Subject
-from e2e.polling import wait_until
 from e2e.service import Service
 from millrace_runtime.contract import GROUP as MILLRACE
 from millrace_runtime.contract import KIND
 from millrace_runtime.contract import VERSION as MILLRACE_VERSION
+from testing.polling import wait_until
 
 Object = dict[str, Any]
 

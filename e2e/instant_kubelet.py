@@ -19,7 +19,7 @@ from millrace_runtime.contract import (
     CONTAINER_REPLICA,
     LABEL_COMPONENT,
 )
-from tests.fit.models import LLAMA_8B, stored_of
+from testing.checkpoints.models import LLAMA_8B, stored_of
 
 OWN = "millrace-test/of"
 """Label and taint of a Node that is one service's own."""

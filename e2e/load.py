@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from e2e.service import Service
-from e2e.traffic import Load, Phase
+from testing.traffic import Load, Phase
 
 MAX_SECONDS = 600.0
 LONG_TOKENS = 600

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from e2e.cluster.settings import REPOSITORY
-from tests.fetch.servers import FakeHub
+from testing.model_sources.servers import FakeHub
 
 STORIES = REPOSITORY / "runtime" / "millrace_runtime" / "demo" / "stories"
 

@@ -7,7 +7,7 @@ import yaml
 from e2e.api_client import create
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 LIMITS = Path(__file__).with_name("limits.yaml")
 COLLECTIONS = {"ResourceQuota": "resourcequotas", "LimitRange": "limitranges"}

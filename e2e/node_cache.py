@@ -8,8 +8,8 @@ import yaml
 
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE, render_chart
-from e2e.polling import wait_until
 from millrace_runtime.contract import CLAIM_KEPT
+from testing.polling import wait_until
 
 ROOT = "/var/lib/millrace-models"
 """On the nodes: the chart's default."""

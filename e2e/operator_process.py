@@ -13,7 +13,7 @@ from typing import Self
 import yaml
 
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 START = "import sys; from millrace_operator.command import main; sys.exit(main(sys.argv[1:]))"
 START_SECONDS = 60.0

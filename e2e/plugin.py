@@ -4,8 +4,8 @@ import os
 import sys
 from subprocess import run
 
-from e2e.polling import wait_until
 from e2e.service import Service
+from testing.polling import wait_until
 
 PROGRAM = (sys.executable, "-c", "from millrace_kubectl.command import main; main()")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from e2e.service import Service
-from e2e.traffic import Load, Phase, Stream, check_size, ttft_percentile
+from testing.traffic import Load, Phase, Stream, check_size, ttft_percentile
 
 MAX_TOKENS = 32
 OBJECTIVE_SECONDS = 2.0

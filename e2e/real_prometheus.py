@@ -16,7 +16,7 @@ import aiohttp
 from e2e.cluster.certificates import make_certificates
 from e2e.cluster.prometheus import relabelling
 from e2e.cluster.settings import free_ports
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 USER, PASSWORD = "operator", "open sesame"
 PASSWORD_HASH = "$2b$04$MillraceMillraceMillrOpfcENsaswyHkMEAOOnczinJC7RPRFLy"

@@ -16,8 +16,8 @@ from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import EXAMPLE, find_gateway
 from e2e.namespaces import create_namespace, path_of
-from e2e.polling import wait_until
-from e2e.traffic import Target
+from testing.polling import wait_until
+from testing.traffic import Target
 
 COLLECTIONS = {
     "deployment": ("/apis/apps/v1", "deployments"),

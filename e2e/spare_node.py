@@ -8,7 +8,7 @@ from pathlib import Path
 from e2e.api_client import delete
 from e2e.cluster.api_reader import has_condition
 from e2e.cluster.local_cluster import LocalCluster, nodes_command
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 NAME = "spare"
 TAINT = "millrace-test/no-room"

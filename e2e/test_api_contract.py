@@ -5,7 +5,7 @@ import pytest
 from e2e.cluster.local_cluster import LocalCluster
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.credentials import load_access
-from tests.operator.cluster.contract import CASES, Case
+from testing.api_contract import CASES, Case
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

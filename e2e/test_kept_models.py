@@ -21,12 +21,12 @@ from e2e.namespaces import create_namespace, path_of
 from e2e.node_cache import ROOT, run_reader, running_node_cache
 from e2e.node_disks import make_on_disk
 from e2e.plugin import ask_namespace
-from e2e.polling import wait_until
 from e2e.service import Service
 from e2e.spare_node import NAME as SPARE
 from e2e.spare_node import SpareNode, run_spare_node
 from millrace_runtime.contract import LABEL_KEPT_ON_NODE, name_kept
-from tests.fetch.servers import FakeHub
+from testing.model_sources.servers import FakeHub
+from testing.polling import wait_until
 
 HOST = "kubernetes.io/hostname"
 NAMESPACE, OTHER = "kept-models", "kept-models-other"

@@ -10,9 +10,9 @@ import pytest
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.plugin import ask
-from e2e.polling import wait_until
 from e2e.service import Service
-from e2e.traffic import ask_for_token
+from testing.polling import wait_until
+from testing.traffic import ask_for_token
 
 GROUP = "serving.kserve.io"
 DEFINITION = f"inferenceservices.{GROUP}"

@@ -16,10 +16,10 @@ from e2e.model_servers import count_downloads, read_stories, serving
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
 from e2e.watch import Watch
-from tests.fetch.authority import Authority
-from tests.fetch.registry import TAR, Registry, make_tar
-from tests.fetch.s3_server import KEY_ID, SECRET, S3Server
-from tests.fetch.servers import FakeHub, WebFolderServer
+from testing.model_sources.authority import Authority
+from testing.model_sources.registry import TAR, Registry, make_tar
+from testing.model_sources.s3_server import KEY_ID, SECRET, S3Server
+from testing.model_sources.servers import FakeHub, WebFolderServer
 
 TOKEN = "a-secret-of-the-team"
 

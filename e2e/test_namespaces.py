@@ -21,7 +21,7 @@ from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import CRD_PATH
 from e2e.namespaces import create_namespace, path_of
 from e2e.operator_process import OperatorProcess, find_free_port, render_account_kubeconfig
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 RELEASE = "scoped-release"

@@ -14,8 +14,8 @@ from e2e.cluster.product import NAMESPACE
 from e2e.namespaces import create_namespace, path_of
 from e2e.node_cache import run_reader, running_node_cache
 from e2e.node_disks import find_on_disk, make_on_disk
-from e2e.polling import wait_until
 from millrace_runtime import contract
+from testing.polling import wait_until
 
 Object = dict[str, Any]
 ROOT = "/mnt/node-cache"

@@ -8,10 +8,10 @@ import pytest
 
 from e2e.host_processes import pod_process_ids
 from e2e.load import load_beside
-from e2e.polling import wait_until
 from e2e.replica_metrics import read_running
 from e2e.service import Service
 from e2e.spare_node import NAME, run_spare_node
+from testing.polling import wait_until
 
 RATE = 1.0
 LONG = 600

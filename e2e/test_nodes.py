@@ -15,7 +15,7 @@ from e2e.api_client import create, delete
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.namespaces import path_of, wait_for_account
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 pytestmark = pytest.mark.reads("e2e", "images", "development", "operator/millrace_kubernetes")
 Object = dict[str, Any]

@@ -16,7 +16,7 @@ from e2e.cluster.etcd import compact
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMESPACE = "faults"

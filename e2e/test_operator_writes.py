@@ -34,8 +34,8 @@ from e2e.changes import (
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.instant_kubelet import InstantKubelet, InstantNode
-from e2e.polling import wait_until
 from e2e.write_faults import Stage
+from testing.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 QUIET_SECONDS = 3.0

@@ -11,7 +11,7 @@ from e2e.cluster.product import NAMESPACE
 from e2e.leader import find_leader
 from e2e.plugin import explain
 from e2e.service import Service, is_absent
-from e2e.traffic import Load, Phase
+from testing.traffic import Load, Phase
 
 NAME = "stories-autoscaler"
 LEARN_SECONDS = 300.0

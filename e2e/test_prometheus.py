@@ -11,7 +11,6 @@ import aiohttp
 import msgspec
 import pytest
 
-from e2e.polling import wait_until
 from e2e.real_prometheus import (
     Job,
     Pod,
@@ -54,7 +53,8 @@ from millrace_operator.cluster.kinds import POD, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime.contract import LABEL_SERVICE
-from tests.operator.world import make_pod, make_service, ready_status
+from testing.polling import wait_until
+from testing.world import make_pod, make_service, ready_status
 
 OBJECTIVES = {
     "kept": ("TimeToFirstToken", 80, "500ms"),

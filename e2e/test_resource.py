@@ -25,8 +25,8 @@ from e2e.cluster.product import CRD_PATH
 from e2e.managed_fields import find_writers
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
-from e2e.polling import wait_until
-from tests.operator.resources.corpus import read_corpus
+from testing.manifests import read_corpus
+from testing.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 60.0

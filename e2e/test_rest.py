@@ -18,7 +18,7 @@ from e2e.cluster.product import find_gateway
 from e2e.leader import find_leader, kill_leader
 from e2e.namespaces import path_of
 from e2e.service import Service, service_in
-from e2e.traffic import ask_for_token
+from testing.traffic import ask_for_token
 
 AFTER = "5s"
 NUM_CLIENTS = 40

@@ -5,7 +5,7 @@ import logging
 
 from e2e.ramp import OBJECTIVE_SECONDS, PEAK, desired_replicas, ramp_beside, start_alone
 from e2e.service import Service
-from e2e.traffic import ttft_percentile
+from testing.traffic import ttft_percentile
 
 LOG = logging.getLogger(__name__)
 STEADY_SECONDS = 25.0  # what is judged after the time to recover

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.runtime.progress import tell
-from tests.fetch.kills import SOURCES, Serving, Tale, Trial
+from testing.model_sources.kills import SOURCES, Serving, Tale, Trial
 
 SHARD_BYTES = 20 << 20
 """Two intervals of a journal and more: a kill loses a part, and keeps a part."""

@@ -19,7 +19,7 @@ from e2e.namespaces import create_namespace
 from e2e.node_cache import ROOT, running_node_cache
 from e2e.node_disks import make_on_disk
 from e2e.service import Service
-from tests.fetch.servers import FakeHub
+from testing.model_sources.servers import FakeHub
 
 NAMESPACE = "bench-models"
 NODE = "gpu-0"

@@ -8,7 +8,7 @@ from benchmarks.models.on_nodes import Starts
 from benchmarks.models.transfers import Rounds, Turn
 from benchmarks.runtime.figures import ratios, spread
 from benchmarks.runtime.report import describe_cpu
-from tests.fetch.kills import Tale
+from testing.model_sources.kills import Tale
 
 AIMS = {
     "fetch_over_curl": ">= 0.9",

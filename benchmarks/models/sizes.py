@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.runtime.models import SMALL
 from benchmarks.runtime.models import write_model as write_llama
 from millrace_fit.settings import WEIGHTS
-from tests.fit.allocated import MODELS, allocate_sizes, tell_sizes
-from tests.fit.models import MEDIUM, write_model
+from testing.checkpoints.allocated import MODELS, allocate_sizes, tell_sizes
+from testing.checkpoints.models import MEDIUM, write_model
 
 Write = Callable[[Path], Path]
 REAL = "135 million weights"

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.service import Service
-from e2e.traffic import Target
 from e2e.watch import Watch
+from testing.traffic import Target
 
 RUNS = 3
 ASK_SECONDS = 0.02

@@ -11,7 +11,7 @@ import aiohttp
 from benchmarks.runtime.drivers.conversation import Progress
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.workload import Completion, read_completion
-from e2e.traffic import server_sent_events
+from testing.traffic import server_sent_events
 
 REQUEST_SECONDS = 300.0
 Prompt = list[int] | str

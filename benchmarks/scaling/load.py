@@ -10,7 +10,7 @@ from benchmarks.scaling.cluster import NAMESPACE
 from benchmarks.scaling.contestants import Size, shrink
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.service import Service
-from e2e.traffic import Load, Phase, check_size
+from testing.traffic import Load, Phase, check_size
 
 
 class Stage(NamedTuple):

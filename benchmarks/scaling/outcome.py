@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.scaling.replicas import Sample, highest_count, replica_seconds
-from e2e.traffic import Stream, ttft_percentile
 from millrace_operator.resources.types import Objective, ObjectiveMetric
+from testing.traffic import Stream, ttft_percentile
 
 
 class Target(NamedTuple):

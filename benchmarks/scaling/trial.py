@@ -14,7 +14,7 @@ from benchmarks.scaling.replicas import Sample, count_pods
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.external_metrics import Subject, read_prometheus, render_query
 from e2e.service import Service
-from e2e.traffic import Load, Phase, Stream
+from testing.traffic import Load, Phase, Stream
 
 LOOK_SECONDS = 0.5
 SCRAPED_SECONDS = 90.0

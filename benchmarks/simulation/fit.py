@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from e2e.traffic import percentile
 from millrace_operator.autoscale.simulate.agenda import Agenda
 from millrace_operator.autoscale.simulate.engine import Answer, Engine
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import Request
+from testing.traffic import percentile
 
 
 class Shape(NamedTuple):

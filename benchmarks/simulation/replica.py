@@ -17,8 +17,8 @@ from benchmarks.runtime.ours import MODEL_NAME, SERVE
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.workload import Case, Completion
 from benchmarks.simulation.fit import Point, Shape, Tail
-from e2e.traffic import Load, Phase, Stream, Target, percentile
 from millrace_runtime import contract
+from testing.traffic import Load, Phase, Stream, Target, percentile
 
 MAX_BATCHED_TOKENS = 512
 MAX_SEQUENCES = 16

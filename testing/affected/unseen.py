@@ -36,7 +36,7 @@ READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("README.md", ("tests/docs",)),
     ("LICENSE", ()),
     ("tests/budget.toml", ("tests/testing",)),
-    ("tests/addresses.py", ()),
+    ("testing/addresses.py", ()),
 )
 """The first that a path begins with counts, beside those that import it. A path of none of them runs all."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.runtime.bystanders import Busy, Bystanders, Ticks, Usage, compute_percent, read_ticks
 from benchmarks.runtime.process import ProcessGroup
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 ROOM = Ticks(total=1000, idle=400)
 

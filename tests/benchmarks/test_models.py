@@ -22,9 +22,9 @@ from benchmarks.models.sizes import find_error_percent
 from benchmarks.models.transfers import Contestant, Rounds, Turn, measure, serving
 from benchmarks.runtime.errors import BenchmarkError
 from millrace_fetch.selection import read_shards
-from tests.fetch.kills import SOURCES, Tale
-from tests.fit.models import MEDIUM
-from tests.fit.models import write_model as write_medium
+from testing.checkpoints.models import MEDIUM
+from testing.checkpoints.models import write_model as write_medium
+from testing.model_sources.kills import SOURCES, Tale
 
 SLOW = 8e6
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.process import THREAD_SETTINGS, ProcessGroup
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILY = ("sh", "-c", "sleep 60 & echo $!; wait")

@@ -27,7 +27,7 @@ from e2e.external_metrics import (
 )
 from e2e.hpa import render_adapter_service, render_api_service, render_hpa
 from e2e.service import EXAMPLE_MANIFEST
-from e2e.traffic import Stream
+from testing.traffic import Stream
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 PATH = f"{ROOT}/namespaces/team/{METRIC}?labelSelector=service%3Dchat"

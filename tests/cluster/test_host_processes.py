@@ -8,7 +8,7 @@ import pytest
 
 from e2e.host_processes import kill_pod_processes, pod_process_ids
 
-pytestmark = pytest.mark.reads("e2e/host_processes.py", "e2e/polling.py")
+pytestmark = pytest.mark.reads("e2e/host_processes.py", "testing/polling.py")
 
 ADDRESS = "192.0.2.201"
 POD: dict[str, Any] = {"status": {"podIP": ADDRESS}}

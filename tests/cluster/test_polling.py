@@ -1,8 +1,8 @@
 import pytest
 
-from e2e.polling import wait_until, wait_until_async
+from testing.polling import wait_until, wait_until_async
 
-pytestmark = pytest.mark.reads("e2e/polling.py")
+pytestmark = pytest.mark.reads("testing/polling.py")
 
 
 def test_the_first_true_answer_is_returned() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.processes import ProcessTable, Record, last_line, start_ticks
-from e2e.polling import wait_until
+from testing.polling import wait_until
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLEEP = ("sleep", "60")

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from e2e.ramp import Ramp
-from e2e.traffic import Load, Phase, Stream, Target, check_size
+from testing.traffic import Load, Phase, Stream, Target, check_size
 
 pytestmark = pytest.mark.reads(
-    "e2e/cluster", "e2e/polling.py", "e2e/ramp.py", "e2e/service.py", "e2e/traffic.py", "examples"
+    "e2e/cluster", "testing/polling.py", "e2e/ramp.py", "e2e/service.py", "testing/traffic.py", "examples"
 )
 
 

@@ -18,7 +18,7 @@ from e2e.cluster.nodes.network.endpoints import Endpoint
 from e2e.cluster.nodes.node import Node
 from e2e.cluster.nodes.pod_worker import PodWorker
 from e2e.cluster.nodes.settings import SOURCE_ROOT, NodeSpec, Settings, Timing
-from e2e.polling import PATIENCE_SECONDS, wait_until_async
+from testing.polling import PATIENCE_SECONDS, wait_until_async
 from tests.cluster_nodes.memory_api import MemoryApi
 
 Object = dict[str, Any]

@@ -9,7 +9,7 @@ from e2e.cluster.nodes.errors import PodRefusedError
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.types import Spec
-from tests.operator.world import make_service
+from testing.world import make_service
 
 Object = dict[str, Any]
 

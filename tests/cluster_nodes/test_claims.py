@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from e2e.cluster.nodes.claims import ClaimProvisioner
-from e2e.polling import wait_until_async
 from millrace_kubernetes.errors import make_api_error
+from testing.polling import wait_until_async
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 Object = dict[str, Any]
 CLAIM: Object = {

@@ -9,7 +9,9 @@ from e2e.cluster.nodes.containers import start_container
 from e2e.cluster.nodes.errors import SandboxError
 from e2e.cluster.nodes.sandbox import SandboxSpec
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/images", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads(
+    "e2e/cluster", "e2e/images", "testing/polling.py", "operator/millrace_kubernetes"
+)
 
 OUT = {"volumes": [{"name": "out", "emptyDir": {}}]}
 MOUNTS = [{"name": "out", "mountPath": "/out"}]

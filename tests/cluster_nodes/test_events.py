@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from e2e.cluster.nodes.events import EventRecorder
-from e2e.polling import wait_until_async
+from testing.polling import wait_until_async
 from tests.cluster_nodes.memory_api import MemoryApi
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 POD = {"kind": "Pod", "metadata": {"name": "chat", "namespace": "prod", "uid": "u"}}
 

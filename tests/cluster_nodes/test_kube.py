@@ -16,12 +16,12 @@ from e2e.cluster.nodes.errors import SettingsError
 from e2e.cluster.nodes.kube import KubeClient, Watched
 from e2e.cluster.nodes.registration import Registration
 from e2e.cluster.nodes.settings import NodeSpec, Settings
-from e2e.polling import wait_until_async
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import ApiError
+from testing.polling import wait_until_async
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 Object = dict[str, Any]
 

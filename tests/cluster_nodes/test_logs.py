@@ -9,7 +9,7 @@ from e2e.cluster.nodes.logs import LogFile, LogQuery, select_lines, stream_log
 from e2e.cluster.nodes.logs_server import parse_query
 from e2e.cluster.nodes.settings import parse_node
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 LINES = [b"2026-01-02T03:04:0%d.000000000Z line %d\n" % (number, number) for number in range(5)]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -10,7 +10,7 @@ from e2e.cluster.nodes.network.endpoints import select_backends
 from e2e.cluster.nodes.network.hosts import render_hosts, resolve_services, write_in_place
 from e2e.cluster.nodes.network.proxy import ServiceProxy
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 
 def service(name: str, namespace: str = "prod", **spec: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from e2e.cluster.nodes.pod_object import PodObject
-from e2e.polling import wait_until_async
+from testing.polling import wait_until_async
 from tests.cluster_nodes.memory_api import MemoryApi
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 Object = dict[str, Any]
 PATH = "/api/v1/namespaces/prod/pods/chat"

@@ -8,7 +8,9 @@ import pytest
 from e2e.cluster.nodes.container_record import Running
 from e2e.cluster.nodes.process_tree import list_tree
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/images", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads(
+    "e2e/cluster", "e2e/images", "testing/polling.py", "operator/millrace_kubernetes"
+)
 
 Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ from e2e.cluster.nodes.probes import (
     decide,
 )
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 
 class Told:

@@ -10,9 +10,9 @@ import pytest
 
 from e2e.cluster.nodes.process_tree import CpuMeter, list_tree, process_seconds
 from e2e.cluster.nodes.quota import PERIOD_SECONDS, Bucket, enforce_quota
-from e2e.polling import wait_until_async
+from testing.polling import wait_until_async
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 
 def simulate(cores: float, demand: float, seconds: float, num_cpus: int = 2) -> tuple[float, int]:

@@ -16,7 +16,7 @@ from e2e.cluster.nodes.sandbox import (
 )
 from e2e.cluster.prechecks import allow_namespaces
 
-pytestmark = pytest.mark.reads("e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes")
+pytestmark = pytest.mark.reads("e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes")
 
 PATH = {"PATH": "/usr/bin:/bin"}
 

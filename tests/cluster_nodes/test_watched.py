@@ -10,15 +10,15 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.kube import Watched
-from e2e.polling import wait_until_async
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.collection import Object
 from millrace_kubernetes.connection import Connection
-from tests.kubernetes.api_server import FakeApiServer
+from testing.api_server import FakeApiServer
+from testing.polling import wait_until_async
 from tests.kubernetes.conftest import make_item, make_runner
 
 pytestmark = pytest.mark.reads(
-    "e2e/cluster", "e2e/polling.py", "operator/millrace_kubernetes", "tests/kubernetes"
+    "e2e/cluster", "testing/polling.py", "operator/millrace_kubernetes", "tests/kubernetes"
 )
 
 PODS = "/api/v1/pods"

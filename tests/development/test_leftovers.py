@@ -43,7 +43,7 @@ pytestmark = [
         *(
             "development",
             "e2e/cluster",
-            "e2e/polling.py",
+            "testing/polling.py",
             "operator/millrace_kubernetes",
             "runtime/millrace_fit",
         ),

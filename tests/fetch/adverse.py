@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from testing.model_sources.registry import TAR, Registry, make_tar
+from testing.model_sources.s3_server import S3Server, running_moto
+from testing.model_sources.servers import FakeHub, Fault, WebFolderServer
 from tests.fetch.conftest import Fetcher
-from tests.fetch.registry import TAR, Registry, make_tar
-from tests.fetch.s3_server import S3Server, running_moto
-from tests.fetch.servers import FakeHub, Fault, WebFolderServer
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import tarfile
 
-from tests.fetch.registry import make_tar
+from testing.model_sources.registry import make_tar
 
 
 def claim(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:

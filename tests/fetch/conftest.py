@@ -13,9 +13,9 @@ from millrace_fetch.order import Order
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.sources.source import Source
 from millrace_fetch.uri import HubModel, parse_uri
+from testing.model_sources.registry import Registry
+from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.certificates import certify
-from tests.fetch.registry import Registry
-from tests.fetch.servers import FakeHub, WebFolderServer
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 INDEX = "model.safetensors.index.json"

@@ -17,7 +17,7 @@ from typing import Any
 from millrace_fetch import command
 from millrace_fetch.folder import Folder
 from millrace_fetch.part import PartFile
-from tests.fetch.kills import hash_file, list_files
+from testing.model_sources.kills import hash_file, list_files
 
 DISK_BYTES = 16 << 20
 KEPT_BYTES = 1 << 20

@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tests.fetch.servers import Server
+from testing.model_sources.servers import Server
 
 _OWN = ("content-length", "transfer-encoding", "connection", "date", "server")
 

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from tests.fetch.authority import Authority
+from testing.model_sources.authority import Authority
+from testing.model_sources.registry import Registry
+from testing.model_sources.s3_server import S3Server, running_moto
+from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import Fetcher, make_model
-from tests.fetch.registry import Registry
-from tests.fetch.s3_server import S3Server, running_moto
-from tests.fetch.servers import FakeHub, WebFolderServer
 
 Serve = Callable[[Fetcher, Authority], AbstractAsyncContextManager[str]]
 """Serves a model over TLS, and hands out its URI. The fetcher's endpoint is set where there is one."""

@@ -17,17 +17,17 @@ from millrace_fetch.errors import (
     UnavailableError,
 )
 from millrace_fetch.sources import aws, registry_access, source
+from testing.model_sources.kills import SOURCES, Trial
+from testing.model_sources.processes import finish, start_fetch
+from testing.model_sources.registry import Registry
+from testing.model_sources.s3_server import ACCOUNT
+from testing.model_sources.servers import Server, once
 from tests.fetch.adverse import (
     SERVINGS,
     Adverse,
     silent_server,
 )
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.kills import SOURCES, Trial
-from tests.fetch.processes import finish, start_fetch
-from tests.fetch.registry import Registry
-from tests.fetch.s3_server import ACCOUNT
-from tests.fetch.servers import Server, once
 
 OF_DIGESTS = ["hub", "oci artifact", "oci image"]
 QUICK = ClientTimeout(total=None, sock_connect=0.1, sock_read=0.1)

@@ -5,7 +5,7 @@ import pytest
 from millrace_fetch.authorities import VARIABLES, trusting
 from millrace_fetch.errors import SourceError
 from millrace_fetch.sources import oci
-from tests.fetch.authority import Authority
+from testing.model_sources.authority import Authority
 from tests.fetch.conftest import Fetcher, make_model
 from tests.fetch.secured import Serve, serve_hub, serve_oci, serve_web
 

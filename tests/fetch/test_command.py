@@ -15,10 +15,10 @@ from millrace_fetch.errors import UsageError
 from millrace_fetch.fetching import open_source
 from millrace_fetch.order import Order
 from millrace_fetch.uri import parse_uri
+from testing.model_sources.processes import MILLRACE, Forked, execute_fetch, finish, start_fetch, until
+from testing.model_sources.servers import FakeHub
 from tests.fetch.certificates import certify
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.processes import MILLRACE, Forked, execute_fetch, finish, start_fetch, until
-from tests.fetch.servers import FakeHub
 
 SHARD_BYTES = 20 << 20
 

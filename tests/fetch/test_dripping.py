@@ -13,9 +13,9 @@ from millrace_fetch.errors import UnavailableError
 from millrace_fetch.headers import fetch_head
 from millrace_fetch.pace import Pace
 from millrace_fetch.sources import s3
+from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
+from testing.model_sources.servers import FakeHub, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
-from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
-from tests.fetch.servers import FakeHub, Files, WebFolderServer
 
 GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row: run it again later, and it goes on from here"
 

@@ -17,9 +17,9 @@ from millrace_fetch.part import PartFile
 from millrace_fetch.placed import PlacedFiles
 from millrace_fetch.ranges import Span
 from millrace_fetch.whole import find_whole
+from testing.model_sources.processes import until
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import SHARDS, Fetcher
-from tests.fetch.processes import until
-from tests.fetch.servers import FakeHub
 
 URI = "hf://org/m"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import NEEDED, SHARDS, make_model
 from tests.fetch.full_disk import KEPT_BYTES, MOMENTS
-from tests.fetch.servers import FakeHub
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALONE = ("unshare", "--user", "--map-root-user", "--mount")

@@ -6,9 +6,9 @@ from aiohttp import web
 
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.headers import fetch_head
+from testing.model_sources.processes import until
+from testing.model_sources.servers import FakeHub, once
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
-from tests.fetch.processes import until
-from tests.fetch.servers import FakeHub, once
 
 URI = "hf://org/m"
 

@@ -6,9 +6,9 @@ import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
+from testing.model_sources.kills import hash_file, list_files
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import NEEDED, Fetcher
-from tests.fetch.kills import hash_file, list_files
-from tests.fetch.servers import FakeHub
 
 _DOWNLOAD = """
 import sys

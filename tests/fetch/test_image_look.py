@@ -20,12 +20,12 @@ from millrace_fetch.local_head import read_local_head
 from millrace_fetch.resolved import Resolved
 from millrace_fetch.size import main
 from millrace_fit.facts import find_facts
+from testing.checkpoints.models import MEDIUM, stored_of
+from testing.model_sources.processes import finish, start_command, until
+from testing.model_sources.registry import TAR, Entries, Registry, make_link, make_tar
+from testing.model_sources.servers import once
 from tests.fetch.bombs import BOMBS
 from tests.fetch.conftest import INDEX, SHARDS, Fetcher
-from tests.fetch.processes import finish, start_command, until
-from tests.fetch.registry import TAR, Entries, Registry, make_link, make_tar
-from tests.fetch.servers import once
-from tests.fit.models import MEDIUM, stored_of
 
 Pack = Callable[[bytes], bytes]
 PACKS: dict[str, Pack] = {"gzip": lambda content: gzip.compress(content, 1), "zstd": tarball.zstd.compress}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from millrace_fetch.download import NOTE_BYTES
+from testing.model_sources.kills import CHANGED, CONNECTIONS, SOURCES, Trial
+from testing.model_sources.processes import start_fetch
 from tests.fetch.conftest import NEEDED, SHARDS, make_model
-from tests.fetch.kills import CHANGED, CONNECTIONS, SOURCES, Trial
-from tests.fetch.processes import start_fetch
 
 SHARD_BYTES = 20 << 20
 SEED = 26

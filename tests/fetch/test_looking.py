@@ -11,10 +11,10 @@ import pytest
 
 from millrace_fetch import resolving
 from millrace_fetch.selection import INDEX, WHOLE
+from testing.checkpoints.models import MEDIUM, write_model
+from testing.model_sources.processes import finish, start_command
+from testing.model_sources.servers import WebFolderServer
 from tests.fetch.conftest import Fetcher
-from tests.fetch.processes import finish, start_command
-from tests.fetch.servers import WebFolderServer
-from tests.fit.models import MEDIUM, write_model
 
 
 @pytest.fixture

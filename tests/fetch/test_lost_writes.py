@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.errors import NoSpaceError, StorageError
+from testing.model_sources.servers import Fault, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher
-from tests.fetch.servers import Fault, WebFolderServer
 
 
 class Disk:

@@ -12,8 +12,8 @@ from millrace_fetch.manifest import RemoteFile
 from millrace_fetch.ranges import Place, read_place
 from millrace_fetch.sources.web import WebSource
 from millrace_fetch.uri import parse_uri
+from testing.model_sources.servers import Fault, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher
-from tests.fetch.servers import Fault, Files, WebFolderServer
 
 MISPLACED = r"model-0000.-of-00002\.safetensors came from byte 0 on, and byte \d+ was asked for"
 

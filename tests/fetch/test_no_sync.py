@@ -11,8 +11,8 @@ import pytest
 from millrace_fetch.errors import NoSpaceError
 from millrace_fetch.order import Order
 from millrace_fetch.whole import find_whole
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
-from tests.fetch.servers import FakeHub
 
 URI = f"hf://org/m@{'1' * 40}"
 

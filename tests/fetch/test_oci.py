@@ -13,10 +13,10 @@ from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError
 from millrace_fetch.sources.oci import OciSource
 from millrace_fetch.uri import OciImage
+from testing.model_sources.processes import finish, start_fetch, until
+from testing.model_sources.registry import FILE, INDEX, TITLE, Registry
+from testing.model_sources.servers import once
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.processes import finish, start_fetch, until
-from tests.fetch.registry import FILE, INDEX, TITLE, Registry
-from tests.fetch.servers import once
 
 ACCOUNT = "me:secret-password"
 

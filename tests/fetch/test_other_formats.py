@@ -11,11 +11,11 @@ from millrace_fetch.resolved import Resolved
 from millrace_fetch.selection import is_of_another_format
 from millrace_fit.facts import ModelFacts
 from millrace_fit.formats import explain_formats
+from testing.checkpoints.models import MEDIUM
+from testing.model_sources.processes import finish, start_command, start_fetch
+from testing.model_sources.registry import Registry
+from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import Fetcher
-from tests.fetch.processes import finish, start_command, start_fetch
-from tests.fetch.registry import Registry
-from tests.fetch.servers import FakeHub, WebFolderServer
-from tests.fit.models import MEDIUM
 
 URI = "hf://org/m"
 CONFIG = {"config.json": json.dumps(MEDIUM).encode()}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import SHARDS, Fetcher
 from tests.fetch.power import Disk
-from tests.fetch.servers import FakeHub
 
 URI = "hf://org/m"
 CONTENTS = {"config.json": b"{}", SHARDS[0]: b"1" * 2000, SHARDS[1]: b"2" * 2000}

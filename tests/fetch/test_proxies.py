@@ -9,13 +9,13 @@ from aiohttp import web
 
 from millrace_fetch.authorities import trusting
 from millrace_fetch.errors import FetchError, SourceError, UnavailableError
+from testing.model_sources.authority import NAME, Authority
+from testing.model_sources.s3_server import ACCOUNT
+from testing.model_sources.servers import Server
 from tests.fetch.adverse import SERVINGS, Adverse
-from tests.fetch.authority import NAME, Authority
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
 from tests.fetch.proxy import Proxy
-from tests.fetch.s3_server import ACCOUNT
 from tests.fetch.secured import Serve, serve_hub, serve_oci, serve_s3, serve_web
-from tests.fetch.servers import Server
 from tests.fetch.tunnel import Tunnel
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

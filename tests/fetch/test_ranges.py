@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from millrace_fetch.ranges import Span, find_missing, merge
+from testing.model_sources.processes import start_fetch, until
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
-from tests.fetch.processes import start_fetch, until
-from tests.fetch.servers import FakeHub
 
 URI = "hf://org/m"
 REQUEST_BYTES = 1 << 20

@@ -12,13 +12,13 @@ from millrace_fetch import resolving
 from millrace_fetch.errors import SourceError
 from millrace_fetch.order import pin
 from millrace_fetch.words import show_bytes
+from testing.checkpoints.models import MEDIUM, write_model
+from testing.model_sources.kills import hash_file, list_files
+from testing.model_sources.processes import Forked, finish, start_command
+from testing.model_sources.registry import Registry
+from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
+from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.kills import hash_file, list_files
-from tests.fetch.processes import Forked, finish, start_command
-from tests.fetch.registry import Registry
-from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
-from tests.fetch.servers import FakeHub, WebFolderServer
-from tests.fit.models import MEDIUM, write_model
 
 URI = "hf://org/m"
 NUM_NUMBERS = 500_000

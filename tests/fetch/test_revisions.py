@@ -9,8 +9,8 @@ import pytest
 
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.folder import Folder
+from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.servers import FakeHub, WebFolderServer
 
 URI = "hf://org/m"
 

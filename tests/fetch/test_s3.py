@@ -19,11 +19,11 @@ from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.headers import fetch_head
 from millrace_fetch.sources import aws
+from testing.model_sources.processes import finish, start_fetch, until
+from testing.model_sources.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
+from testing.model_sources.servers import Fault, Server, once
 from tests.fetch.certificates import certify
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.processes import finish, start_fetch, until
-from tests.fetch.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
-from tests.fetch.servers import Fault, Server, once
 
 URI = "s3://models/org/m"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE")

@@ -17,9 +17,9 @@ from millrace_fetch.folder import Folder
 from millrace_fetch.progress import Lines
 from millrace_fetch.sharing import Counts, Follower, Shared, read_counts
 from millrace_fetch.telling import Tally
+from testing.model_sources.processes import Forked, finish
+from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import Fetcher, Witness, make_model
-from tests.fetch.processes import Forked, finish
-from tests.fetch.servers import FakeHub
 from tests.fetch.test_command import start
 from tests.fetch.test_telling import ask
 

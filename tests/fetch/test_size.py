@@ -23,9 +23,9 @@ from millrace_fetch.order import Order
 from millrace_fetch.size import main
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.uri import HubModel, parse_uri
+from testing.checkpoints.models import MEDIUM, write_model
+from testing.model_sources.servers import FakeHub, WebFolderServer, once
 from tests.fetch.conftest import INDEX, SHARDS
-from tests.fetch.servers import FakeHub, WebFolderServer, once
-from tests.fit.models import MEDIUM, write_model
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 Contents = dict[str, bytes]

@@ -15,9 +15,9 @@ from millrace_fetch.telling import Tally, telling
 from millrace_operator.fetches import read_answer
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime.contract import PATH_PROGRESS
+from testing.model_sources.processes import finish, until
+from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import NEEDED, Fetcher, Witness, make_model
-from tests.fetch.processes import finish, until
-from tests.fetch.servers import FakeHub, WebFolderServer
 from tests.fetch.test_command import start
 
 

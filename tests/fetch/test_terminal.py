@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.bar import Bar
+from testing.model_sources.processes import MILLRACE, until
+from testing.model_sources.servers import FakeHub, once
 from tests.fetch.conftest import Fetcher, make_model
-from tests.fetch.processes import MILLRACE, until
-from tests.fetch.servers import FakeHub, once
 
 TOKEN = "hf_secret"
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

@@ -4,8 +4,8 @@ import pytest
 from aiohttp import encode_basic_auth, web
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
+from testing.model_sources.servers import Fault, WebFolderServer, once
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
-from tests.fetch.servers import Fault, WebFolderServer, once
 
 
 async def test_a_folder_comes_as_its_index_names_it(fetcher: Fetcher, folder_server: WebFolderServer) -> None:

@@ -10,7 +10,7 @@ from millrace_fit.accelerators import COMMON, GIB, GPUS, Accelerator
 from millrace_fit.facts import find_facts
 from millrace_fit.screen import Model, render_overview, render_screen
 from millrace_fit.settings import Settings
-from tests.fit.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
+from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
 
 EXPECTED = Path(__file__).with_name("golden") / "screens.txt"
 MODELS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import pytest
 from millrace_fit.assumed import MAX_ASSUMED, assume_tensors
 from millrace_fit.facts import find_facts
 from millrace_fit.headers import StoredTensor
-from tests.fit.models import LLAMA_8B, LLAMA_70B, MEDIUM, QWEN_HALF, stored_of
+from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, MEDIUM, QWEN_HALF, stored_of
 
 NORM = "model.norm.weight"
 

@@ -13,7 +13,7 @@ from millrace_fetch.resolved import Resolved
 from millrace_fit.config import MAX_COUNT
 from millrace_fit.facts import MAX_FAULT, MAX_NAME, MAX_TYPES, ModelFacts, find_facts, shorten
 from millrace_fit.headers import ITEM_BITS, StoredTensor
-from tests.fit.models import LLAMA_8B, stored_of
+from testing.checkpoints.models import LLAMA_8B, stored_of
 
 MOST_BYTES = 2000
 """Of a message: the containers of a pod share 12 KiB, so that six of them have 2 KiB each."""

@@ -35,7 +35,7 @@ from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.registry import find_architecture
 from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import KvGroup, Limits
-from tests.fit.models import LLAMA_8B, QWEN_HALF, shape_of, stored_of
+from testing.checkpoints.models import LLAMA_8B, QWEN_HALF, shape_of, stored_of
 
 GPU = torch.device("cuda", 0)
 

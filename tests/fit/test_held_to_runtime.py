@@ -25,8 +25,8 @@ from millrace_runtime.execution.kv_cache import block_bytes
 from millrace_runtime.execution.loading import FORMATS, read_config
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.models.registry import find_architecture
-from tests.fit.allocated import LENGTH, MODELS, allocate_sizes, count_bytes, load, tell_sizes
-from tests.fit.models import MEDIUM, read_facts, shape_of, stored_of, write_model
+from testing.checkpoints.allocated import LENGTH, MODELS, allocate_sizes, count_bytes, load, tell_sizes
+from testing.checkpoints.models import MEDIUM, read_facts, shape_of, stored_of, write_model
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

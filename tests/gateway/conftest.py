@@ -12,10 +12,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
-from e2e.polling import wait_until_async
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP
+from testing.polling import wait_until_async
 
 NUMBERS = itertools.count(1)
 BLOCK = claim_block()

@@ -9,7 +9,7 @@ from aiohttp import web
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
+from testing.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 from tests.gateway.conftest import Bench
 from tests.gateway.test_proxy import BODY, CHAT, COMPLETIONS, FINISHED, IN_FLIGHT
 

@@ -17,9 +17,9 @@ from aiohttp import web
 from millrace_gateway.command import main, read_settings
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from tests.addresses import url_of
+from testing.addresses import url_of
+from testing.api_server import FakeApiServer
 from tests.gateway.conftest import PODS, SERVICES, make_pod, make_service, next_address
-from tests.kubernetes.api_server import FakeApiServer
 from tests.kubernetes.test_access import write_kubeconfig
 
 COMMAND = "import sys; from millrace_gateway.command import main; sys.exit(main(sys.argv[1:]))"

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
-from e2e.polling import wait_until_async
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess
+from testing.api_server import FakeApiServer
+from testing.polling import wait_until_async
 from tests.gateway.conftest import PODS, SERVICES, make_pod, make_service
-from tests.kubernetes.api_server import FakeApiServer
 
 
 @asynccontextmanager

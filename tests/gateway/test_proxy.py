@@ -14,7 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from millrace_runtime.contract import HEADER_DRAINING
-from tests.addresses import needs_ipv6
+from testing.addresses import needs_ipv6
 from tests.gateway.conftest import Bench, next_address
 
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}

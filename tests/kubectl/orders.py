@@ -14,9 +14,9 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import describe_phase
 from millrace_kubectl.subcommands import abort, promote
 from millrace_operator.resources.rollout_order import ANNOTATION
+from testing.world import World
 from tests.kubectl.lives import refused, rolling_out, serving, starting
 from tests.kubectl.lives.life import Life
-from tests.operator.world import World
 
 EXPECTED = Path(__file__).with_name("golden") / "orders.txt"
 LIVES: tuple[Life, ...] = (

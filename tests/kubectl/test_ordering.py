@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from millrace_operator.resources.rollout_order import ANNOTATION
+from testing.world import World, crash_status
 from tests.kubectl import orders
 from tests.kubectl.conftest import Terminal
-from tests.operator.world import World, crash_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 NEW = {"engine": {"maxSequences": 4}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace_fetch.size import main
-from tests.fit.models import MEDIUM, write_model
+from testing.checkpoints.models import MEDIUM, write_model
 from tests.kubectl.conftest import Terminal
 
 

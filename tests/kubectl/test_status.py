@@ -10,12 +10,12 @@ from millrace_kubectl import words
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import WIDTH, render_screen
 from millrace_kubectl.summary import summarise
+from testing.world import BEGAN, World
 from tests.kubectl.conftest import Terminal, make_service
 from tests.kubectl.lives.counting import operator_is_gone
 from tests.kubectl.lives.life import serve
 from tests.kubectl.lives.rolling_out import rolled_back_again
 from tests.kubectl.screens import EXPECTED, SHOWN, render
-from tests.operator.world import BEGAN, World
 
 DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
 

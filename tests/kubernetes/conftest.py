@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from e2e.polling import wait_until_async
 from millrace_kubernetes import watch
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.collection import Object, Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from tests.kubernetes.api_server import FakeApiServer
+from testing.api_server import FakeApiServer
+from testing.polling import wait_until_async
 
 PODS = Source("/api/v1/pods", "app=web")
 

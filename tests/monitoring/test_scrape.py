@@ -37,11 +37,11 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.protocol.placement import Placement
+from testing.world import KEY
 from tests.monitoring.chart import OPERATOR_API, ROOT, render
 from tests.monitoring.prometheus_operator import POD, render_scrape_configs
 from tests.monitoring.prometheus_process import run_prometheus
 from tests.operator.test_service_metrics import make_collector
-from tests.operator.world import KEY
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 OBJECTIVES = (

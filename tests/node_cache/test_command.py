@@ -20,8 +20,8 @@ from millrace_node_cache.limit import AmountLimit, ShareLimit
 from millrace_node_cache.metrics import Metrics
 from millrace_node_cache.models import ModelKey
 from millrace_node_cache.server import STILL_LIMIT_SECONDS, build_app, serve
-from tests.addresses import url_of
-from tests.fetch.processes import until
+from testing.addresses import url_of
+from testing.model_sources.processes import until
 from tests.node_cache.conftest import Root
 
 A, B = ModelKey("shop", "a"), ModelKey("shop", "b")

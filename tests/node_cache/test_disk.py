@@ -12,7 +12,7 @@ import pytest
 from millrace_fetch.folder import Folder
 from millrace_node_cache.disk import Disk
 from millrace_node_cache.models import ModelKey
-from tests.fetch.processes import until
+from testing.model_sources.processes import until
 from tests.node_cache.conftest import MIB, Root, tidy_mode
 
 A, B = ModelKey("shop", "a"), ModelKey("shop", "b")

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e2e.polling import wait_until_async
 from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, SERVICE, WATCHED
+from testing.polling import wait_until_async
+from testing.world import KEY
 from tests.operator.faulty.running import Running, hurried_operators, run_operator
 from tests.operator.faulty.script import Fault
-from tests.operator.world import KEY
 
 pytestmark = pytest.mark.slow
 NUM_OPERATORS = 9

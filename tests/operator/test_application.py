@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from prometheus_client import generate_latest
 
-from e2e.polling import wait_until_async
 from millrace_kubernetes.connection import Connection
 from millrace_operator import application as module
 from millrace_operator.application import Application, OperatorSettings
@@ -30,8 +29,9 @@ from millrace_operator.ingest.election import Election
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.conditions import find_condition
+from testing.polling import wait_until_async
+from testing.world import KEY, make_pod, make_service
 from tests.operator.cluster.test_connection import FakeAccess
-from tests.operator.world import KEY, make_pod, make_service
 
 SETTINGS = OperatorSettings(
     RenderSettings(),

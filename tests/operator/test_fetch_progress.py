@@ -10,8 +10,8 @@ from millrace_operator.fetches import PERIOD_SECONDS, Fetches, read_answer
 from millrace_operator.reconcile.pod_status import find_condition
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
+from testing.world import KEY, World, ready_status
 from tests.operator.reconcile.test_causes import EXTERNAL, fetching
-from tests.operator.world import KEY, World, ready_status
 
 TOTAL_BYTES = 140_000_000_000
 DOWNLOAD_SECONDS = 2400.0

@@ -6,8 +6,8 @@ from millrace_operator.cluster.kinds import INFERENCE_SERVICE
 from millrace_operator.fetches import PERIOD_SECONDS, Fetches
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
+from testing.world import KEY, World
 from tests.operator.reconcile.test_causes import EXTERNAL, fetching
-from tests.operator.world import KEY, World
 
 TOTAL_BYTES = 140_000_000_000
 FETCH_SECONDS = 600.0

@@ -17,8 +17,8 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
+from testing.world import KEY, make_pod, make_service
 from tests.operator.reconcile.test_causes import fetching
-from tests.operator.world import KEY, make_pod, make_service
 
 FETCHING = {"conditions": [{"type": "ModelReady", "status": "False", "reason": "Fetching"}]}
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}

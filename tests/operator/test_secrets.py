@@ -14,13 +14,13 @@ from typing import NamedTuple
 import pytest
 from aiohttp import web
 
+from testing.model_sources.processes import finish, start_command
+from testing.model_sources.registry import Registry
+from testing.model_sources.s3_server import ACCOUNT, SECRET, S3Server, refuse, running_moto
+from testing.model_sources.servers import FakeHub
+from testing.world import World, resolver_status
 from tests.fetch.conftest import make_model
-from tests.fetch.processes import finish, start_command
-from tests.fetch.registry import Registry
-from tests.fetch.s3_server import ACCOUNT, SECRET, S3Server, refuse, running_moto
-from tests.fetch.servers import FakeHub
 from tests.operator.reconcile.test_causes import EXTERNAL, fetching
-from tests.operator.world import World, resolver_status
 
 SIGNATURE = "secret-signature"
 PASSWORD = "secret-password"

@@ -19,7 +19,7 @@ from millrace_operator.server import (
     is_loopback,
     serve,
 )
-from tests.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
+from testing.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 
 
 class State:

@@ -17,7 +17,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.types import ObjectiveMetric
 from millrace_operator.service_metrics import BOUNDS, ServiceCollector, find_bounds
 from millrace_runtime.api.histogram import Histogram
-from tests.operator.world import KEY, make_pod, make_service, ready_status, unschedulable_status
+from testing.world import KEY, make_pod, make_service, ready_status, unschedulable_status
 
 TTFT, TPOT = ObjectiveMetric.TIME_TO_FIRST_TOKEN, ObjectiveMetric.TIME_PER_OUTPUT_TOKEN
 SCALING = {

@@ -15,7 +15,7 @@ from millrace_operator.autoscale_loop.advisor import read_policy, render_advice
 from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj
 from millrace_operator.resources.types import Spec
-from tests.operator.world import BEGAN, World
+from testing.world import BEGAN, World
 
 TICK_SECONDS = 2.0
 HOUR_SECONDS = 3600.0

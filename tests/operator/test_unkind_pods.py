@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from millrace_operator import fetches
-from tests.fetch.servers import Server
+from testing.model_sources.servers import Server
+from testing.world import KEY
 from tests.operator.test_fetches import Stage, refresh
-from tests.operator.world import KEY
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TOLD = b'{"totalBytes": 1000, "doneBytes": 100, "bytesPerSecond": 10}'

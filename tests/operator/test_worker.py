@@ -17,9 +17,9 @@ from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, 
 from millrace_operator.ingest.waits import EDITS_SECONDS
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
 from millrace_operator.worker import Worker
+from testing.world import KEY, World, make_service
 from tests.operator.reconcile.test_fit_on_nodes import H100, L4, make_large
 from tests.operator.watched import Watched
-from tests.operator.world import KEY, World, make_service
 
 EXTERNAL = {"mode": "External"}
 

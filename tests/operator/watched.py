@@ -7,7 +7,7 @@ from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.worker import Worker
-from tests.operator.world import World
+from testing.world import World
 
 TURN_SECONDS = 0.001
 """Of the clock for each work, so that none is at the very moment of another."""

@@ -14,7 +14,7 @@ from millrace_runtime.listener import (
     read_bind_address,
     show_address,
 )
-from tests.addresses import needs_ipv6
+from testing.addresses import needs_ipv6
 
 
 def reached(listener: socket.socket) -> list[str]:

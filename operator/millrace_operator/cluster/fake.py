@@ -2,7 +2,7 @@
 
 It has resourceVersions, uids, create-only applies, uid preconditions and conflicts. It has no defaulting,
 no validation but of names, and no field ownership: those are tested on the real one. What both must do alike
-is in tests/operator/cluster/contract.py.
+is in testing/api_contract.py.
 """
 
 import copy

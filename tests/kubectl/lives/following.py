@@ -1,8 +1,8 @@
 """Services that follow a branch."""
 
+from testing.world import World
 from tests.kubectl.lives.life import life
 from tests.operator.reconcile.test_following import give_up, make_followed, refuse_ask
-from tests.operator.world import World
 
 
 @life

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.operator.world import World
+from testing.world import World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 EDIT = {"engine": {"maxSequences": 4}}

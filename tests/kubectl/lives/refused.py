@@ -1,8 +1,8 @@
 """Services of which something can't be written or read."""
 
+from testing.world import World
 from tests.kubectl.lives.life import EXTERNAL, edit, life, serve
 from tests.operator.reconcile.test_versions import started
-from tests.operator.world import World
 
 QUOTA = "exceeded quota: objects, requested: count/deployments.apps=1, used: 20, limited: 20"
 

@@ -5,7 +5,7 @@ import pytest
 from millrace_operator.autoscale.observation import Unplaced
 from millrace_operator.autoscale_loop.tick import read_fleet
 from millrace_operator.resources.conditions import parse_time
-from tests.operator.world import crash_status, make_pod, make_service, ready_status, unschedulable_status
+from testing.world import crash_status, make_pod, make_service, ready_status, unschedulable_status
 
 
 def test_what_the_scheduler_says_of_pods_without_a_node_is_read() -> None:

@@ -18,7 +18,7 @@ from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_runtime.contract import LABEL_SERVICE
-from tests.operator.world import make_pod, make_service, ready_status
+from testing.world import make_pod, make_service, ready_status
 
 QUICK, SLOW = ServiceKey("quick", "chat"), ServiceKey("slow", "chat")
 BEGAN = 1_700_000_000.0

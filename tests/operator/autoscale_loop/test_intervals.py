@@ -12,7 +12,7 @@ from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_runtime.contract import LABEL_SERVICE
-from tests.operator.world import KEY, make_pod, make_service, ready_status
+from testing.world import KEY, make_pod, make_service, ready_status
 
 SLOW = ServiceKey(KEY.namespace, "slow")
 INTERVALS = {KEY: 5.0, SLOW: 30.0}

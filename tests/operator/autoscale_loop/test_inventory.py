@@ -14,8 +14,8 @@ from millrace_operator.autoscale_loop.inventory import Inventory
 from millrace_operator.autoscale_loop.settings import PrometheusSettings
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, POD, ServiceKey
 from millrace_operator.ingest.cache import Cache
+from testing.world import KEY, make_pod, make_service, ready_status
 from tests.operator.autoscale.replicas import H100, make_series
-from tests.operator.world import KEY, make_pod, make_service, ready_status
 
 
 class Source:

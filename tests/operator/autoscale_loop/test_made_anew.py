@@ -8,7 +8,7 @@ from millrace_operator.autoscale_loop.settings import PrometheusSettings, Scalin
 from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import Obj, ServiceKey
 from millrace_operator.ingest.cache import Cache
-from tests.operator.world import KEY, make_service
+from testing.world import KEY, make_service
 
 SCALING = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 9}
 SETTINGS = ScalingSettings(PrometheusSettings("http://127.0.0.1:9"))

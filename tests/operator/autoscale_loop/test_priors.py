@@ -43,8 +43,8 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import read_changes
 from millrace_runtime.contract import LABEL_SERVICE
+from testing.world import KEY, World, make_pod, make_service, ready_status
 from tests.operator.autoscale_loop.test_tick import OBJECTIVE
-from tests.operator.world import KEY, World, make_pod, make_service, ready_status
 
 NAME = "chat-autoscaler"
 GPU = {"nvidia.com/gpu": "1"}

@@ -10,7 +10,7 @@ from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import CONFIG_MAP, Kind, Obj, ObjectKey, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import read_changes, record_name
-from tests.operator.world import KEY, make_service
+from testing.world import KEY, make_service
 
 NAMES = ["a", "b", "c"]
 

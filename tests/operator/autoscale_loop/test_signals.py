@@ -19,7 +19,7 @@ from millrace_operator.autoscale_loop.access import Access
 from millrace_operator.autoscale_loop.settings import PrometheusSettings
 from millrace_operator.autoscale_loop.signals import Prometheus, fetch_reading
 from millrace_operator.cluster.kinds import ServiceKey
-from tests.addresses import needs_ipv6
+from testing.addresses import needs_ipv6
 
 NOW = 1_700_000_000.0
 TTFT = Objective("TimeToFirstToken", 95, 1.0)

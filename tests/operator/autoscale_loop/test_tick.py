@@ -19,7 +19,7 @@ from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.types import Spec
-from tests.operator.world import KEY, make_pod, make_service, ready_status
+from testing.world import KEY, make_pod, make_service, ready_status
 
 OBJECTIVE = {"metric": "TimeToFirstToken", "percentile": 95, "target": "500ms"}
 

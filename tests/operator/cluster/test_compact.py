@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_operator.cluster.compact import APPLIED, compact
-from tests.operator.world import make_service
+from testing.world import make_service
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=200)
 VALUES = st.recursive(

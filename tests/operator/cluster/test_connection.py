@@ -39,7 +39,7 @@ from millrace_operator.cluster.kinds import (
 )
 from millrace_operator.cluster.lease import LeaseView
 from millrace_operator.ingest.election import Election
-from tests.addresses import needs_ipv6
+from testing.addresses import needs_ipv6
 
 OBJ = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "shop", "name": "chat-1"}}
 

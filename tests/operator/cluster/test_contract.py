@@ -4,7 +4,7 @@ import pytest
 
 from millrace_operator.cluster.connection import ApiServer
 from millrace_operator.cluster.fake import FakeCluster
-from tests.operator.cluster.contract import CASES, Case
+from testing.api_contract import CASES, Case
 from tests.operator.cluster.test_connection import FakeAccess
 from tests.operator.faulty.history import History
 from tests.operator.faulty.running import serve

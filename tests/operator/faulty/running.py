@@ -33,10 +33,10 @@ from millrace_operator.ingest.rounds import Round
 from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile import drain, plan
 from millrace_operator.reconcile.render.settings import RenderSettings
+from testing.world import KEY, World, make_service
 from tests.operator.faulty.history import History
 from tests.operator.faulty.script import Fault, Script
 from tests.operator.faulty.server import FaultyServer
-from tests.operator.world import KEY, World, make_service
 
 SETTINGS = OperatorSettings(
     RenderSettings(),

@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from e2e.polling import wait_until_async
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess
@@ -20,8 +19,9 @@ from millrace_operator.gateways import follow as module
 from millrace_operator.gateways.follow import Gateways
 from millrace_operator.reconcile.snapshot import PodLoad
 from millrace_runtime.contract import ANNOTATION_LEAVING, ANNOTATION_PROOF
+from testing.api_server import FakeApiServer
+from testing.polling import wait_until_async
 from tests.gateway.conftest import PODS, SERVICES, make_pod, make_service
-from tests.kubernetes.api_server import FakeApiServer
 
 NAMESPACE = "millrace-system"
 GATEWAYS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -19,8 +19,8 @@ from millrace_operator.ingest.handlers import Ingest, _at_service_address, build
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
 from millrace_runtime.contract import COMPONENT_FILLER, COMPONENT_RESOLVER, LABEL_COMPONENT, LABEL_REVISION
+from testing.world import KEY, make_pod, make_service
 from tests.operator.reconcile.test_causes import fetching
-from tests.operator.world import KEY, make_pod, make_service
 
 
 def make_child() -> Obj:

@@ -10,7 +10,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from e2e.polling import wait_until_async
 from millrace_kubernetes import watch
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
@@ -32,8 +31,9 @@ from millrace_operator.ingest.children import follow_children
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_runtime import contract
-from tests.kubernetes.api_server import FakeApiServer
-from tests.operator.world import KEY
+from testing.api_server import FakeApiServer
+from testing.polling import wait_until_async
+from testing.world import KEY
 
 
 def make_child(name: str, service: str = KEY.name) -> dict[str, Any]:

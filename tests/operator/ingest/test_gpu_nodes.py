@@ -9,7 +9,7 @@ from millrace_operator.cluster.node import find_gpus
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
-from tests.operator.world import make_service
+from testing.world import make_service
 
 PRODUCT = "nvidia.com/gpu.product"
 GPUS = {"nvidia.com/gpu": "8"}

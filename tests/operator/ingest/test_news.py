@@ -12,7 +12,7 @@ from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.news import is_news
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
-from tests.operator.world import KEY, make_pod, make_service
+from testing.world import KEY, make_pod, make_service
 
 
 def change(obj: Obj, version: int, **metadata: Any) -> Obj:

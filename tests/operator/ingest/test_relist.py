@@ -10,7 +10,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist, relist_changes
-from tests.operator.world import KEY, make_pod, make_service
+from testing.world import KEY, make_pod, make_service
 
 
 def make_odd(version: int) -> Obj:

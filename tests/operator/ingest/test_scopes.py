@@ -24,7 +24,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.relist import relist
-from tests.operator.world import make_service
+from testing.world import make_service
 
 
 def service(namespace: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.ingest.supervisor import run_watches
-from tests.operator.world import KEY, make_service
+from testing.world import KEY, make_service
 
 LONGEST_SECONDS = 5.0
 

@@ -24,11 +24,11 @@ from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.pin import ANNOTATION as PIN
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
+from testing.world import KEY, make_pod, ready_status
 from tests.operator.reconcile.instant import DELETIONS, WORDS, Instant, find_look_time
 from tests.operator.reconcile.lives import FACTS, LIVES, STATES
 from tests.operator.reconcile.schedule import Schedule, pick
 from tests.operator.reconcile.surroundings import CLAIMS, DEPARTURES, MODELS, RESOURCES, SCALINGS
-from tests.operator.world import KEY, make_pod, ready_status
 
 
 class Circumstances(Schedule):

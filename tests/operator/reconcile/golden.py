@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.settings import RenderSettings
-from tests.operator.world import World
+from testing.world import World
 
 FOLDER = Path(__file__).with_name("golden")
 TEMPLATES = FOLDER / "templates.json"

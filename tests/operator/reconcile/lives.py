@@ -7,9 +7,9 @@ from typing import Any
 from millrace_fit.facts import find_facts
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
-from tests.fit.models import LLAMA_8B, stored_of
+from testing.checkpoints.models import LLAMA_8B, stored_of
+from testing.world import crash_status, ready_status, resolver_status, unschedulable_status
 from tests.operator.reconcile.schedule import COMMITS, EVICTED, TOLD
-from tests.operator.world import crash_status, ready_status, resolver_status, unschedulable_status
 
 Status = dict[str, Any]
 LARGE = LLAMA_8B | {"num_hidden_layers": 96}

@@ -16,8 +16,8 @@ from millrace_operator.cluster.kinds import CHILDREN, Kind, Obj
 from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
 from millrace_operator.resources.rollout_order import ANNOTATION
 from millrace_runtime import contract
-from tests.fit.models import LLAMA_8B, stored_of
-from tests.operator.world import KEY, World, crash_status, ready_status
+from testing.checkpoints.models import LLAMA_8B, stored_of
+from testing.world import KEY, World, crash_status, ready_status
 
 MOST_STEPS = 40
 AUTOMATIC = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 4}

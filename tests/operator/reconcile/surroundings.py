@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, JOB, POD
 from millrace_runtime import contract
+from testing.world import KEY
 from tests.operator.reconcile.instant import DELETIONS
 from tests.operator.reconcile.lives import ENDS, FACTS, LIVES, STATES
 from tests.operator.reconcile.schedule import AUTOMATIC, EXTERNAL, INDEX, STARTS, STEP, WAYS
-from tests.operator.world import KEY
 
 HUB = {"uri": "hf://acme/chat@main"}
 SHARED = {**HUB, "cache": {"type": "PersistentVolumeClaim", "claimName": "models"}}

@@ -10,9 +10,9 @@ from millrace_fetch.uri import parse_uri
 from millrace_operator.cluster.kinds import JOB, POD
 from millrace_operator.reconcile.asking import pause_seconds
 from millrace_operator.reconcile.render.model_source import is_pinned
+from testing.world import KEY, World
 from tests.operator.reconcile.test_fitting import FACTS, make_world
 from tests.operator.reconcile.test_resolution import FIRST, MAIN, SECOND
-from tests.operator.world import KEY, World
 
 FAULT = "there are no *.safetensors, and replicas read no other weights. There are GGUF (m.gguf)"
 OTHER = replace(FACTS, fault=f"{FAULT}. Convert the model first")

@@ -9,9 +9,9 @@ from millrace_operator.cluster.kinds import DEPLOYMENT, Obj, ServiceKey
 from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import render_time
+from testing.world import World
 from tests.operator.reconcile.test_resolution import EXTERNAL
 from tests.operator.watched import Watched
-from tests.operator.world import World
 
 HOUR = 3600.0
 

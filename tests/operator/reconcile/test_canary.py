@@ -9,8 +9,8 @@ from millrace_operator.reconcile.canary import count_canary
 from millrace_operator.reconcile.rollout import Method, RevisionState, plan_rollout
 from millrace_operator.resources.rollout_order import ANNOTATION
 from millrace_operator.resources.types import CanaryOptions, RolloutStrategy
+from testing.world import World, crash_status, ready_status
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 NEW = {"engine": {"maxSequences": 4}}

@@ -9,8 +9,8 @@ from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import Reason, render_time
 from millrace_operator.resources.status_types import ModelStatus
+from testing.world import World, make_pod, ready_status
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import World, make_pod, ready_status
 
 STARTED, READY_LOST = "2026-01-01T00:01:00Z", "2026-01-01T00:09:00Z"
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}

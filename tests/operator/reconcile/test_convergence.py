@@ -12,7 +12,7 @@ from millrace_operator.reconcile.outcome import SOON
 from millrace_operator.reconcile.snapshot import Advice, PodLoad
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
-from tests.operator.world import KEY, World, crash_status, ready_status
+from testing.world import KEY, World, crash_status, ready_status
 
 READY = {"type": "Ready", "status": "True"}
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}

@@ -14,7 +14,7 @@ from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.cost_types import Cost
 from millrace_operator.resources.prices import Prices
 from millrace_operator.resources.status_types import Status
-from tests.operator.world import BEGAN, World
+from testing.world import BEGAN, World
 
 SCALING = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 90}
 GPUS = {"limits": {"nvidia.com/gpu": 2, "memory": "64Gi", "cpu": "500m"}}

@@ -5,7 +5,7 @@ from millrace_operator.reconcile.pods import DELETION_COST, Pod, read_pod
 from millrace_operator.reconcile.snapshot import PodLoad
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime.contract import ANNOTATION_LEAVING
-from tests.operator.world import make_pod, ready_status
+from testing.world import make_pod, ready_status
 
 NOW = 1_800_000_000.0
 GRACE = 600.0

@@ -9,7 +9,7 @@ from millrace_operator.cluster.node import find_departure
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import PodLoad
 from millrace_operator.resources.conditions import render_time
-from tests.operator.world import World, crash_status, ready_status, unschedulable_status
+from testing.world import World, crash_status, ready_status, unschedulable_status
 
 EDIT = {"engine": {"maxSequences": 4}}
 BUSY = PodLoad(1, has_left=True)

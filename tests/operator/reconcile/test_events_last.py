@@ -7,7 +7,7 @@ import pytest
 from millrace_operator.cluster.errors import TransientError
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile import teller
-from tests.operator.world import World
+from testing.world import World
 
 EXTERNAL = {"mode": "External"}
 

@@ -10,7 +10,7 @@ from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.evidence_limits import NUM_CHANGES
 from millrace_operator.resources.status_types import Status
-from tests.operator.world import BEGAN, World, crash_status
+from testing.world import BEGAN, World, crash_status
 
 SCALING = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 90}
 OBJECTIVES = [{"metric": "TimeToFirstToken", "percentile": 95, "target": "2s"}]

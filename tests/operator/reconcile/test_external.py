@@ -5,7 +5,7 @@ from random import Random
 
 from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE
-from tests.operator.world import World
+from testing.world import World
 
 RECONCILES = 1000
 

@@ -6,8 +6,8 @@ from millrace_operator.cluster.kinds import POD, Obj
 from millrace_operator.course import STALL_SECONDS, Course
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import render_time
+from testing.world import KEY, World
 from tests.operator.reconcile.test_filling import GIB, get_pod, make_filling, told
-from tests.operator.world import KEY, World
 
 HEALTHY = ("False", "Healthy")
 LATE = ("True", "DeadlineExceeded")

@@ -17,10 +17,10 @@ from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.reconcile.words import PAUSE_SECONDS
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rules import NAME_MAX_LENGTH
+from testing.world import KEY, World, crash_status, make_service, resolver_status
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, GATED, MAIN, SECOND, TELLING
 from tests.operator.reconcile.test_words import count_writes
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import KEY, World, crash_status, make_service, resolver_status
 
 CACHED: dict[str, Any] = {**MAIN, "cache": {"type": "PersistentVolumeClaim", "claimName": "models"}}
 EMPTY_CLAIM: dict[str, Any] = {**CACHED, "cache": {**CACHED["cache"], "claimName": "of-nobody"}}

@@ -13,12 +13,12 @@ from millrace_operator.cluster.node import GpuNode
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import Spec
-from tests.fit.models import LLAMA_8B, stored_of
+from testing.checkpoints.models import LLAMA_8B, stored_of
+from testing.world import World
 from tests.operator.reconcile.test_filling import get_filler
 from tests.operator.reconcile.test_filling import make_world as make_filling_world
 from tests.operator.reconcile.test_fitting import FACTS, GPU, make_world, on_node
 from tests.operator.reconcile.test_resolution import MAIN
-from tests.operator.world import World
 
 LARGE_FACTS = find_facts(
     LLAMA_8B | {"num_hidden_layers": 96}, stored_of(LLAMA_8B | {"num_hidden_layers": 96})

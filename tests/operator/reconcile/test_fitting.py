@@ -19,11 +19,11 @@ from millrace_fit.verdict import Answer
 from millrace_operator.reconcile.fitting import find_device, judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
-from tests.fetch.registry import TAR, Registry, make_tar
-from tests.fit.models import LLAMA_8B, stored_of
+from testing.checkpoints.models import LLAMA_8B, stored_of
+from testing.model_sources.registry import TAR, Registry, make_tar
+from testing.world import World
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import World
 
 FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
 WINDOWED = replace(FACTS, shape=replace(FACTS.shape, window=4096))

@@ -12,10 +12,10 @@ from millrace_operator.reconcile.jobs import LOST_SECONDS
 from millrace_operator.reconcile.snapshot import Demand, Fetched
 from millrace_operator.resources.ask_times import find_next_ask
 from millrace_operator.resources.conditions import parse_time, render_time
+from testing.world import BEGAN, KEY, World, crash_status, resolver_status
 from tests.operator.reconcile.test_filling import CACHED, get_filler, make_claim
 from tests.operator.reconcile.test_fitting import FACTS
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, GATED, MAIN, SECOND, fetched
-from tests.operator.world import BEGAN, KEY, World, crash_status, resolver_status
 
 FOLLOWED: dict[str, Any] = {**MAIN, "follow": "Branch"}
 THIRD = "3" * 40

@@ -6,8 +6,8 @@ import pytest
 
 from millrace_operator.cluster.errors import TransientError
 from millrace_operator.cluster.kinds import SERVICE, Obj
+from testing.world import KEY, World
 from tests.operator.reconcile.test_ownership import make_foreign
-from tests.operator.world import KEY, World
 
 Make = Callable[[], Awaitable[World]]
 EXTERNAL = {"mode": "External"}

@@ -2,7 +2,7 @@
 
 from millrace_operator.reconcile import journal
 from millrace_operator.reconcile.journal import COMBINED, MOST_SIMILAR, SPAN_SECONDS, Journal, Note, Told
-from tests.operator.world import World, crash_status, ready_status
+from testing.world import World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 8}
 SERVICE = {"metadata": {"uid": "u"}}

@@ -7,9 +7,9 @@ import pytest
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.claims import GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_runtime import contract
+from testing.world import KEY, World
 from tests.operator.reconcile.test_filling import FOLDER, make_claim, read_templates, told
 from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN, SECOND, TELLING
-from tests.operator.world import KEY, World
 
 ON_NODES: dict[str, Any] = {**MAIN, "cache": {"type": "NodeLocal"}}
 KEPT = contract.name_kept(KEY.namespace, FOLDER)

@@ -7,8 +7,8 @@ import pytest
 from millrace_operator.cluster.kinds import DEPLOYMENT, POD, Kind, Obj, kind_of
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime.contract import LABEL_SERVICE
+from testing.world import KEY, World
 from tests.operator.watched import Watched
-from tests.operator.world import KEY, World
 
 
 async def test_a_child_that_went_before_the_answer_to_its_write_is_made_again_at_once(

@@ -11,7 +11,7 @@ from millrace_operator.reconcile.snapshot import PodLoad
 from millrace_operator.reconcile.writer import MARK_TRIES
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime.contract import ANNOTATION_LEAVING
-from tests.operator.world import World
+from testing.world import World
 
 BUSY = PodLoad(1, has_left=True)
 

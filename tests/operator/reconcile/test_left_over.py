@@ -7,8 +7,8 @@ from millrace_operator.reconcile.left_over import LEFT_OVER_SECONDS
 from millrace_operator.reconcile.snapshot import is_owned
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
+from testing.world import KEY, World, make_service
 from tests.operator.reconcile.test_ownership import make_foreign
-from tests.operator.world import KEY, World, make_service
 
 EXTERNAL = {"scaling": {"mode": "External"}, "replicas": 1}
 OURS = {"apiVersion": f"{contract.GROUP}/{contract.VERSION}", "kind": contract.KIND, "name": KEY.name}

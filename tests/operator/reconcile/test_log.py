@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace_operator.cluster.errors import ConflictError, NotLeaderError, RefusedError, TransientError
-from tests.operator.world import KEY, World
+from testing.world import KEY, World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 ABSENT, DIFFERS = "it does not exist", "it differs from what is wanted"

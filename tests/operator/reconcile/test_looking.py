@@ -13,13 +13,13 @@ from millrace_operator.cluster.errors import RefusedError, TransientError
 from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Kind, Obj
 from millrace_operator.reconcile.looking import AT_HAND_SECONDS
 from millrace_operator.resources.conditions import render_time
-from tests.fit.models import MEDIUM, stored_of
+from testing.checkpoints.models import MEDIUM, stored_of
+from testing.world import KEY, World, resolver_status, unschedulable_status
 from tests.operator.reconcile.test_fitting import FACTS
 from tests.operator.reconcile.test_resolution import EXTERNAL
 from tests.operator.reconcile.test_upgrade import LEFT, Upgraded
 from tests.operator.test_argocd_health import judge
 from tests.operator.watched import Watched
-from tests.operator.world import KEY, World, resolver_status, unschedulable_status
 
 IN_CLAIM = {"uri": "pvc://models/llama/8b"}
 SMALL = {"limits": {"memory": "8Gi"}}

@@ -14,7 +14,8 @@ from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rules import NAME_MAX_LENGTH
 from millrace_runtime import contract
-from tests.fit.models import MEDIUM, stored_of
+from testing.checkpoints.models import MEDIUM, stored_of
+from testing.world import KEY, World, make_service, resolver_status
 from tests.operator.reconcile.test_fitting import FACTS
 from tests.operator.reconcile.test_looking import (
     LARGE,
@@ -28,7 +29,6 @@ from tests.operator.reconcile.test_looking import (
     make_world,
     told,
 )
-from tests.operator.world import KEY, World, make_service, resolver_status
 
 TOLD = json.loads(FACTS.to_json())
 FITTING = json.loads(find_facts(MEDIUM, stored_of(MEDIUM)).to_json())

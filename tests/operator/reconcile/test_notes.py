@@ -6,7 +6,7 @@ import pytest
 
 from millrace_operator.reconcile.notes import find_notes
 from millrace_operator.resources.rollout_order import ANNOTATION
-from tests.operator.world import World, crash_status
+from testing.world import World, crash_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 8}
 EDIT = {"engine": {"maxSequences": 4}}

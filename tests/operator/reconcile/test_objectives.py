@@ -3,8 +3,8 @@
 from typing import Any
 
 from millrace_operator.reconcile.snapshot import Demand
+from testing.world import BEGAN
 from tests.operator.reconcile.test_evidence import OBJECTIVES, SCALING, Seen
-from tests.operator.world import BEGAN
 
 RESTING = {**SCALING, "minReplicas": 0, "objectives": OBJECTIVES}
 FASTER = {**SCALING, "objectives": [{**OBJECTIVES[0], "target": "1ms"}]}

@@ -1,8 +1,8 @@
 """An order is obeyed once: what it brought is not undone, nor brought again, by an annotation that stays."""
 
 from millrace_operator.resources.rollout_order import ANNOTATION
+from testing.world import World
 from tests.operator.reconcile.test_rollback import BAD, GOOD, rolled_out_badly, wait_for_deadline
-from tests.operator.world import World
 
 FIRST, SECOND = "2026-01-01T01:00:00Z", "2026-01-01T02:00:00Z"
 

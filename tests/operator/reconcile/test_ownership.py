@@ -14,7 +14,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.reconcile.render.metadata import render_child
 from millrace_runtime import contract
-from tests.operator.world import KEY, World, make_service, ready_status
+from testing.world import KEY, World, make_service, ready_status
 
 
 def make_foreign(kind: Kind, name: str, **labels: str) -> Obj:

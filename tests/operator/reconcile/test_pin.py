@@ -6,7 +6,7 @@ from typing import Any
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.pin import ANNOTATION
-from tests.operator.world import KEY, World, ready_status
+from testing.world import KEY, World, ready_status
 
 SCALING = {"mode": "Automatic", "minReplicas": 1, "maxReplicas": 8}
 SEVEN = Advice(7, "Steady", "load", "forecast", is_held=False, wanted=7)

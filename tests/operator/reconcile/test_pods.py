@@ -5,7 +5,7 @@ import pytest
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.resources.conditions import Reason
-from tests.operator.world import crash_status, make_pod, ready_status, unschedulable_status
+from testing.world import crash_status, make_pod, ready_status, unschedulable_status
 
 
 def test_a_ready_pod_serves_and_has_no_cause() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.operator.world import World, crash_status
+from testing.world import World, crash_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 UNREADABLE = {"rollout": {"progressDeadline": "soon"}}

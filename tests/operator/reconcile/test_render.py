@@ -15,7 +15,7 @@ from millrace_operator.reconcile.render.workload import render_disruption_budget
 from millrace_operator.resources.model_types import Model
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
-from tests.operator.world import make_service
+from testing.world import make_service
 
 SETTINGS = RenderSettings(gateway_port=8080)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from millrace_operator.reconcile.replica import choose_replica
+from testing.world import World
 from tests.operator.autoscale.replicas import H100
-from tests.operator.world import World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 SMALLER = H100.model_copy(update={"kv_cache_tokens": 400_000})

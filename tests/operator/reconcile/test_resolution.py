@@ -5,8 +5,8 @@ from typing import Any
 from millrace_operator.cluster.kinds import JOB, POD, ObjectKey
 from millrace_operator.reconcile.jobs import LOST_SECONDS
 from millrace_runtime import contract
+from testing.world import KEY, World, make_pod, resolver_status
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import KEY, World, make_pod, resolver_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 MAIN = {"uri": "hf://acme/chat@main"}

@@ -7,7 +7,7 @@ import pytest
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
 from millrace_operator.resources.pin import ANNOTATION
-from tests.operator.world import World, crash_status, unschedulable_status
+from testing.world import World, crash_status, unschedulable_status
 
 SCALING = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 4, "scaleToZeroAfter": "10m"}
 IDLE_SECONDS = 600.0

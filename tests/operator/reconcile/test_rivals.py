@@ -7,8 +7,8 @@ import pytest
 from millrace_operator.cluster.errors import RefusedError
 from millrace_operator.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, Obj
 from millrace_operator.reconcile.rivals import LOOK_SECONDS
+from testing.world import KEY, World
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import KEY, World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 8}
 

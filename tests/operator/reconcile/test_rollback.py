@@ -10,8 +10,8 @@ from millrace_operator.cluster.kinds import DEPLOYMENT
 from millrace_operator.reconcile.choice import Progress, Trial, choose_revision
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import render_time
+from testing.world import BEGAN, World, crash_status, ready_status
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import BEGAN, World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 BAD = {"engine": {"maxSequences": 4}}

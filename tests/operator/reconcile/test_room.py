@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millrace_operator.cluster.kinds import Obj
-from tests.operator.world import GRACE_SECONDS, KEY, World, make_pod, ready_status, unschedulable_status
+from testing.world import GRACE_SECONDS, KEY, World, make_pod, ready_status, unschedulable_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 EDIT = {"engine": {"maxSequences": 4}}

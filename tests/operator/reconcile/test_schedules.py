@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from millrace_operator.cluster.kinds import CHILDREN, CONTROLLER_REVISION, DEPLOYMENT, JOB
 from millrace_operator.reconcile.snapshot import Demand
 from millrace_runtime import contract
+from testing.world import KEY, World, ready_status
 from tests.operator.reconcile.schedule import ASKED, COMMITS, SCHEDULES, STARTS, Schedule
-from tests.operator.world import KEY, World, ready_status
 
 
 def check_rest(world: World) -> None:

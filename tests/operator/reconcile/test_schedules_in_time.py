@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.reconcile.outcome import Outcome
 from millrace_operator.worker import Worker
+from testing.world import World
 from tests.operator.reconcile.schedule import SCHEDULES, Schedule
 from tests.operator.reconcile.test_schedules import STARTING
 from tests.operator.watched import Watched
-from tests.operator.world import World
 
 OF_THE_OPERATOR = frozenset({"plan", "controllers", "stale", "die", "rival", "wait"})
 """Steps that act for the queue and the controllers, or pass time. Here time passes instead."""

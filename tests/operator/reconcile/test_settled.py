@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from testing.world import World
 from tests.operator.reconcile.test_filling import CACHED, make_claim
 from tests.operator.reconcile.test_fitting import make_world
 from tests.operator.reconcile.test_resolution import MAIN
 from tests.operator.reconcile.test_versions import Shop
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import World
 
 SMALL = {"limits": {"memory": "8Gi"}}
 SERVED = {"uri": "file:///models/stories"}

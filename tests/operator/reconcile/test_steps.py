@@ -10,7 +10,7 @@ from millrace_operator.cluster.kinds import SERVICE_ACCOUNT, Obj
 from millrace_operator.reconcile.outcome import REFUSED, SOON
 from millrace_operator.reconcile.snapshot import ObjectId, PodLoad
 from millrace_operator.reconcile.steps import Need, find_unmet, need
-from tests.operator.world import KEY, World
+from testing.world import KEY, World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 WORDS = "no such thing here"

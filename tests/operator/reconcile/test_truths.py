@@ -6,9 +6,9 @@ import pytest
 
 from millrace_operator.resources.conditions import render_time
 from millrace_runtime import contract
+from testing.world import World, crash_status, make_pod, ready_status
 from tests.operator.reconcile.test_evacuation import cordon, names, progressing, settled
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import World, crash_status, make_pod, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 EDIT = {"engine": {"maxSequences": 4}}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from millrace_operator.reconcile.snapshot import Demand
+from testing.world import GRACE_SECONDS, World, crash_status, unschedulable_status
 from tests.operator.test_argocd_health import judge
-from tests.operator.world import GRACE_SECONDS, World, crash_status, unschedulable_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 RESTING = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 4, "scaleToZeroAfter": "10m"}

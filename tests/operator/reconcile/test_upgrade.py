@@ -7,8 +7,8 @@ import pytest
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.render.settings import RenderSettings
+from testing.world import World
 from tests.operator.reconcile.golden import TEMPLATES, children_of, read_left, render_templates
-from tests.operator.world import World
 
 LEFT = read_left()
 FROZEN = ("ControllerRevision", "Deployment")

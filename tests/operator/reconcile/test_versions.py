@@ -1,7 +1,7 @@
 """`spec.engine.version`: which image the replicas of a new revision have."""
 
 from millrace_operator.reconcile.render.settings import RenderSettings
-from tests.operator.world import World
+from testing.world import World
 
 KNOWN = {"0.1.0": "registry/runtime:0.1.0", "0.2.0": "registry/runtime:0.2.0"}
 

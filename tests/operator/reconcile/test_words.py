@@ -2,7 +2,7 @@
 
 from millrace_operator.cluster.kinds import POD_DISRUPTION_BUDGET
 from millrace_operator.ingest.queue import PAUSE_SECONDS
-from tests.operator.world import KEY, World, ready_status, unschedulable_status
+from testing.world import KEY, World, ready_status, unschedulable_status
 
 SECONDS = 60
 TOLD_SECONDS = 5

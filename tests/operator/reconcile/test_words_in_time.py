@@ -7,9 +7,9 @@ import pytest
 from millrace_operator.cluster.kinds import POD, Obj
 from millrace_operator.ingest.handlers import Ingest
 from millrace_operator.ingest.queue import PAUSE_SECONDS, WorkQueue
+from testing.world import KEY, World, crash_status, unschedulable_status
 from tests.operator.ingest.test_queue import Clock
 from tests.operator.reconcile.test_causes import READY_LOST, UNREADY, beside, running, waiting
-from tests.operator.world import KEY, World, crash_status, unschedulable_status
 
 NO_NODE = "0/12 nodes are available: 4 Insufficient cpu, 8 Insufficient nvidia.com/gpu."
 KINDS: dict[str, tuple[dict[str, Any], str]] = {

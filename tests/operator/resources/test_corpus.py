@@ -8,7 +8,7 @@ import pytest
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.resources import generate
 from millrace_operator.resources.types import Spec
-from tests.operator.resources.corpus import read_corpus
+from testing.manifests import read_corpus
 
 CORPUS = read_corpus()
 ROOT = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -42,7 +42,7 @@ def test_a_manifest_that_was_valid_stays_valid(name: str) -> None:
 def test_the_corpus_has_all_its_sources() -> None:
     sources = {name.partition(" ")[0] for name in CORPUS}
     assert {"README.md", "examples/stories.yaml", "docs/how-to/own-model.md"} <= sources
-    assert {f"tests/operator/resources/manifests/{name}.yaml" for name in ("older", "fields")} <= sources
+    assert {f"testing/manifests/{name}.yaml" for name in ("older", "fields")} <= sources
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 import uvicorn
 import uvloop
 
-from e2e.polling import wait_until_async
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection import server_config
 from millrace_runtime.api.engine_client import EngineClient
@@ -21,6 +20,7 @@ from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLi
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
+from testing.polling import wait_until_async
 from tests.runtime.api.fake_engine import FakeEngine
 from tests.runtime.text_model import build_byte_level, write_model
 

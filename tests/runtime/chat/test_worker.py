@@ -11,7 +11,6 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from e2e.polling import wait_until_async
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
     NoTextWorkerError,
@@ -24,6 +23,7 @@ from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, WorkerReady
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from millrace_runtime.protocol.framing import encode_frame
+from testing.polling import wait_until_async
 from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
 
 TEXT_PROCESS = "millrace_runtime.chat.text_process"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from e2e.polling import wait_until
 from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel import crew, vitals
 from millrace_runtime.execution.parallel.executor import ParallelExecutor
@@ -17,6 +16,7 @@ from millrace_runtime.execution.parallel.vitals import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.step import Row, StepPlan
+from testing.polling import wait_until
 from tests.runtime.execution.test_parity import check_greedy, generate, prompt
 
 MODELS = {

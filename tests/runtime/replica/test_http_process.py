@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from e2e.polling import wait_until_async
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
@@ -25,6 +24,7 @@ from millrace_runtime.chat.worker_process import TextLimits
 from millrace_runtime.replica import http_process
 from millrace_runtime.replica.heartbeat import Heartbeat
 from millrace_runtime.replica.http_process import serve
+from testing.polling import wait_until_async
 from tests.runtime.api.conftest import MUCH
 from tests.runtime.api.fake_engine import FakeEngine
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from e2e.polling import wait_until
 from millrace_runtime import contract
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED
+from testing.polling import wait_until
 from tests.runtime.replica.conftest import Replica
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from e2e.polling import wait_until
 from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
-from tests.addresses import needs_ipv6
+from testing.addresses import needs_ipv6
+from testing.polling import wait_until
 from tests.runtime.api.conftest import sum_samples
 from tests.runtime.replica.conftest import children_of
 

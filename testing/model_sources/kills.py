@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fetch.processes import Forked, execute_fetch, finish
-from tests.fetch.registry import TAR, Registry, make_tar
-from tests.fetch.s3_server import ACCOUNT, S3Server, running_moto
-from tests.fetch.servers import FakeHub, WebFolderServer
+from testing.model_sources.processes import Forked, execute_fetch, finish
+from testing.model_sources.registry import TAR, Registry, make_tar
+from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
+from testing.model_sources.servers import FakeHub, WebFolderServer
 
 CONNECTIONS = 2
 BYTES_PER_SECOND = 30e6

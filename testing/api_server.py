@@ -96,7 +96,7 @@ class FakeApiServer:
         try:
             while line := await events.get():
                 await response.write(line)
-            if line is None:
+            if line is None and request.transport is not None:
                 request.transport.abort()
         finally:
             self._streams[request.path].remove(events)

@@ -17,7 +17,7 @@ from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.rank import ALONE_RANK
 from millrace_runtime.execution.settings import ExecutionSettings
-from tests.fit.models import read_facts, shape_of
+from testing.checkpoints.models import read_facts, shape_of
 
 LENGTH = 512
 NUM_BLOCKS = 64

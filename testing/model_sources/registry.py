@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.fetch.servers import Fault, Files, Server
+from testing.model_sources.servers import Fault, Files, Server
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"

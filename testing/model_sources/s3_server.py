@@ -18,7 +18,7 @@ from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 from yarl import URL
 
-from tests.fetch.servers import Fault, Server
+from testing.model_sources.servers import Fault, Server
 
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI-secret"
 ACCOUNT = {

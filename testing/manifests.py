@@ -8,7 +8,7 @@ import yaml
 
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 OLDER = Path(__file__).with_name("manifests")
 _BLOCK = re.compile(r"^( *)```ya?ml\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -1,0 +1,1 @@
+"""Model checkpoints that tests and benchmarks write, and what a runner allocates for them."""
