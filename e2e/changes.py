@@ -13,7 +13,7 @@ from testing.polling import wait_until
 CHILDREN = "deployments,controllerrevisions,services,serviceaccounts,poddisruptionbudgets"
 DEADLINE = "10s"
 """After which a revision is given up, for a change that waits for it."""
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 180.0
 Object = dict[str, Any]
 
 
@@ -83,7 +83,7 @@ def create(stage: Stage, name: str) -> None:
 
 
 def scale(stage: Stage, name: str, replicas: int) -> None:
-    stage.kubectl("scale", "infsvc", name, f"--replicas={replicas}")
+    stage.patch(name, {"spec": {"replicas": replicas}}, "/scale")
 
 
 def delete_children(stage: Stage, name: str) -> None:
@@ -92,7 +92,7 @@ def delete_children(stage: Stage, name: str) -> None:
 
 def order(stage: Stage, name: str, action: str) -> None:
     revision = stage.read(name)["status"]["updateRevision"]
-    stage.kubectl("annotate", "infsvc", name, f"millrace.dev/rollout={action} {revision}")
+    stage.patch(name, {"metadata": {"annotations": {"millrace.dev/rollout": f"{action} {revision}"}}})
 
 
 def look(stage: Stage, name: str) -> None:

@@ -4,8 +4,7 @@ Kubernetes' own controllers and scheduler run, with pods that are only said to b
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from e2e.changes import (
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.instant_kubelet import InstantKubelet, InstantNode
-from e2e.write_faults import Stage
+from e2e.write_faults import Stage, run_side_by_side, wait_until_lease_is_over
 from testing.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,14 +58,6 @@ def cluster(make_state_folder: Callable[[str], Path]) -> Iterator[LocalCluster]:
     finally:
         local.kill_part("kube-apiserver")  # it would wait for those who watch
         local.stop()
-
-
-def run_side_by_side(runs: Iterable[Callable[[], None]]) -> None:
-    """Run all at the same time."""
-    runs = list(runs)
-    with ThreadPoolExecutor(len(runs)) as pool:
-        for ended in [pool.submit(run) for run in runs]:
-            ended.result()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +190,7 @@ def test_a_leader_that_stands_still_at_any_write_changes_nothing_of_the_end(
 def stand_still(stage: Stage, late: Late) -> None:
     """Stop a leader's clock in the middle of its writes. Another leads, and they arrive after that.
 
-    Each write is of another service, so that one Lease runs out for all of them.
+    Each write is of another service, so that one Lease is taken for all of them.
     """
     with ExitStack() as stack:
         proxy, others = (stack.enter_context(stage.open_proxy()) for _ in range(2))
@@ -209,9 +200,12 @@ def stand_still(stage: Stage, late: Late) -> None:
         second = stack.enter_context(stage.start(others, "b"))
         hold_writes(stage, proxy, late)
         first.pause()
+        paused_at = time.monotonic()
+        stage.free_lease()
         second.wait_leading()
         wait_made(stage, others, late)
         before, versions = len(proxy.answers), list_versions(stage, late)
+        wait_until_lease_is_over(paused_at)
         proxy.release()
         wait_until("the late writes", lambda: len(proxy.answers) == before + len(late.writes))
         first.resume()

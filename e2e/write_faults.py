@@ -1,12 +1,16 @@
 """One namespace whose operators are killed and stopped at writes, and what of a service must be as it was."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from e2e.api_client import delete, patch
 from e2e.api_proxy import ApiProxy
+from e2e.children import list_children
 from e2e.cluster.api_reader import find_condition, has_condition, is_observed
 from e2e.cluster.controlplane import client_context
 from e2e.cluster.local_cluster import LocalCluster
@@ -21,18 +25,32 @@ from millrace_runtime.contract import (
 )
 
 Object = dict[str, Any]
-COLLECTIONS = (
-    "apis/apps/v1/{}/deployments",
-    "apis/apps/v1/{}/controllerrevisions",
-    "api/v1/{}/services",
-    "api/v1/{}/serviceaccounts",
-    "api/v1/{}/configmaps",
-    "apis/policy/v1/{}/poddisruptionbudgets",
-    "apis/batch/v1/{}/jobs",
-)
 NUM_WORKERS = "16"
 """So that no service waits for another one whose write does not end."""
 COUNTS = ("replicas", "readyReplicas", "currentRevision", "updateRevision")
+LEASE_SECONDS = 17.0
+"""After which nobody's Lease is valid that was not renewed meanwhile."""
+
+
+def run_side_by_side(runs: Iterable[Callable[[], None]]) -> None:
+    """Run all at the same time."""
+    runs = list(runs)
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for ended in [pool.submit(run) for run in runs]:
+            ended.result()
+
+
+def free_lease(cluster: LocalCluster, namespace: str) -> None:
+    """Take the Lease from an operator that is dead or stands still: another one leads at once.
+
+    One that stands still must not go on within LEASE_SECONDS, for it believes that the Lease is its own.
+    """
+    delete(cluster, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_OPERATOR}")
+
+
+def wait_until_lease_is_over(since: float) -> None:
+    """Wait until a Lease has run out that was renewed no later than `since`, of the monotonic clock."""
+    time.sleep(max(0.0, since + LEASE_SECONDS - time.monotonic()))
 
 
 class Stage:
@@ -58,8 +76,12 @@ class Stage:
         return OperatorProcess(proxy.render_kubeconfig(), self.namespace, log, identity=name, flags=flags)
 
     def free_lease(self) -> None:
-        """Take the Lease from an operator that is dead, so that nobody waits until it has run out."""
-        self.kubectl("delete", "lease", LEASE_OPERATOR, "--ignore-not-found")
+        """Take the Lease from an operator that is dead or stands still."""
+        free_lease(self.cluster, self.namespace)
+
+    def patch(self, name: str, change: Object, sub_resource: str = "") -> None:
+        """Send a service a merge patch."""
+        patch(self.cluster, f"{self._path(name)}{sub_resource}", change)
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         """Run kubectl in the namespace."""
@@ -72,9 +94,10 @@ class Stage:
 
     def read(self, name: str) -> Object:
         """Return a service."""
-        return self.cluster.api.get(
-            f"/apis/millrace.dev/v1alpha1/namespaces/{self.namespace}/inferenceservices/{name}"
-        )
+        return self.cluster.api.get(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"/apis/millrace.dev/v1alpha1/namespaces/{self.namespace}/inferenceservices/{name}"
 
     def is_served(self, name: str) -> bool:
         """Whether the newest spec is served, and nothing goes on."""
@@ -84,12 +107,7 @@ class Stage:
 
     def list_children(self, name: str) -> list[Object]:
         """Return whatever has the service's label, its pods left out."""
-        paths = (f"/{path.format(f'namespaces/{self.namespace}')}" for path in COLLECTIONS)
-        return [
-            {**found, "kind": path.rpartition("/")[2]}
-            for path in paths
-            for found in self.cluster.api.list(path, f"{LABEL_SERVICE}={name}")
-        ]
+        return list_children(self.cluster, self.namespace, name)
 
     def list_pods(self, name: str) -> list[Object]:
         """Return a service's pods, those that end too."""
