@@ -1,0 +1,169 @@
+"""Puts one fault at a time into a tree, and runs the tests of its package there until one fails.
+
+A find is a test that fails with the fault and passes without it. A module that can't be imported any more, a
+run that hangs and a run that dies are none.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from development.seeded_faults.draw import PACKAGES, Fault
+from development.seeded_faults.nearness import order_tests
+
+LIMIT_SECONDS = 240.0
+GRACE_SECONDS = 10.0
+FLAGS = ("-x", "-q", "-m", "not long", "-p", "no:cacheprovider", "-n", "0", "-o", "junit_family=xunit1")
+FLAKES = 3
+"""Tests that may fail without the fault, too, before its judgement is given up."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Which test found a fault, or why none did, and after how many seconds."""
+
+    found_by: str | None
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run of tests ended: with a failing test, or with what the note says."""
+
+    failed: str | None = None
+    note: str = ""
+    is_last: bool = False
+    """Whether no other run can find more."""
+
+
+@dataclass
+class Clock:
+    """What is left of a fault's time."""
+
+    limit: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.began
+
+    @property
+    def left(self) -> float:
+        """Seconds until the limit."""
+        return self.limit - self.spent
+
+
+def judge(fault: Fault, tree: Path, first: str | None = None, tests: list[str] | None = None) -> Judgement:
+    """Run the test that found it elsewhere, then those near its module, then the rest of its package.
+
+    Where tests are named, these alone.
+    """
+    near, rest = order_tests(tree, fault.file, list(_package_tests(fault)))
+    stages = [tests] if tests else [[first] if first else [], near, rest]
+    clock = Clock(LIMIT_SECONDS)
+    flakes: list[str] = []
+    run = Run()
+    for stage in stages:
+        while stage and not run.is_last:
+            run = _run_with_fault(fault, tree, stage, flakes, clock)
+            if run.failed is None:
+                break
+            if run.failed == first or _passes(tree, run.failed):
+                return Judgement(run.failed, round(clock.spent, 1))
+            flakes.append(run.failed)
+            run = Run(is_last=len(flakes) == FLAKES)
+    notes = [run.note, *(f"fails without the fault, too: {test}" for test in flakes)]
+    return Judgement(None, round(clock.spent, 1), "; ".join(note for note in notes if note))
+
+
+def _package_tests(fault: Fault) -> tuple[str, ...]:
+    return next(package.tests for package in PACKAGES if package.name == fault.package)
+
+
+def _run_with_fault(fault: Fault, tree: Path, tests: list[str], without: list[str], clock: Clock) -> Run:
+    deselected = [part for test in without for part in ("--deselect", test)]
+    with apply_to(tree, fault) as is_applied:
+        if not is_applied:
+            return Run(note="the tree does not have this text once", is_last=True)
+        return run_tests(tree, [*deselected, *tests], clock.left)
+
+
+def _passes(tree: Path, test: str) -> bool:
+    run = run_tests(tree, [test], LIMIT_SECONDS)
+    return run.failed is None and not run.note
+
+
+@contextmanager
+def apply_to(tree: Path, fault: Fault) -> Iterator[bool]:
+    """Have the fault in the tree, and take it out again, with the file's time of change."""
+    path = tree / fault.file
+    source, times = path.read_bytes(), path.stat()
+    if source.count(fault.before.encode()) != 1:
+        yield False
+        return
+    path.write_bytes(source.replace(fault.before.encode(), fault.after.encode()))
+    try:
+        yield True
+    finally:
+        path.write_bytes(source)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def run_tests(tree: Path, tests: list[str], seconds: float) -> Run:
+    """Run tests until one fails, in one process with one thread."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    python = tree / ".venv" / "bin" / "python"
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "output").open("w+b") as output:
+        report = Path(folder) / "report.xml"
+        command = [str(python), "-m", "pytest", *FLAGS, f"--junit-xml={report}", *tests]
+        process = subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            status = process.wait(max(seconds, 1))
+        except subprocess.TimeoutExpired:
+            return Run(note="out of time", is_last=True)
+        finally:
+            _end(process)
+        if not report.exists():
+            sys.stderr.write(Path(output.name).read_text()[-2000:])
+            return Run(note=f"pytest ended with status {status}")
+        return read_report(ET.parse(report).getroot())  # noqa: S314 - pytest wrote it
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def read_report(report: ET.Element) -> Run:
+    """Return the first test of pytest's report that failed, or that a file can't be imported."""
+    for case in report.iter("testcase"):
+        error = case.find("error")
+        if error is not None and error.get("message") == "collection failure":
+            return Run(note="does not import", is_last=True)
+        if error is not None or case.find("failure") is not None:
+            return Run(failed=_name_test(case))
+    return Run()
+
+
+def _name_test(case: ET.Element) -> str:
+    file = case.attrib["file"]
+    module = file.removesuffix(".py").replace("/", ".")
+    classes = case.attrib["classname"].removeprefix(module).split(".")
+    return "::".join([file, *(name for name in classes if name), case.attrib["name"]])
