@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from development.seeded_faults.draw import Fault, draw_faults
-from development.seeded_faults.judge import Judgement, judge
+from development.seeded_faults.judge import LIMIT_SECONDS, OUT_OF_TIME, Judgement, judge
 from development.seeded_faults.mutate import Kind
 from development.seeded_faults.table import print_table
 
@@ -34,6 +34,11 @@ def write(path: Path, value: object) -> None:
     new.replace(path)
 
 
+def ran_out(judgement: Judgement) -> bool:
+    """Whether tests were left when the time was over."""
+    return OUT_OF_TIME in judgement.note
+
+
 def judge_all(flags: argparse.Namespace) -> None:
     """Judge each fault that the results lack; with an earlier run's results, those alone that it found."""
     results = read_judgements(flags.results)
@@ -42,9 +47,9 @@ def judge_all(flags: argparse.Namespace) -> None:
     }
     for fault in read_faults():
         is_asked = fault.id in flags.only if flags.only else flags.first is None or fault.id in first
-        if fault.id in results or not is_asked:
+        if not is_asked or (fault.id in results and not (flags.again and ran_out(results[fault.id]))):
             continue
-        results[fault.id] = judge(fault, flags.tree, first.get(fault.id), flags.tests)
+        results[fault.id] = judge(fault, flags.tree, first.get(fault.id), flags.tests, flags.limit)
         print(fault.id, fault.kind, results[fault.id], flush=True)
         write(flags.results, {name: asdict(results[name]) for name in sorted(results)})
 
@@ -60,6 +65,8 @@ def main(arguments: list[str]) -> int:
     judging.add_argument("--tree", type=Path, default=ROOT, help="a clone with .venv (default: this one)")
     judging.add_argument("--only", nargs="*", metavar="ID", help="these faults alone")
     judging.add_argument("--tests", nargs="*", help="these tests alone, such as end-to-end tests")
+    judging.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS")
+    judging.add_argument("--again", action="store_true", help="judge again what ran out of time")
     table = commands.add_parser("table", help="compare two runs, in Markdown")
     table.add_argument("before", type=Path)
     table.add_argument("after", type=Path)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -20,8 +20,10 @@ from development.seeded_faults.draw import PACKAGES, Fault
 from development.seeded_faults.nearness import order_tests
 
 LIMIT_SECONDS = 240.0
+POLL_SECONDS = 0.2
 GRACE_SECONDS = 10.0
 FLAGS = ("-x", "-q", "-m", "not long", "-p", "no:cacheprovider", "-n", "0", "-o", "junit_family=xunit1")
+OUT_OF_TIME = "out of time"
 FLAKES = 3
 """Tests that may fail without the fault, too, before its judgement is given up."""
 
@@ -47,30 +49,43 @@ class Run:
 
 @dataclass
 class Clock:
-    """What is left of a fault's time."""
+    """The seconds of a fault's tests, less those in which pytest waited for a processor of a busy machine."""
 
     limit: float
-    began: float = field(default_factory=time.monotonic)
+    spent: float = 0.0
 
-    @property
-    def spent(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began
+    def wait(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Return a process's status, or None where the limit comes before its end."""
+        began, before, waited = time.monotonic(), self.spent, 0.0
+        while (status := process.poll()) is None and self.spent < self.limit:
+            time.sleep(POLL_SECONDS)
+            waited = read_waited_seconds(process.pid) or waited
+            self.spent = before + time.monotonic() - began - waited
+        return status
 
-    @property
-    def left(self) -> float:
-        """Seconds until the limit."""
-        return self.limit - self.spent
+
+def read_waited_seconds(pid: int) -> float:
+    """Return for how long a process could have run and had no processor, as far as the kernel tells."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
-def judge(fault: Fault, tree: Path, first: str | None = None, tests: list[str] | None = None) -> Judgement:
+def judge(
+    fault: Fault,
+    tree: Path,
+    first: str | None = None,
+    tests: list[str] | None = None,
+    limit: float = LIMIT_SECONDS,
+) -> Judgement:
     """Run the test that found it elsewhere, then those near its module, then the rest of its package.
 
     Where tests are named, these alone.
     """
     near, rest = order_tests(tree, fault.file, list(_package_tests(fault)))
     stages = [tests] if tests else [[first] if first else [], near, rest]
-    clock = Clock(LIMIT_SECONDS)
+    clock = Clock(limit)
     flakes: list[str] = []
     run = Run()
     for stage in stages:
@@ -95,11 +110,11 @@ def _run_with_fault(fault: Fault, tree: Path, tests: list[str], without: list[st
     with apply_to(tree, fault) as is_applied:
         if not is_applied:
             return Run(note="the tree does not have this text once", is_last=True)
-        return run_tests(tree, [*deselected, *tests], clock.left)
+        return run_tests(tree, [*deselected, *tests], clock)
 
 
 def _passes(tree: Path, test: str) -> bool:
-    run = run_tests(tree, [test], LIMIT_SECONDS)
+    run = run_tests(tree, [test], Clock(LIMIT_SECONDS))
     return run.failed is None and not run.note
 
 
@@ -119,7 +134,7 @@ def apply_to(tree: Path, fault: Fault) -> Iterator[bool]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def run_tests(tree: Path, tests: list[str], seconds: float) -> Run:
+def run_tests(tree: Path, tests: list[str], clock: Clock) -> Run:
     """Run tests until one fails, in one process with one thread."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     python = tree / ".venv" / "bin" / "python"
@@ -130,11 +145,11 @@ def run_tests(tree: Path, tests: list[str], seconds: float) -> Run:
             command, cwd=tree, env=environment, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            status = process.wait(max(seconds, 1))
-        except subprocess.TimeoutExpired:
-            return Run(note="out of time", is_last=True)
+            status = clock.wait(process)
         finally:
             _end(process)
+        if status is None:
+            return Run(note=OUT_OF_TIME, is_last=True)
         if not report.exists():
             sys.stderr.write(Path(output.name).read_text()[-2000:])
             return Run(note=f"pytest ended with status {status}")

@@ -1,17 +1,19 @@
 """Which tests are nearest to a module: those that name it, then those that import what imports it."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 ROOTS = ("operator", "runtime", "kernels", "")
 """Folders whose modules are imported by their path below it."""
-FOLDERS = ("operator", "runtime", "kernels", "tests", "testing", "e2e", "benchmarks", "development")
+FOLDERS = ("operator", "runtime", "kernels", "tests")
 CLOSEST = 1
 """Imports between a test and the module, so that it is near."""
 FEWEST_NEAR = 4
 NEVER = 99
+_INNER_IMPORT = re.compile(r"^\s+(from|import)\s", re.MULTILINE)
 
 
 def order_tests(tree: Path, module_path: str, tests: list[str]) -> tuple[list[str], list[str]]:
@@ -68,7 +70,8 @@ def _name_module(path: str) -> str:
 
 def name_imports(source: str, module: str) -> Iterator[str]:
     """Yield what this module imports, wherever in its text: modules, and names that may be modules."""
-    for node in ast.walk(ast.parse(source)):
+    parsed = ast.parse(source)
+    for node in ast.walk(parsed) if _INNER_IMPORT.search(source) else parsed.body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
