@@ -1,6 +1,5 @@
 """Which tests are nearest to a module: those that name it, then those that import what imports it."""
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +12,9 @@ CLOSEST = 1
 """Imports between a test and the module, so that it is near."""
 FEWEST_NEAR = 4
 NEVER = 99
-_INNER_IMPORT = re.compile(r"^\s+(from|import)\s", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ ]+([\w.]+)[ ]+import[ ]+(\([^)]*\)|[^\n(]+)|import[ ]+([\w., ]+)$)", re.MULTILINE
+)
 
 
 def order_tests(tree: Path, module_path: str, tests: list[str]) -> tuple[list[str], list[str]]:
@@ -70,12 +71,12 @@ def _name_module(path: str) -> str:
 
 def name_imports(source: str, module: str) -> Iterator[str]:
     """Yield what this module imports, wherever in its text: modules, and names that may be modules."""
-    parsed = ast.parse(source)
-    for node in ast.walk(parsed) if _INNER_IMPORT.search(source) else parsed.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = ".".join(module.split(".")[: -node.level]) if node.level else ""
-            base = ".".join(part for part in (package, node.module) if part)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    for package, names, modules in _IMPORT.findall(source):
+        if modules:
+            yield from (name.split()[0] for name in modules.split(","))
+            continue
+        level = len(package) - len(package.lstrip("."))
+        above = module.split(".")[:-level] if level else []
+        base = ".".join([*above, *filter(None, [package.lstrip(".")])])
+        yield base
+        yield from (f"{base}.{name.split()[0]}" for name in names.strip("()").split(",") if name.strip())
