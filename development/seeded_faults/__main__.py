@@ -1,4 +1,4 @@
-"""`python -m development.seeded_faults draw | judge --results FILE [--first FILE] | table BEFORE AFTER`."""
+"""`python -m development.seeded_faults draw | judge | check | table`, each with `--help`."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from development.seeded_faults.draw import Fault, draw_faults
-from development.seeded_faults.judge import LIMIT_SECONDS, OUT_OF_TIME, Judgement, judge
+from development.seeded_faults.judge import LIMIT_SECONDS, OUT_OF_TIME, Judgement, find_flakes, judge
 from development.seeded_faults.mutate import Kind
 from development.seeded_faults.table import print_table
 
@@ -54,6 +54,16 @@ def judge_all(flags: argparse.Namespace) -> None:
         write(flags.results, {name: asdict(results[name]) for name in sorted(results)})
 
 
+def drop_flakes(flags: argparse.Namespace) -> None:
+    """Take out of the results what a test found that fails without a fault, too: it is to be judged again."""
+    results = read_judgements(flags.results)
+    found = {judged.found_by for judged in results.values() if judged.found_by}
+    for test in find_flakes(sorted(found), flags.tree):
+        print("fails without a fault:", test)
+        results = {name: judged for name, judged in results.items() if judged.found_by != test}
+    write(flags.results, {name: asdict(judged) for name, judged in results.items()})
+
+
 def main(arguments: list[str]) -> int:
     """Run one sub-command."""
     parser = argparse.ArgumentParser(prog="python -m development.seeded_faults", description=__doc__)
@@ -67,6 +77,9 @@ def main(arguments: list[str]) -> int:
     judging.add_argument("--tests", nargs="*", help="these tests alone, such as end-to-end tests")
     judging.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS")
     judging.add_argument("--again", action="store_true", help="judge again what ran out of time")
+    checking = commands.add_parser("check", help="run what found a fault without it; drop what fails")
+    checking.add_argument("--results", type=Path, required=True)
+    checking.add_argument("--tree", type=Path, default=ROOT)
     table = commands.add_parser("table", help="compare two runs, in Markdown")
     table.add_argument("before", type=Path)
     table.add_argument("after", type=Path)
@@ -75,6 +88,8 @@ def main(arguments: list[str]) -> int:
         write(FAULTS, [asdict(fault) for fault in draw_faults()])
     elif flags.command == "judge":
         judge_all(flags)
+    elif flags.command == "check":
+        drop_flakes(flags)
     else:
         print_table(read_faults(), read_judgements(flags.before), read_judgements(flags.after))
     return 0

@@ -22,10 +22,9 @@ from development.seeded_faults.nearness import order_tests
 LIMIT_SECONDS = 240.0
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 10.0
-FLAGS = ("-x", "-q", "-m", "not long", "-p", "no:cacheprovider", "-n", "0", "-o", "junit_family=xunit1")
+"""Between SIGTERM and SIGKILL."""
+FLAGS = ("-q", "-m", "not long", "-p", "no:cacheprovider", "-n", "0", "-o", "junit_family=xunit1")
 OUT_OF_TIME = "out of time"
-FLAKES = 3
-"""Tests that may fail without the fault, too, before its judgement is given up."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Run:
-    """How a run of tests ended: with a failing test, or with what the note says."""
+    """How a run of tests ended: with failing tests, or with what the note says."""
 
-    failed: str | None = None
+    failed: tuple[str, ...] = ()
     note: str = ""
     is_last: bool = False
     """Whether no other run can find more."""
@@ -84,38 +83,28 @@ def judge(
     Where tests are named, these alone.
     """
     near, rest = order_tests(tree, fault.file, list(_package_tests(fault)))
-    stages = [tests] if tests else [[first] if first else [], near, rest]
     clock = Clock(limit)
-    flakes: list[str] = []
     run = Run()
-    for stage in stages:
-        while stage and not run.is_last:
-            run = _run_with_fault(fault, tree, stage, flakes, clock)
-            if run.failed is None:
-                break
-            if run.failed == first or _passes(tree, run.failed):
-                return Judgement(run.failed, round(clock.spent, 1))
-            flakes.append(run.failed)
-            run = Run(is_last=len(flakes) == FLAKES)
-    notes = [run.note, *(f"fails without the fault, too: {test}" for test in flakes)]
-    return Judgement(None, round(clock.spent, 1), "; ".join(note for note in notes if note))
+    for stage in [tests] if tests else [[first] if first else [], near, rest]:
+        if stage and not run.is_last and not run.failed:
+            run = _run_with_fault(fault, tree, stage, clock)
+    return Judgement(next(iter(run.failed), None), round(clock.spent, 1), run.note)
 
 
 def _package_tests(fault: Fault) -> tuple[str, ...]:
     return next(package.tests for package in PACKAGES if package.name == fault.package)
 
 
-def _run_with_fault(fault: Fault, tree: Path, tests: list[str], without: list[str], clock: Clock) -> Run:
-    deselected = [part for test in without for part in ("--deselect", test)]
+def _run_with_fault(fault: Fault, tree: Path, tests: list[str], clock: Clock) -> Run:
     with apply_to(tree, fault) as is_applied:
         if not is_applied:
             return Run(note="the tree does not have this text once", is_last=True)
-        return run_tests(tree, [*deselected, *tests], clock)
+        return run_tests(tree, ["-x", *tests], clock)
 
 
-def _passes(tree: Path, test: str) -> bool:
-    run = run_tests(tree, [test], Clock(LIMIT_SECONDS))
-    return run.failed is None and not run.note
+def find_flakes(tests: list[str], tree: Path) -> list[str]:
+    """Return those of these tests that fail without a fault, too."""
+    return [*run_tests(tree, tests, Clock(len(tests) * LIMIT_SECONDS)).failed] if tests else []
 
 
 @contextmanager
@@ -135,7 +124,7 @@ def apply_to(tree: Path, fault: Fault) -> Iterator[bool]:
 
 
 def run_tests(tree: Path, tests: list[str], clock: Clock) -> Run:
-    """Run tests until one fails, in one process with one thread."""
+    """Run tests in one process with one thread."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "output").open("w+b") as output:
@@ -167,14 +156,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def read_report(report: ET.Element) -> Run:
-    """Return the first test of pytest's report that failed, or that a file can't be imported."""
+    """Return the tests that failed by pytest's report, or that a file can't be imported."""
+    failed = []
     for case in report.iter("testcase"):
         error = case.find("error")
         if error is not None and error.get("message") == "collection failure":
             return Run(note="does not import", is_last=True)
         if error is not None or case.find("failure") is not None:
-            return Run(failed=_name_test(case))
-    return Run()
+            failed.append(_name_test(case))
+    return Run(failed=tuple(dict.fromkeys(failed)))
 
 
 def _name_test(case: ET.Element) -> str:

@@ -12,6 +12,7 @@ CLOSEST = 1
 """Imports between a test and the module, so that it is near."""
 FEWEST_NEAR = 4
 NEVER = 99
+_NAMED = re.compile(r"""["'](millrace_\w+(?:\.\w+)+)["']""")
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ ]+([\w.]+)[ ]+import[ ]+(\([^)]*\)|[^\n(]+)|import[ ]+([\w., ]+)$)", re.MULTILINE
 )
@@ -23,8 +24,8 @@ def order_tests(tree: Path, module_path: str, tests: list[str]) -> tuple[list[st
     source = PurePosixPath(module_path)
     keys: dict[str, tuple[bool, int, bool, int]] = {}
     for path in _list_test_files(tree, tests):
-        is_own = PurePosixPath(path).stem == f"test_{source.stem}"
-        is_mirrored = source.parent.name in PurePosixPath(path).parts
+        is_mirrored = source.parent.name.removeprefix("millrace_") in PurePosixPath(path).parts
+        is_own = is_mirrored and PurePosixPath(path).stem == f"test_{source.stem}"
         distance = distances.get(_name_module(path), NEVER)
         keys[path] = (not is_own, distance, not is_mirrored, (tree / path).stat().st_size)
     ordered = sorted(keys, key=lambda path: (keys[path], path))
@@ -70,7 +71,8 @@ def _name_module(path: str) -> str:
 
 
 def name_imports(source: str, module: str) -> Iterator[str]:
-    """Yield what this module imports, wherever in its text: modules, and names that may be modules."""
+    """Yield what this module imports or starts, wherever in its text: modules, and names that may be."""
+    yield from _NAMED.findall(source)
     for package, names, modules in _IMPORT.findall(source):
         if modules:
             yield from (name.split()[0] for name in modules.split(","))

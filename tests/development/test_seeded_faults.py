@@ -78,10 +78,8 @@ def test_a_change_has_lines_enough_to_be_found_once() -> None:
     assert [change.line for change in changes] == [2, 4]
     for change in changes:
         assert source.count(change.before) == 1
-    assert (
-        source.replace(changes[1].before, changes[1].after)
-        == "def f(a):\n    x = a[0]\n    y = 1\n    x = a[1]\n"
-    )
+    faulty = source.replace(changes[1].before, changes[1].after)
+    assert faulty == "def f(a):\n  x = a[0]\n  y = 1\n  x = a[1]\n"
 
 
 def make_fault(**changed: str) -> Fault:
@@ -106,8 +104,8 @@ def test_a_fault_is_taken_out_again_with_the_time_of_its_file(tmp_path: Path) ->
     ("inside", "run"),
     [
         ("", Run()),
-        ("<failure/>", Run(failed="tests/test_a.py::TestB::test_c[1 - 2]")),
-        ('<error message="failed on setup"/>', Run(failed="tests/test_a.py::TestB::test_c[1 - 2]")),
+        ("<failure/>", Run(failed=("tests/test_a.py::TestB::test_c[1 - 2]",))),
+        ('<error message="failed on setup"/>', Run(failed=("tests/test_a.py::TestB::test_c[1 - 2]",))),
         ('<error message="collection failure"/>', Run(note="does not import", is_last=True)),
     ],
 )
@@ -118,12 +116,12 @@ def test_a_failing_test_is_a_find_and_a_failing_import_is_none(inside: str, run:
 
 def test_the_nearest_tests_come_first(tmp_path: Path) -> None:
     files = {
-        "runtime/package/module.py": "",
-        "runtime/package/user.py": "from package import module",
+        "runtime/millrace_folder/module.py": "",
+        "runtime/millrace_folder/user.py": "from millrace_folder import module",
         "tests/folder/conftest.py": "",
         "tests/folder/test_module.py": "",
-        "tests/folder/test_direct.py": "import package.module",
-        "tests/folder/test_indirect.py": "from package.user import a",
+        "tests/folder/test_direct.py": "import millrace_folder.module",
+        "tests/folder/test_indirect.py": '"-m", "millrace_folder.user"',
         "tests/folder/test_other.py": "",
         "tests/folder/test_unknown.py": "import torch",
     }
@@ -131,7 +129,7 @@ def test_the_nearest_tests_come_first(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    near, rest = order_tests(tmp_path, "runtime/package/module.py", ["tests/folder"])
+    near, rest = order_tests(tmp_path, "runtime/millrace_folder/module.py", ["tests/folder"])
     assert [Path(name).stem for name in near + rest] == [
         "test_module",
         "test_direct",
