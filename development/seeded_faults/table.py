@@ -3,7 +3,7 @@
 from development.seeded_faults.draw import PACKAGES, Fault
 from development.seeded_faults.judge import Judgement
 
-HEAD = ("package", "drawn", "found before", "found after", "lost")
+HEAD = ("package", "drawn", "judged before", "found before", "judged after", "found after", "lost")
 
 
 def print_table(faults: list[Fault], before: dict[str, Judgement], after: dict[str, Judgement]) -> None:
@@ -18,7 +18,9 @@ def print_table(faults: list[Fault], before: dict[str, Judgement], after: dict[s
 
 def _compare(ids: list[str], before: dict[str, Judgement], after: dict[str, Judgement]) -> list[str]:
     """Count what was found. Only what was found before is judged after."""
-    found = {name for name in ids if name in before and before[name].found_by}
-    still = {name for name in found if name in after and after[name].found_by}
-    lost = sorted(name for name in found - still if name in after)
-    return [str(len(found)), str(len(still)), ", ".join(lost) or "none"]
+    judged = before.keys() & set(ids)
+    found = {name for name in judged if before[name].found_by}
+    again = after.keys() & found
+    still = {name for name in again if after[name].found_by}
+    counts = [str(len(names)) for names in (judged, found, again, still)]
+    return [*counts, ", ".join(sorted(again - still)) or "none"]

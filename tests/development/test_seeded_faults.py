@@ -144,4 +144,4 @@ def test_the_table_names_what_was_lost(capsys: pytest.CaptureFixture[str]) -> No
     faults = [make_fault(id=f"fetch-{number}") for number in range(3)]
     before = {"fetch-0": Judgement("a", 1), "fetch-1": Judgement("a", 1), "fetch-2": Judgement(None, 240)}
     print_table(faults, before, {"fetch-0": Judgement("b", 1), "fetch-1": Judgement(None, 240)})
-    assert "| fetch | 3 | 2 | 1 | fetch-1 |" in capsys.readouterr().out
+    assert "| fetch | 3 | 3 | 2 | 2 | 1 | fetch-1 |" in capsys.readouterr().out
