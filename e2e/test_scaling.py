@@ -3,6 +3,8 @@
 import asyncio
 import logging
 
+import pytest
+
 from e2e.ramp import OBJECTIVE_SECONDS, PEAK, desired_replicas, ramp_beside, start_alone
 from e2e.service import Service
 from testing.traffic import ttft_percentile
@@ -12,6 +14,7 @@ STEADY_SECONDS = 25.0  # what is judged after the time to recover
 CONDITION_SECONDS = 75.0  # a condition that changes alone is written once a minute at most
 
 
+@pytest.mark.alone
 def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(service: Service) -> None:
     alone = start_alone(service)
     recovery_seconds = alone.recovery_bound_seconds
