@@ -14,7 +14,7 @@ from benchmarks.gpu.weights import build_model
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
-from millrace_runtime.execution.graphs import Recorded
+from millrace_runtime.execution.graphs import Repeat
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
@@ -89,14 +89,10 @@ class Served:
 class StandInRecorder:
     """Stands in for CUDA graphs: what would be repeated is computed again, into the same memory."""
 
-    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+    def __call__(self, compute: Callable[[], None]) -> Repeat:
         """Compute once, and again at each repetition."""
-        output = compute()
-
-        def repeat() -> None:
-            output.copy_(compute())
-
-        return repeat, output
+        compute()
+        return compute
 
     def forget(self) -> None:
         """Nothing is shared."""
