@@ -183,7 +183,7 @@ def test_plain_rows_draw_from_a_table_on_the_device_and_rows_without_a_slot_draw
     stored, padded = known.clone(), torch.cat((logits, torch.full((2, 257), torch.nan)))
     stored[plain.slot, plain.position] = expected
     table = torch.full((5, triton_kernel.COLUMNS.value), -1)
-    table[:3] = torch.from_numpy(triton_kernel.lay_out(plain))
+    triton_kernel.lay_out(plain, table[:3].numpy())
     sampled = torch.full((2, 5), 77)
     triton_kernel.sample_plain(padded, table, known, sampled)
     assert sampled.tolist() == [[*expected.tolist(), 77, 77], [0, 0, 0, 77, 77]]

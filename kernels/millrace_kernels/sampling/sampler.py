@@ -19,8 +19,8 @@ class PlainSampler(NamedTuple):
     """Draws what is neither cut, penalised nor masked, with all that it needs on the device: recordable."""
 
     num_columns: int
-    lay_out: Callable[[Draws], NDArray[np.int64]]
-    """Returns int64 [rows, columns]: what each draw needs. A row that has -1 everywhere draws nothing."""
+    lay_out: Callable[[Draws, NDArray[np.int64]], None]
+    """Writes into int64 [rows, columns] what each draw needs. A row that has -1 everywhere draws nothing."""
     draw: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     """Takes logits, such a table, known tokens and, int64 [2, rows], where Sampled's numbers go."""
 

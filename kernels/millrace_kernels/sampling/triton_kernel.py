@@ -12,7 +12,14 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millrace_kernels.sampling.columns import NOT_FINITE, NOTHING_ALLOWED, WHOLE, Draws, Sampled
+from millrace_kernels.sampling.columns import (
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    PARAMETERS,
+    WHOLE,
+    Draws,
+    Sampled,
+)
 from millrace_kernels.sampling.reference import SERIES
 from millrace_kernels.transfer import upload_all
 
@@ -26,6 +33,7 @@ COUNTED = 1024
 """Generated tokens that a program counts."""
 WARPS = 16
 # Columns of the table that a launch reads, and numbers that Triton's functions use: as it wants them.
+# The first columns are in the order of PARAMETERS.
 COLUMNS: tl.constexpr = tl.constexpr(13)
 INVERSE: tl.constexpr = tl.constexpr(0)
 FREQUENCY: tl.constexpr = tl.constexpr(1)
@@ -494,7 +502,8 @@ def sample(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | N
     draws.check_masks(masks)
     device, (num_rows, vocabulary) = logits.device, logits.shape
     penalised, cut = _find_penalised(draws), _find_cut(draws, vocabulary)
-    table = lay_out(draws)
+    table = np.empty((num_rows, COLUMNS.value), dtype=np.int64)
+    lay_out(draws, table)
     table[penalised, COUNTS.value], table[cut, CUT.value] = np.arange(len(penalised)), np.arange(len(cut))
     columns, penalised_rows, cut_rows = upload_all((table.reshape(-1), penalised, cut), device)
     counts = _count(draws, columns, penalised, penalised_rows, known_tokens, vocabulary)
@@ -588,16 +597,13 @@ def _find_cut(draws: Draws, vocabulary: int) -> NDArray[np.int64]:
     )
 
 
-def lay_out(draws: Draws) -> NDArray[np.int64]:
-    """Return the table that the kernels read: int64 [rows, COLUMNS], floats by their bits.
+def lay_out(draws: Draws, table: NDArray[np.int64]) -> None:
+    """Write the table that the kernels read, int64 [rows, COLUMNS], floats by their bits.
 
     It says of no row that it is penalised or cut.
     """
-    parameters, table = draws.parameters, np.empty((len(draws.parameters), COLUMNS.value), dtype=np.int64)
-    for column, name in enumerate(("inverse_temperature", "frequency", "presence")):
-        table[:, column] = np.ascontiguousarray(parameters[name]).view(np.int32)
-    for column, name in enumerate(("top_k", "share", "seed", "least"), 3):
-        table[:, column] = parameters[name]
+    halves = draws.parameters.view(np.int32).reshape(-1, 2 * PARAMETERS.itemsize // 8)
+    table[:, : TOP_K.value + 1] = halves[:, : TOP_K.value + 1]
+    table[:, SHARE.value : LEAST.value + 1] = draws.parameters.view(np.int64).reshape(len(halves), -1)[:, 2:]
     table[:, SLOT.value : MASK.value + 1] = draws.places
     table[:, COUNTS.value :] = -1
-    return table

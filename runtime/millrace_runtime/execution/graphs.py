@@ -16,10 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_fit.recordings import CLOSE_SIZES
+from millrace_kernels.sampling.columns import Draws
+from millrace_kernels.sampling.sampler import PlainSampler
 from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.slots import Spans
 
@@ -41,40 +42,32 @@ NOBODY = -1
 """Each number of a row that pads, but for its slot, which is the first one: its tokens may be read."""
 
 
-@dataclass(frozen=True, slots=True)
 class DecodeInputs:
-    """What a graph reads at each repetition, brought by one copy."""
+    """What a graph reads at each repetition, brought by one copy: the rows' numbers, and then their draws."""
 
-    flat: Tensor
-    """int64 on the device: the rows' numbers, and behind them their draws."""
-    num_rows: int
+    def __init__(self, num_rows: int, sampler: PlainSampler, device: torch.device) -> None:
+        """All rows pad."""
+        self._lay_out = sampler.lay_out
+        self._host = np.full(num_rows * (2 + sampler.num_columns), NOBODY)
+        self._host[:num_rows] = 0
+        self._slots, self._positions = self._host[: 2 * num_rows].reshape(2, num_rows)
+        self._draws = self._host[2 * num_rows :].reshape(num_rows, sampler.num_columns)
+        self._there = torch.from_numpy(self._host.copy()).to(device)
+        self.numbers = self._there[: 2 * num_rows].view(2, num_rows)
+        """int64 [2, rows] on the device: slots and positions."""
+        self.draws = self._there[2 * num_rows :].view(num_rows, sampler.num_columns)
+        """int64 [rows, columns] on the device, as `PlainSampler` reads it."""
 
-    @classmethod
-    def allocate(cls, num_rows: int, num_columns: int, device: torch.device) -> "DecodeInputs":
-        """Return the inputs of rows that pad, whose draws have so many columns."""
-        flat = torch.full((num_rows * (2 + num_columns),), NOBODY, dtype=torch.int64, device=device)
-        flat[:num_rows] = 0
-        return cls(flat, num_rows)
-
-    @property
-    def numbers(self) -> Tensor:
-        """[2, rows]: slots and positions."""
-        return self.flat[: 2 * self.num_rows].view(2, self.num_rows)
-
-    @property
-    def draws(self) -> Tensor:
-        """[rows, columns], as `PlainSampler` reads it."""
-        return self.flat[2 * self.num_rows :].view(self.num_rows, -1)
-
-    def write(self, spans: Spans, draws: NDArray[np.int64] | None) -> None:
+    def write(self, spans: Spans, draws: Draws | None) -> None:
         """Write a step's rows, and what they draw, if they do; the others pad."""
-        num_rows, host = len(spans.slots), np.full(len(self.flat), NOBODY)
-        slots, positions = host[: 2 * self.num_rows].reshape(2, self.num_rows)
-        slots[:num_rows], slots[num_rows:] = spans.slots, 0
-        positions[:num_rows] = spans.begins
+        num_rows, num_drawn = len(spans.slots), 0
+        self._slots[:num_rows], self._slots[num_rows:] = spans.slots, 0
+        self._positions[:num_rows], self._positions[num_rows:] = spans.begins, NOBODY
         if draws is not None:
-            host[2 * self.num_rows :][: draws.size] = draws.reshape(-1)
-        upload_into(host, self.flat)
+            self._lay_out(draws, self._draws[:num_rows])
+            num_drawn = num_rows
+        self._draws[num_drawn:] = NOBODY
+        upload_into(self._host, self._there)
 
 
 @dataclass(frozen=True, slots=True)

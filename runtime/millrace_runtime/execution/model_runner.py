@@ -113,25 +113,28 @@ class TensorRunner:
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Record the steps of up to so many rows of one token, if there is memory for it."""
+        try:
+            graph = self._record(num_rows, slots)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            self._graphs.add(num_rows, graph)
+
+    def _record(self, num_rows: int, slots: SlotTable) -> DecodeGraph:
         plain = self.sampler.plain
         assert plain is not None, "steps are recorded where plain draws can be"
         num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
-        inputs = DecodeInputs.allocate(num_rows, plain.num_columns, self._device)
+        inputs = DecodeInputs(num_rows, plain, self._device)
         sampled = torch.zeros((2, num_rows), dtype=torch.int64, device=self._device)
 
         def compute() -> None:
             logits = self._model.logits(self._decode(inputs.numbers, num_spans, slots), head)
             plain.draw(logits, inputs.draws, slots.tokens, sampled)
 
-        try:
-            repeat = self._recorder(compute)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        else:
-            logits = self._graphs.place(num_rows)
-            self._graphs.add(num_rows, DecodeGraph(inputs, num_spans, repeat, logits, sampled))
+        repeat = self._recorder(compute)
+        return DecodeGraph(inputs, num_spans, repeat, self._graphs.place(num_rows), sampled)
 
     def run(
         self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
@@ -147,11 +150,10 @@ class TensorRunner:
     def _repeat(
         self, graph: DecodeGraph, spans: Spans, emits: Sequence[int], plain: Draws | None
     ) -> Computed:
-        sampler, logits = self.sampler.plain, graph.logits[: len(spans.slots)]
-        draws = sampler.lay_out(plain) if sampler and plain else None
-        graph.inputs.write(spans, draws)
+        graph.inputs.write(spans, plain)
         graph.repeat()
-        if draws is not None:
+        logits = graph.logits[: len(spans.slots)]
+        if plain is not None:
             return Computed(logits, Sampled(graph.sampled))
         return Computed(self._choose(logits, emits) if emits else None)
 

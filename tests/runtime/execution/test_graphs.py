@@ -212,9 +212,10 @@ def test_all_sizes_write_to_one_place(make_model: MakeModel, graphs: Graphs) -> 
 
 
 def test_a_far_larger_size_serves_no_step() -> None:
-    recorded = DecodeGraphs()
+    recorded, plain = DecodeGraphs(), select_triton().sampler.plain
+    assert plain is not None
     for size in (8, 64):
-        inputs = DecodeInputs.allocate(size, 1, torch.device("cpu"))
+        inputs = DecodeInputs(size, plain, torch.device("cpu"))
         logits, sampled = torch.zeros(size, 4), torch.zeros(2, size)
         recorded.add(size, DecodeGraph(inputs, 1000, lambda: None, logits, sampled))
     found = {rows: recorded.find(rows, 1) for rows in (1, 8, 9, 31, 32, 64, 65)}
