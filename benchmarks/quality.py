@@ -12,6 +12,7 @@ import os
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -28,7 +29,7 @@ from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import find_model, read_config
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
-from millrace_runtime.execution.slots import SlotTable, Span
+from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.protocol.step import KvGroup, Limits
 from stories_training.evaluate import NUM_DOCUMENTS
 from stories_training.generator import HELD_OUT_SEED, generate_document
@@ -71,8 +72,9 @@ class Reading:
 
     def read(self, position: int, chosen: list[int]) -> Tensor:
         """Return the logits after the token at `position` of the chosen documents, until the next call."""
-        spans = [Span(slot, position, position + 1) for slot in chosen]
-        logits = self.runner.run(spans, range(len(spans)), self.slots)
+        begins = np.full(len(chosen), position)
+        spans = Spans(np.array(chosen), begins, begins + 1)
+        logits = self.runner.run(spans, range(len(chosen)), self.slots).logits
         assert logits is not None
         return logits
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.gpu.arena import Arena
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
-from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, pack_parameters
+from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, Sampled, pack_parameters
 from millrace_kernels.sampling.logprobs import TopLogprobs
 from millrace_kernels.step import Heads
 
@@ -45,6 +45,8 @@ class Call(NamedTuple):
     num_rows: int = 0
     changed: Tensor | None = None
     """The argument that the operation changes; it is then the result."""
+    noted: Tensor | None = None
+    """The argument in which it notes its result too."""
 
 
 def make_attention(  # noqa: PLR0917  as the shapes in the table name them
@@ -159,14 +161,15 @@ def make_sampling(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int) 
     """Make rows that each ask for something else. Some have a mask, and some have equal logits."""
     logits = arena.normal((rows, vocabulary), dtype, scale=4.0)
     logits[::3, vocabulary // 2 :] = logits[::3, : vocabulary - vocabulary // 2].clone()
-    known = arena.copy(arena.permutation(rows * NUM_KNOWN).view(rows, NUM_KNOWN) % vocabulary)
+    width = NUM_KNOWN + 1  # the drawn token has a place too
+    known = arena.copy(arena.permutation(rows * width).view(rows, width) % vocabulary)
     masks = arena.copy(arena.permutation(2 * -(-vocabulary // 32)).view(2, -1).int() * 0x01234567 | 1)
     arguments = (logits, _make_draws(rows), known, masks)
-    return Call(
-        arguments,
-        read=lambda sampled: torch.stack((sampled.tokens.cpu(), sampled.faults.long().cpu()), dim=1),
-        num_rows=rows,
-    )
+    return Call(arguments, read=_read_sampled, num_rows=rows, noted=known)
+
+
+def _read_sampled(sampled: Sampled) -> Tensor:
+    return sampled.numbers.T.cpu()
 
 
 def _make_draws(rows: int) -> Draws:

@@ -126,9 +126,9 @@ def check_memory(case: Case) -> Check | None:
 
 
 def _kept(call: Call) -> list[Tensor]:
-    """Return the arguments that the operation may not change: all but one that is its result."""
+    """Return the arguments that the operation may not change: all but those with its result."""
     tensors = [one for one in call.arguments if isinstance(one, Tensor)]
-    return [one for one in tensors if one is not call.changed]
+    return [one for one in tensors if one is not call.changed and one is not call.noted]
 
 
 def check_bits(case: Case) -> Check | None:

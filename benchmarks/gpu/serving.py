@@ -14,7 +14,7 @@ from benchmarks.gpu.weights import build_model
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
-from millrace_runtime.execution.graphs import Recorded
+from millrace_runtime.execution.graphs import Repeat
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
@@ -89,14 +89,10 @@ class Served:
 class StandInRecorder:
     """Stands in for CUDA graphs: what would be repeated is computed again, into the same memory."""
 
-    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+    def __call__(self, compute: Callable[[], None]) -> Repeat:
         """Compute once, and again at each repetition."""
-        output = compute()
-
-        def repeat() -> None:
-            output.copy_(compute())
-
-        return repeat, output
+        compute()
+        return compute
 
     def forget(self) -> None:
         """Nothing is shared."""
@@ -147,7 +143,7 @@ class Driver:
     """Plans steps for sequences that stay: each step computes a chunk of every one's known tokens."""
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+        self.executor = executor
         count = executor.limits.groups[0].num_blocks
         order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
         self._free: list[int] = order.tolist()
@@ -166,7 +162,7 @@ class Driver:
 
     def plan(self, chunk: int) -> StepPlan:
         """Return the next step: of each sequence at most `chunk` tokens, as many as the step may have."""
-        left = self._executor.limits.max_batched_tokens
+        left = self.executor.limits.max_batched_tokens
         rows: list[Row] = []
         appends: list[BlockAppend] = []
         for slot, one in self.running.items():
@@ -190,18 +186,22 @@ class Driver:
     def submit(self, chunk: int = 1) -> StepPlan:
         """Submit the next step, and return its plan."""
         plan = self.plan(chunk)
-        self._executor.submit(plan)
+        self.executor.submit(plan)
         return plan
 
     def collect(self) -> StepResult:
         """Collect the oldest step, and keep what it drew."""
-        result = self._executor.collect()
+        result = self.executor.collect()
+        self.keep(result)
+        return result
+
+    def keep(self, result: StepResult) -> None:
+        """Keep what a step drew."""
         for row in result.rows:
             one = self.running[row.slot]
             one.tokens += row.tokens
             one.logprobs += row.logprobs
             one.faults += [] if row.fault is None else [row.fault]
-        return result
 
     def run(self, num_steps: int, chunk: int = 1, depth: int | None = None) -> list[StepResult]:
         """Run so many steps."""
@@ -218,7 +218,7 @@ class Driver:
 
     def _pump(self, wants_more: Callable[[], bool], chunk: int, depth: int | None) -> list[StepResult]:
         """Keep `depth` steps in flight, or as many as the executor allows."""
-        depth = depth or self._executor.limits.depth
+        depth = depth or self.executor.limits.depth
         results, num_in_flight = [], 0
         while (more := wants_more()) or num_in_flight:
             if more and num_in_flight < depth:

@@ -3,11 +3,12 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import Bench, Value
 from benchmarks.gpu.costs import Costs, count_pairs
 from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
 from benchmarks.gpu.recording import operations_of, record_steps
@@ -92,16 +93,23 @@ def measure_decode(batch: int, bench: Bench) -> Iterator[Row]:
 
 
 def measure_host_time(bench: Bench) -> Iterator[Row]:
-    """Tell the CPU time of submitting a step and of collecting one that has run. Waiting is left out."""
+    """Tell the executor's CPU time for submitting a step and for collecting one that has run.
+
+    Waiting is left out, and so is what the driver does: it plans, and keeps what was drawn.
+    """
     served = serve_large(bench)
     for num_sequences in bench.sized(BATCHES, (2,)):
         driver = open_decoding(bench, served, num_sequences)
         submits, collects = [], []
         for _ in range(bench.sized(60, 2)):
+            plan = driver.plan(1)
             bench.device.synchronize()
-            submits.append(_time_host(driver.submit))
+            _, submitting = _time_host(partial(driver.executor.submit, plan))
             bench.device.synchronize()
-            collects.append(_time_host(driver.collect))
+            result, collecting = _time_host(driver.executor.collect)
+            driver.keep(result)
+            submits.append(submitting)
+            collects.append(collecting)
         cpu, walls = (
             statistics.median(one[kind] + other[kind] for one, other in zip(submits, collects, strict=True))
             for kind in (0, 1)
@@ -111,11 +119,11 @@ def measure_host_time(bench: Bench) -> Iterator[Row]:
         yield Figure(name, cpu * 1e3, "ms", HOST_MILLISECONDS, facts)
 
 
-def _time_host(run: Callable[[], object]) -> tuple[float, float]:
-    """Return the CPU seconds of this thread and the wall's."""
+def _time_host(run: Callable[[], Value]) -> tuple[Value, tuple[float, float]]:
+    """Return what a call returns, and its seconds: of this thread's CPU, and of the wall's clock."""
     cpu, wall = time.thread_time(), time.perf_counter()
-    run()
-    return time.thread_time() - cpu, time.perf_counter() - wall
+    value = run()
+    return value, (time.thread_time() - cpu, time.perf_counter() - wall)
 
 
 def measure_step_gaps(bench: Bench) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
-from millrace_kernels.sampling.sampler import Sampler
+from millrace_kernels.sampling.sampler import PlainSampler, Sampler, storing
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Heads
 
@@ -73,7 +73,7 @@ _CPU = Kernels(
     rms_norm_reference,
     silu_mul_reference,
     _add_linear,
-    Sampler(sample_reference, top_logprobs_reference),
+    Sampler(storing(sample_reference), top_logprobs_reference),
 )
 
 
@@ -82,11 +82,12 @@ def select_triton() -> Kernels:
     from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
-    from millrace_kernels.sampling.triton_kernel import sample  # noqa: PLC0415
+    from millrace_kernels.sampling import triton_kernel as sampling  # noqa: PLC0415
     from millrace_kernels.sampling.triton_logprobs import top_logprobs  # noqa: PLC0415
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
-    sampler = Sampler(sample, top_logprobs)
+    plain = PlainSampler(sampling.COLUMNS.value, sampling.lay_out, sampling.sample_plain)
+    sampler = Sampler(sampling.sample, top_logprobs, plain)
     keep_sums_in_float32()
     return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add, sampler)
 

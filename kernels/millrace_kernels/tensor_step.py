@@ -118,12 +118,16 @@ class TensorStep:
     """Called in every layer, so that a long step is seen to advance."""
     group: Group = field(default_factory=Alone)
     """The workers that hold the model together."""
+    widen: Callable[[Tensor], Tensor] = Tensor.float
+    """Makes float32 of the products that are logits."""
 
     @classmethod
-    def without_tokens(cls, kernels: Kernels, group: Group) -> "TensorStep":
+    def without_tokens(
+        cls, kernels: Kernels, group: Group, widen: Callable[[Tensor], Tensor] = Tensor.float
+    ) -> "TensorStep":
         """Return a step for operations on hidden states alone, as those of a head."""
         nothing = torch.empty(0, dtype=torch.int64)
-        return cls(kernels, nothing, nothing, nothing, (), _attend_to_nothing, _note_nothing, group)
+        return cls(kernels, nothing, nothing, nothing, (), _attend_to_nothing, _note_nothing, group, widen)
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
         """Gather the tokens' rows of the table, and zeros where another worker has them; then add up."""
@@ -166,8 +170,8 @@ class TensorStep:
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Multiply, and return the products in float32."""
-        mine = _multiply(x, weight).float()
-        return mine if shares is None else self.group.gather(mine, shares)
+        mine = _multiply(x, weight)
+        return self.widen(mine if shares is None else self.group.gather(mine.float(), shares))
 
 
 def _attend_to_nothing(query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:  # noqa: ARG001

@@ -36,7 +36,8 @@ def upload_all(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> lis
 
 def upload_into(values: NDArray[Any], target: Tensor) -> None:
     """Copy values to a tensor of their shape and type."""
-    target.copy_(upload(values, target.device), non_blocking=True)
+    host = torch.from_numpy(values)
+    target.copy_(host if target.device.type == "cpu" else pin(host), non_blocking=True)
 
 
 def download(values: Tensor) -> Tensor:

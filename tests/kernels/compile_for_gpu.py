@@ -77,8 +77,8 @@ def cases(dtype: str) -> list[Case]:
 NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
            "owners_ptr": "*i32", "slots_ptr": "*i64", "positions_ptr": "*i64"}  # fmt: skip
 SAMPLING = {"logits_ptr": "*fp32", "table_ptr": "*i64", "counts_ptr": "*i32", "masks_ptr": "*i32",
-            "cut_ptr": "*i64", "found_ptr": "*i64", "values_ptr": "*fp32", "ids_ptr": "*i32",
-            "drawn_ptr": "*fp32", "tokens_ptr": "*i64", "faults_ptr": "*u8", "known_ptr": "*i64",
+            "found_ptr": "*i64", "values_ptr": "*fp32", "ids_ptr": "*i32",
+            "drawn_ptr": "*fp32", "tokens_ptr": "*i64", "sampled_ptr": "*i64", "known_ptr": "*i64",
             "rows_ptr": "*i64"}  # fmt: skip
 FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": "*fp32", "mixed_ptr": "*fp32"}
 

@@ -96,7 +96,7 @@ def batch(
     count = len(rows)
     table = torch.full((count, vocabulary + seed % 3), float("nan"))
     table[:, :vocabulary] = logits_of(kind, count, vocabulary, seed)
-    known = torch.randint(0, vocabulary, (count, 40), generator=generator)
+    known = torch.randint(0, vocabulary, (count, 41), generator=generator)
     words = (count, -(-vocabulary // 32))
     masks = torch.randint(-(2**31), 2**31, words, generator=generator, dtype=torch.int32)
     places = [
@@ -117,11 +117,14 @@ def check(library: Library, rows: list[dict[str, Any]], kind: str, vocabulary: i
 
 def check_on_gpu(case: tuple[torch.Tensor, Draws, torch.Tensor, torch.Tensor | None]) -> None:
     """The Triton kernels, interpreted: their infinities are as on a GPU, and no reason to warn."""
-    expected = sample_reference(*case)
+    _, draws, known, _ = case
+    expected, stored = sample_reference(*case), known.clone()
+    stored[draws.slot, draws.position] = expected.tokens
     with np.errstate(all="ignore"):
         found = triton_kernel.sample(*case)
     assert found.faults.tolist() == expected.faults.tolist()
     assert found.tokens.tolist() == expected.tokens.tolist()
+    assert torch.equal(known, stored)
 
 
 @pytest.fixture
@@ -168,6 +171,22 @@ def test_triton_tells_faults_and_takes_no_masks() -> None:
     masks[:] = 0
     check_on_gpu((logits, draws, known, masks))
     check_on_gpu((logits, Draws(draws.parameters, draws.places * [1, 1, 1, 0] - [0, 0, 0, 1]), known, None))
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_plain_rows_draw_from_a_table_on_the_device_and_rows_without_a_slot_draw_nothing() -> None:
+    rows = [{"temperature": 0.0, "top_p": 0.5}, {"seed": 3}, {"seed": 4, "temperature": 0.7, "min_p": 0.1}]
+    logits, draws, known, _ = batch(rows, "normal", 257, 6)
+    plain = Draws(draws.parameters, draws.places * [1, 1, 1, 0] - [0, 0, 0, 1])
+    expected = sample_reference(logits, plain, known).tokens
+    stored, padded = known.clone(), torch.cat((logits, torch.full((2, 257), torch.nan)))
+    stored[plain.slot, plain.position] = expected
+    table = torch.full((5, triton_kernel.COLUMNS.value), -1)
+    triton_kernel.lay_out(plain, table[:3].numpy())
+    sampled = torch.full((2, 5), 77)
+    triton_kernel.sample_plain(padded, table, known, sampled)
+    assert sampled.tolist() == [[*expected.tolist(), 77, 77], [0, 0, 0, 77, 77]]
+    assert torch.equal(known, stored)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 40, 5003])

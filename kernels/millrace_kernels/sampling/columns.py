@@ -67,10 +67,18 @@ class Draws(NamedTuple):
 class Sampled(NamedTuple):
     """Tokens, and which of them mean nothing."""
 
-    tokens: Tensor
-    """int64 [rows]; 0 where there is a fault"""
-    faults: Tensor
-    """uint8 [rows]: NO_FAULT, NOT_FINITE (the logits) or NOTHING_ALLOWED (by mask)."""
+    numbers: Tensor
+    """int64 [2, rows]: tokens, and below them faults. They are one tensor, so that one copy brings both."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """[rows]; 0 where there is a fault."""
+        return self.numbers[0]
+
+    @property
+    def faults(self) -> Tensor:
+        """[rows]: NO_FAULT, NOT_FINITE (the logits) or NOTHING_ALLOWED (by mask)."""
+        return self.numbers[1]
 
 
 def pack_parameters(

@@ -32,7 +32,7 @@ class NativeSampler:
         assert logits.shape[0] == num_rows, f"{logits.shape[0]} rows of logits for {num_rows} draws"
         _check(logits, torch.float32, self._vocabulary)
         _check(known_tokens, torch.int64)
-        tokens = torch.empty(num_rows, dtype=torch.int64)
+        numbers = torch.empty((2, num_rows), dtype=torch.int64)
         faults = torch.empty(num_rows, dtype=torch.uint8)
         asked = self._asked
         asked.logits, asked.logits_stride = logits.data_ptr(), logits.stride(0)
@@ -43,10 +43,11 @@ class NativeSampler:
         if masks is not None:
             _check(masks, torch.int32, -(-self._vocabulary // 32))
             asked.masks, asked.masks_stride = masks.data_ptr(), masks.stride(0)
-        asked.drawn, asked.faults = tokens.data_ptr(), faults.data_ptr()
+        asked.drawn, asked.faults = numbers.data_ptr(), faults.data_ptr()
         asked.num_rows, asked.next_row = num_rows, 0
         self._library.sample(self._pool if self._is_long(draws) else None, asked)
-        return Sampled(tokens, faults)
+        numbers[1] = faults
+        return Sampled(numbers)
 
     def _is_long(self, draws: Draws) -> bool:
         num_rows = len(draws.parameters)

@@ -52,7 +52,7 @@ def sample_reference(
     if masks is not None:
         _forbid(z, draws, masks)
     peak = z.amax(dim=-1)
-    faults = torch.where(peak == -torch.inf, NOTHING_ALLOWED, 0).to(torch.uint8)
+    faults = torch.where(peak == -torch.inf, NOTHING_ALLOWED, 0)
     faults.masked_fill_(~is_finite | (peak == torch.inf), NOT_FINITE)
     z = torch.where((faults == 0)[:, None], z, 0.0)
     tokens = z.argmax(dim=-1)  # documented: the first of equal maxima
@@ -61,7 +61,7 @@ def sample_reference(
         drawn = _draw(z.index_select(0, rows), column, is_cut=is_cut)
         is_good = faults.index_select(0, rows) == 0
         tokens.index_copy_(0, rows, torch.where(is_good, drawn, 0))
-    return Sampled(tokens, faults)
+    return Sampled(torch.stack((tokens, faults)))
 
 
 def weigh(z: Tensor, inverse_temperatures: Tensor) -> Tensor:

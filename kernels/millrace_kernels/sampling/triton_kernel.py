@@ -3,6 +3,8 @@
 Floats are only changed by single operations, as in the definition: `enable_fp_fusion` is off in each launch.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 import triton
@@ -10,7 +12,14 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millrace_kernels.sampling.columns import NOT_FINITE, NOTHING_ALLOWED, WHOLE, Draws, Sampled
+from millrace_kernels.sampling.columns import (
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    PARAMETERS,
+    WHOLE,
+    Draws,
+    Sampled,
+)
 from millrace_kernels.sampling.reference import SERIES
 from millrace_kernels.transfer import upload_all
 
@@ -24,7 +33,8 @@ COUNTED = 1024
 """Generated tokens that a program counts."""
 WARPS = 16
 # Columns of the table that a launch reads, and numbers that Triton's functions use: as it wants them.
-COLUMNS: tl.constexpr = tl.constexpr(12)
+# The first columns are in the order of PARAMETERS.
+COLUMNS: tl.constexpr = tl.constexpr(13)
 INVERSE: tl.constexpr = tl.constexpr(0)
 FREQUENCY: tl.constexpr = tl.constexpr(1)
 PRESENCE: tl.constexpr = tl.constexpr(2)
@@ -37,6 +47,7 @@ NUM_PROMPT: tl.constexpr = tl.constexpr(8)
 POSITION: tl.constexpr = tl.constexpr(9)
 MASK: tl.constexpr = tl.constexpr(10)
 COUNTS: tl.constexpr = tl.constexpr(11)
+CUT: tl.constexpr = tl.constexpr(12)
 FOUND: tl.constexpr = tl.constexpr(4)
 """Columns of what the first kernel leaves for the second: candidates, weight of all, peak."""
 BUCKETS: tl.constexpr = tl.constexpr(1024)
@@ -263,66 +274,73 @@ def _sample_kernel(  # noqa: PLR0917
     table_ptr: tl.tensor,
     counts_ptr: tl.tensor,
     masks_ptr: tl.tensor,
-    cut_ptr: tl.tensor,
     found_ptr: tl.tensor,
     values_ptr: tl.tensor,
     ids_ptr: tl.tensor,
-    tokens_ptr: tl.tensor,
-    faults_ptr: tl.tensor,
+    known_ptr: tl.tensor,
+    sampled_ptr: tl.tensor,
     logits_stride: tl.tensor,
+    known_stride: tl.tensor,
     vocabulary: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Draw for rows that neither top_k nor top_p cuts; leave the candidates of the others."""
+    """Draw for rows that neither top_k nor top_p cuts; leave the candidates of the others.
+
+    A row that has no slot draws nothing.
+    """
     number = tl.program_id(0).to(tl.int64)
     line = table_ptr + number * COLUMNS
-    inverse = _float_of(line + INVERSE)
-    least = tl.load(line + LEAST)
-    masks_row = tl.load(line + MASK)
-    counts_row = tl.load(line + COUNTS)
-    row = (
-        logits_ptr + number * logits_stride,
-        counts_ptr + counts_row * vocabulary,
-        masks_ptr + masks_row * ((vocabulary + 31) // 32),
-        _float_of(line + FREQUENCY),
-        _float_of(line + PRESENCE),
-        counts_row >= 0,
-        masks_row >= 0,
-        vocabulary,
-    )
-    peak, first, fault = _find_peak(row, vocabulary, BLOCK)
-    token = tl.where(fault == 0, first, 0)
-    cut_row = tl.load(cut_ptr + number)
-    num_candidates = tl.zeros((), tl.int64)
+    slot = tl.load(line + SLOT)
+    if slot >= 0:
+        inverse = _float_of(line + INVERSE)
+        least = tl.load(line + LEAST)
+        position = tl.load(line + POSITION)
+        masks_row = tl.load(line + MASK)
+        counts_row = tl.load(line + COUNTS)
+        row = (
+            logits_ptr + number * logits_stride,
+            counts_ptr + counts_row * vocabulary,
+            masks_ptr + masks_row * ((vocabulary + 31) // 32),
+            _float_of(line + FREQUENCY),
+            _float_of(line + PRESENCE),
+            counts_row >= 0,
+            masks_row >= 0,
+            vocabulary,
+        )
+        peak, first, fault = _find_peak(row, vocabulary, BLOCK)
+        token = tl.where(fault == 0, first, 0)
+        cut_row = tl.load(line + CUT)
+        num_candidates = tl.zeros((), tl.int64)
 
-    if (fault == 0) & (inverse > 0.0):
-        # Steps 5 and 6: the weight of all, and how many tokens weigh how little.
-        weighed = tl.zeros((BLOCK,), tl.int64)
-        histogram = tl.zeros((BUCKETS,), tl.int32)
-        for begin in range(0, vocabulary, BLOCK):
-            ids = begin + tl.arange(0, BLOCK)
-            _, z = _read(row, ids)
-            weighed += tl.where(ids < vocabulary, _weigh(z, peak, inverse, least), 0)
-            if cut_row >= 0:
-                histogram += tl.histogram(_bucket_of(z, peak, inverse), BUCKETS, mask=ids < vocabulary)
-        total = tl.sum(weighed, 0)
-        if cut_row < 0:
-            target = _fraction(total, _random_bits(tl.load(line + SEED), tl.load(line + POSITION)))
-            token = _draw_from_all(row, vocabulary, peak, inverse, least, target, BLOCK)
-        else:
-            top_k = tl.load(line + TOP_K)
-            is_top_k = (top_k > 0) & (top_k < vocabulary)
-            last = _last_bucket(histogram, total, top_k, tl.load(line + SHARE), is_top_k)
-            room = cut_row * vocabulary
-            num_candidates = _leave_candidates(
-                row, vocabulary, peak, inverse, last, values_ptr + room, ids_ptr + room, BLOCK
-            )
-            tl.store(found_ptr + cut_row * FOUND + 1, total)
-            tl.store(found_ptr + cut_row * FOUND + 2, peak.to(tl.int32, bitcast=True).to(tl.int64))
-    if cut_row >= 0:
-        tl.store(found_ptr + cut_row * FOUND, num_candidates)
-    tl.store(tokens_ptr + number, token.to(tl.int64))
-    tl.store(faults_ptr + number, fault.to(tl.uint8))
+        if (fault == 0) & (inverse > 0.0):
+            # Steps 5 and 6: the weight of all, and how many tokens weigh how little.
+            weighed = tl.zeros((BLOCK,), tl.int64)
+            histogram = tl.zeros((BUCKETS,), tl.int32)
+            for begin in range(0, vocabulary, BLOCK):
+                ids = begin + tl.arange(0, BLOCK)
+                _, z = _read(row, ids)
+                weighed += tl.where(ids < vocabulary, _weigh(z, peak, inverse, least), 0)
+                if cut_row >= 0:
+                    histogram += tl.histogram(_bucket_of(z, peak, inverse), BUCKETS, mask=ids < vocabulary)
+            total = tl.sum(weighed, 0)
+            if cut_row < 0:
+                target = _fraction(total, _random_bits(tl.load(line + SEED), position))
+                token = _draw_from_all(row, vocabulary, peak, inverse, least, target, BLOCK)
+            else:
+                top_k = tl.load(line + TOP_K)
+                is_top_k = (top_k > 0) & (top_k < vocabulary)
+                last = _last_bucket(histogram, total, top_k, tl.load(line + SHARE), is_top_k)
+                room = cut_row * vocabulary
+                num_candidates = _leave_candidates(
+                    row, vocabulary, peak, inverse, last, values_ptr + room, ids_ptr + room, BLOCK
+                )
+                tl.store(found_ptr + cut_row * FOUND + 1, total)
+                tl.store(found_ptr + cut_row * FOUND + 2, peak.to(tl.int32, bitcast=True).to(tl.int64))
+        if cut_row >= 0:
+            tl.store(found_ptr + cut_row * FOUND, num_candidates)
+        tl.store(known_ptr + slot * known_stride + position, token.to(tl.int64))
+        tl.store(sampled_ptr + number, token.to(tl.int64))
+        tl.store(sampled_ptr + tl.num_programs(0) + number, fault.to(tl.int64))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -428,7 +446,9 @@ def _cut_kernel(  # noqa: PLR0917
     found_ptr: tl.tensor,
     values_ptr: tl.tensor,
     ids_ptr: tl.tensor,
-    tokens_ptr: tl.tensor,
+    known_ptr: tl.tensor,
+    sampled_ptr: tl.tensor,
+    known_stride: tl.tensor,
     vocabulary: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
     TRIED: tl.constexpr,  # noqa: N803
@@ -466,36 +486,81 @@ def _cut_kernel(  # noqa: PLR0917
             num_ties = tl.where(is_top_k & (low == bound), tl.minimum(num_ties, wanted), wanted)
             bound = low
             total = above + num_ties * each
-        target = _fraction(total, _random_bits(tl.load(line + SEED), tl.load(line + POSITION)))
+        position = tl.load(line + POSITION)
+        target = _fraction(total, _random_bits(tl.load(line + SEED), position))
         place = _draw_from_kept(mine_ptr, count, bound, num_ties, peak, inverse, least, target, BLOCK)
-        tl.store(tokens_ptr + number, tl.load(ids_ptr + cut_row * vocabulary + place).to(tl.int64))
+        token = tl.load(ids_ptr + cut_row * vocabulary + place).to(tl.int64)
+        tl.store(known_ptr + tl.load(line + SLOT) * known_stride + position, token)
+        tl.store(sampled_ptr + number, token)
 
 
 def sample(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None) -> Sampled:
-    """Launch the kernels; shapes as in `sample_reference`. A row of logits must be contiguous, and masks."""
+    """Launch the kernels; shapes as in `sample_reference`. A row of logits must be contiguous, and masks.
+
+    The tokens become known ones too, each at its position.
+    """
     draws.check_masks(masks)
     device, (num_rows, vocabulary) = logits.device, logits.shape
     penalised, cut = _find_penalised(draws), _find_cut(draws, vocabulary)
-    places = np.full(num_rows, -1)
-    places[cut] = np.arange(len(cut))
-    table = _lay_out(draws, penalised).reshape(-1)
-    columns, penalised_rows, cut_rows, cut_places = upload_all((table, penalised, cut, places), device)
+    table = np.empty((num_rows, COLUMNS.value), dtype=np.int64)
+    lay_out(draws, table)
+    table[penalised, COUNTS.value], table[cut, CUT.value] = np.arange(len(penalised)), np.arange(len(cut))
+    columns, penalised_rows, cut_rows = upload_all((table.reshape(-1), penalised, cut), device)
     counts = _count(draws, columns, penalised, penalised_rows, known_tokens, vocabulary)
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
-    faults = torch.empty(num_rows, dtype=torch.uint8, device=device)
-    found = torch.empty((max(1, len(cut)), FOUND.value), dtype=torch.int64, device=device)
-    values = torch.empty(max(1, len(cut) * vocabulary), device=device)
-    ids = torch.empty(max(1, len(cut) * vocabulary), dtype=torch.int32, device=device)
-    _sample_kernel[(num_rows,)](
-        logits, columns, counts, counts if masks is None else masks, cut_places, found, values, ids, tokens,
-        faults, logits.stride(0), vocabulary, BLOCK=BLOCK_TOKENS, num_warps=WARPS, enable_fp_fusion=False,
-    )  # fmt: skip
+    scratch = _Scratch.allocate(len(cut), vocabulary, device)
+    sampled = torch.empty((2, num_rows), dtype=torch.int64, device=device)
+    _launch(logits, columns, counts, masks, scratch, known_tokens, sampled)
     if len(cut):
         _cut_kernel[(len(cut),)](
-            columns, cut_rows, found, values, ids, tokens, vocabulary,
+            columns, cut_rows, *scratch, known_tokens, sampled, known_tokens.stride(0), vocabulary,
             BLOCK=BLOCK_CANDIDATES, TRIED=BOUNDS, num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
-    return Sampled(tokens, faults)
+    return Sampled(sampled)
+
+
+def sample_plain(logits: Tensor, table: Tensor, known_tokens: Tensor, sampled: Tensor) -> None:
+    """Draw plainly, as a table on the device says: with nothing from the host, so that it can be recorded.
+
+    table int64 [rows, COLUMNS] is as `lay_out` makes it. A row whose slot is negative draws nothing.
+    `sampled` int64 [2, rows] becomes what Sampled has.
+    """
+    nothing = torch.empty(1, dtype=torch.int32, device=logits.device)
+    scratch = _Scratch.allocate(0, logits.shape[1], logits.device)
+    _launch(logits, table, nothing, None, scratch, known_tokens, sampled)
+
+
+class _Scratch(NamedTuple):
+    """What the first kernel leaves for the second, by cut row."""
+
+    found: Tensor
+    values: Tensor
+    ids: Tensor
+
+    @classmethod
+    def allocate(cls, num_cut: int, vocabulary: int, device: torch.device) -> "_Scratch":
+        """Return memory. Without cut rows there is a little: a launch wants an address."""
+        room = max(1, num_cut * vocabulary)
+        return cls(
+            torch.empty((max(1, num_cut), FOUND.value), dtype=torch.int64, device=device),
+            torch.empty(room, device=device),
+            torch.empty(room, dtype=torch.int32, device=device),
+        )
+
+
+def _launch(  # noqa: PLR0917
+    logits: Tensor,
+    table: Tensor,
+    counts: Tensor,
+    masks: Tensor | None,
+    scratch: _Scratch,
+    known_tokens: Tensor,
+    sampled: Tensor,
+) -> None:
+    _sample_kernel[(logits.shape[0],)](
+        logits, table, counts, counts if masks is None else masks, *scratch, known_tokens, sampled,
+        logits.stride(0), known_tokens.stride(0), logits.shape[1],
+        BLOCK=BLOCK_TOKENS, num_warps=WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def _count(  # noqa: PLR0917
@@ -532,13 +597,13 @@ def _find_cut(draws: Draws, vocabulary: int) -> NDArray[np.int64]:
     )
 
 
-def _lay_out(draws: Draws, penalised: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the table that the kernels read: int64 [rows, COLUMNS], floats by their bits."""
-    parameters, table = draws.parameters, np.full((len(draws.parameters), COLUMNS.value), -1)
-    for column, name in enumerate(("inverse_temperature", "frequency", "presence")):
-        table[:, column] = np.ascontiguousarray(parameters[name]).view(np.int32)
-    for column, name in enumerate(("top_k", "share", "seed", "least"), 3):
-        table[:, column] = parameters[name]
+def lay_out(draws: Draws, table: NDArray[np.int64]) -> None:
+    """Write the table that the kernels read, int64 [rows, COLUMNS], floats by their bits.
+
+    It says of no row that it is penalised or cut.
+    """
+    halves = draws.parameters.view(np.int32).reshape(-1, 2 * PARAMETERS.itemsize // 8)
+    table[:, : TOP_K.value + 1] = halves[:, : TOP_K.value + 1]
+    table[:, SHARE.value : LEAST.value + 1] = draws.parameters.view(np.int64).reshape(len(halves), -1)[:, 2:]
     table[:, SLOT.value : MASK.value + 1] = draws.places
-    table[penalised, COUNTS.value] = np.arange(len(penalised))
-    return table
+    table[:, COUNTS.value :] = -1

@@ -4,10 +4,13 @@ A step of an 8-billion-parameter model has some 200 launches, and each takes the
 whatever the device does. A graph is one launch. It repeats the very same work: as many rows, and all at the
 same places in memory. So there is one for each of some numbers of rows. A step takes the next larger one, and
 fills it up with rows that are nobody's.
+
+A plain draw is part of it: all that it needs of the host is numbers. A step that draws otherwise says so by
+draws of nobody's, and draws from the graph's logits afterwards.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,50 +19,69 @@ import torch
 from torch import Tensor
 
 from millrace_fit.recordings import CLOSE_SIZES
+from millrace_kernels.sampling.columns import Draws
+from millrace_kernels.sampling.sampler import PlainSampler
 from millrace_kernels.transfer import upload_into
+from millrace_runtime.execution.slots import Spans
 
-Compute = Callable[[Tensor], Tensor]
-"""Takes numbers int64 [2, rows], the rows' slots and positions. Returns hidden states [rows, width].
-
-No logits: those of 256 rows of a vocabulary of 128k are 131 MB, and a step that draws nothing needs none."""
-Recorded = tuple[Callable[[], None], Tensor]
-"""Repeats what was recorded, and what it writes each time."""
+Repeat = Callable[[], None]
+"""Repeats what was recorded. It reads and writes the same memory each time."""
 
 
 class Recorder(Protocol):
     """Records launches, so that they can be repeated."""
 
-    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+    def __call__(self, compute: Callable[[], None]) -> Repeat:
         """Compute once or more, and record."""
 
     def forget(self) -> None:
         """Forget what recordings shared: all of them are gone."""
 
 
-NOBODY = (0, -1)
-"""Slot and position of a row that pads."""
+NOBODY = -1
+"""Each number of a row that pads, but for its slot, which is the first one: its tokens may be read."""
+
+
+class DecodeInputs:
+    """What a graph reads at each repetition, brought by one copy: the rows' numbers, and then their draws."""
+
+    def __init__(self, num_rows: int, sampler: PlainSampler, device: torch.device) -> None:
+        """All rows pad."""
+        self._lay_out = sampler.lay_out
+        self._host = np.full(num_rows * (2 + sampler.num_columns), NOBODY)
+        self._host[:num_rows] = 0
+        self._slots, self._positions = self._host[: 2 * num_rows].reshape(2, num_rows)
+        self._draws = self._host[2 * num_rows :].reshape(num_rows, sampler.num_columns)
+        self._there = torch.from_numpy(self._host.copy()).to(device)
+        self.numbers = self._there[: 2 * num_rows].view(2, num_rows)
+        """int64 [2, rows] on the device: slots and positions."""
+        self.draws = self._there[2 * num_rows :].view(num_rows, sampler.num_columns)
+        """int64 [rows, columns] on the device, as `PlainSampler` reads it."""
+
+    def write(self, spans: Spans, draws: Draws | None) -> None:
+        """Write a step's rows, and what they draw, if they do; the others pad."""
+        num_rows, num_drawn = len(spans.slots), 0
+        self._slots[:num_rows], self._slots[num_rows:] = spans.slots, 0
+        self._positions[:num_rows], self._positions[num_rows:] = spans.begins, NOBODY
+        if draws is not None:
+            self._lay_out(draws, self._draws[:num_rows])
+            num_drawn = num_rows
+        self._draws[num_drawn:] = NOBODY
+        upload_into(self._host, self._there)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeGraph:
     """The steps of up to so many rows of one token each."""
 
-    numbers: Tensor
-    """int64 [2, rows] on the device: slots and positions, read at each repetition."""
+    inputs: DecodeInputs
     num_spans: int
     """Spans of keys that its attention has memory for."""
-    repeat: Callable[[], None]
-    hidden: Tensor
-    """[rows, width], written at each repetition."""
-
-    def run(self, slots: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Compute rows, and return their hidden states. They hold until the next call."""
-        numbers = np.empty(tuple(self.numbers.shape), dtype=np.int64)
-        numbers[:] = np.array(NOBODY)[:, None]
-        numbers[:, : len(slots)] = slots, positions
-        upload_into(numbers, self.numbers)
-        self.repeat()
-        return self.hidden[: len(slots)]
+    repeat: Repeat
+    logits: Tensor
+    """float32 [rows, vocabulary], written at each repetition."""
+    sampled: Tensor
+    """int64 [2, rows], likewise: what was drawn, as in Sampled."""
 
 
 class DecodeGraphs:
@@ -84,16 +106,19 @@ class DecodeGraphs:
         self._graphs.pop(num_rows, None)
         self._sizes = sorted(self._graphs)
 
-    def put(self, hidden: Tensor) -> Tensor:
-        """Copy hidden states to the place of all, and return it.
+    def put(self, logits: Tensor) -> Tensor:
+        """Copy logits to the place of all, in float32, and return it.
 
         The place grows when the first of a size is computed, and that is before it is recorded.
         """
-        if self._place is None or len(self._place) < len(hidden):
-            self._place = torch.empty_like(hidden)
-        place = self._place[: len(hidden)]
-        place.copy_(hidden)
-        return place
+        if self._place is None or len(self._place) < len(logits):
+            self._place = torch.empty_like(logits, dtype=torch.float32)
+        return self.place(len(logits)).copy_(logits)
+
+    def place(self, num_rows: int) -> Tensor:
+        """Return where logits of so many rows are put."""
+        assert self._place is not None, "nothing was put yet"
+        return self._place[:num_rows]
 
     def add(self, num_rows: int, graph: DecodeGraph) -> None:
         """Add a size."""
@@ -112,15 +137,6 @@ class DecodeGraphs:
         return graph if num_spans <= graph.num_spans else None
 
 
-def record_decode(
-    num_rows: int, num_spans: int, compute: Compute, record: Recorder, device: torch.device
-) -> DecodeGraph:
-    """Record a size, in which every row pads meanwhile."""
-    numbers = torch.tensor(NOBODY, device=device)[:, None].repeat(1, num_rows)
-    repeat, hidden = record(lambda: compute(numbers))
-    return DecodeGraph(numbers, num_spans, repeat, hidden)
-
-
 class CudaRecorder:
     """Records with CUDA. Graphs share the memory of what they compute meanwhile, as one runs at a time."""
 
@@ -131,12 +147,12 @@ class CudaRecorder:
         """Begin with new memory: that of no graph can't be entered again."""
         self._pool = None
 
-    def __call__(self, compute: Callable[[], Tensor]) -> Recorded:
+    def __call__(self, compute: Callable[[], None]) -> Repeat:
         """Compute once, so that all kernels are compiled and loaded; then record."""
         compute()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            output = compute()
+            compute()
         self._pool = self._pool or graph.pool()
-        return graph.replay, output
+        return graph.replay

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -76,5 +77,11 @@ def _cpu_mark() -> float:
 def _cuda_mark() -> torch.cuda.Event:
     # Waiting for it sleeps. To spin would take a core for each device, of a container that has few.
     event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
-    event.record()
+    event.record(_find_stream())
     return event
+
+
+@cache
+def _find_stream() -> torch.cuda.Stream:
+    """Return the stream that all steps of this process run on: to ask for it takes longer than to record."""
+    return torch.cuda.current_stream()

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from millrace_kernels.compilations import Compilations
 from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED
-from millrace_kernels.transfer import upload, upload_all
+from millrace_kernels.transfer import upload
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import Stopwatch, open_lane
-from millrace_runtime.execution.model_runner import Runner
-from millrace_runtime.execution.sampler import Drawn, sample
+from millrace_runtime.execution.model_runner import Computed, Runner
+from millrace_runtime.execution.sampler import Drawn, measure_logprobs
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import Limits, StepPlan, StepResult, TokenLogprobs
+from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult, TokenLogprobs
 
 FAULTS = {
     NOT_FINITE: "the model's logits are not finite (NaN or infinity)",
@@ -34,7 +34,7 @@ class Forwarded:
     """A step whose model has run."""
 
     applied: AppliedPlan
-    logits: Tensor | None
+    computed: Computed
     stopwatch: Stopwatch
 
 
@@ -191,36 +191,43 @@ class LocalExecutor:
     def _forward(self, plan: StepPlan) -> Forwarded:
         stopwatch = Stopwatch(self._device)
         stopwatch.mark()
-        applied = self._slots.apply(plan)
-        logits = self._runner.run(applied.spans, applied.emits, self._slots) if applied.spans else None
-        stopwatch.mark()
-        return Forwarded(applied, logits, stopwatch)
+        applied, computed = self._slots.apply(plan), Computed(None)
+        if plan.rows:
+            plain = applied.draws if applied.is_plain else None
+            computed = self._runner.run(applied.spans, applied.emits, self._slots, plain)
+        if applied.is_masked:
+            stopwatch.mark()  # what comes next waits for masks
+        return Forwarded(applied, computed, stopwatch)
 
     @torch.inference_mode()
     def _draw(self, forwarded: Future[Forwarded], words: NDArray[np.int32] | None) -> Launched:
         done = forwarded.result()  # the lane ran it before us
-        applied, logits, stopwatch = done.applied, done.logits, done.stopwatch
-        if logits is None:
-            return Launched(applied, None, stopwatch)
+        applied, stopwatch = done.applied, done.stopwatch
+        if applied.is_masked:
+            stopwatch.mark()
+        drawn = self._draw_tokens(applied, done.computed, words)
+        on_host = None if drawn is None else drawn.download()
         stopwatch.mark()
-        masks = None if words is None else upload(words, self._device)
-        drawn = sample(logits, applied.draws, self._slots.tokens, masks, self._runner.sampler)
-        self._store(applied, drawn.tokens)
-        on_host = drawn.download()
-        stopwatch.mark()
-        self._num_draws += 1
         return Launched(applied, on_host, stopwatch)
 
-    def _store(self, applied: AppliedPlan, tokens: Tensor) -> None:
-        """Write the drawn tokens for the next step, without moving them off the device."""
-        slots, positions = np.array([(d.slot, d.position) for d in applied.draws]).T
-        self._slots.tokens.index_put_(tuple(upload_all((slots, positions), self._device)), tokens)
+    def _draw_tokens(
+        self, applied: AppliedPlan, computed: Computed, words: NDArray[np.int32] | None
+    ) -> Drawn | None:
+        """Draw what was not drawn along with the model. None of a step that draws nothing."""
+        logits, sampled = computed
+        if logits is None:
+            return None
+        self._num_draws += 1
+        sampler = self._runner.sampler
+        if sampled is None:
+            masks = None if words is None else upload(words, self._device)
+            sampled = sampler.draw(logits, applied.draws, self._slots.tokens, masks)
+        return Drawn(sampled, measure_logprobs(logits, applied.num_logprobs, sampled.tokens, sampler))
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
         seconds = launched.stopwatch.seconds()  # waits for this step, and for none that was launched after it
-        rows = launched.applied.answer(_read_outcomes(launched))
-        return StepResult(launched.applied.step, rows, seconds, self._count_compiled())
+        return StepResult(launched.applied.step, _read_rows(launched), seconds, self._count_compiled())
 
     def _count_compiled(self) -> int:
         """Return the kernels that were compiled since the last call."""
@@ -228,20 +235,17 @@ class LocalExecutor:
         return self._num_told - before
 
 
-def _read_outcomes(launched: Launched) -> list[Outcome]:
-    """Return the draws' outcomes, in the order of `emits`. The step has run."""
-    drawn = launched.drawn
+def _read_rows(launched: Launched) -> list[RowResult]:
+    """Return each row's result. The step has run."""
+    applied, drawn = launched.applied, launched.drawn
     if drawn is None:
-        return []
-    tokens, faults = drawn.tokens.tolist(), drawn.faults.tolist()
-    logprobs = _read_logprobs(drawn)
-    outcomes = []
-    for place in range(len(launched.applied.draws)):
-        if (fault := faults[place]) != NO_FAULT:
-            outcomes.append(Outcome.failed(FAULTS[fault]))
-        else:
-            outcomes.append(Outcome([tokens[place]], logprobs.get(place, [])))
-    return outcomes
+        return applied.answer([], {})
+    tokens, faults = drawn.sampled.numbers[:, : len(applied.emits)].tolist()
+    outcomes = _read_logprobs(drawn)
+    for place, fault in enumerate(faults):
+        if fault != NO_FAULT:
+            outcomes[place] = Outcome([], FAULTS[fault])
+    return applied.answer(tokens, outcomes)
 
 
 def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
@@ -253,10 +257,10 @@ def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
     return submitted.launched
 
 
-def _read_logprobs(drawn: Drawn) -> dict[int, list[TokenLogprobs]]:
+def _read_logprobs(drawn: Drawn) -> dict[int, Outcome]:
     """Return the log-probabilities of each row that asked, by place."""
     return {
-        place: [TokenLogprobs(*values)]
+        place: Outcome([TokenLogprobs(*values)])
         for group in drawn.logprobs
         for place, *values in zip(group.places, *(part.tolist() for part in group.top), strict=True)
     }

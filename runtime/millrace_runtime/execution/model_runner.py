@@ -1,17 +1,17 @@
 """Computes a step's logits: the Protocol of every path's runner, and the runner that uses tensors."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.paged_attention.spans import bound_spans, count_spans
+from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
@@ -21,11 +21,20 @@ from millrace_runtime.execution.graphs import (
     CudaRecorder,
     DecodeGraph,
     DecodeGraphs,
+    DecodeInputs,
     Recorder,
-    record_decode,
 )
-from millrace_runtime.execution.slots import SlotTable, Span
+from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.models.model import Model
+
+
+class Computed(NamedTuple):
+    """What came of a step's spans. It holds until the next step is computed."""
+
+    logits: Tensor | None
+    """float32 [emits, vocabulary]; None of a step that draws nothing."""
+    sampled: Sampled | None = None
+    """What was drawn along with them; None: nothing yet."""
 
 
 class Runner(Protocol):
@@ -54,10 +63,12 @@ class Runner(Protocol):
     def recorded(self) -> frozenset[int]:
         """The numbers of rows that were recorded."""
 
-    def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
-        """Compute the spans. Return float32 logits [emits, vocabulary] behind those that `emits` numbers.
+    def run(
+        self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
+    ) -> Computed:
+        """Compute the spans, and the logits behind those that `emits` numbers.
 
-        The logits hold until the next call.
+        `plain` are the draws of a step in which every row draws, plainly: they may be drawn along with it.
         """
 
 
@@ -102,35 +113,53 @@ class TensorRunner:
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
         """Record the steps of up to so many rows of one token, if there is memory for it."""
-        num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
-
-        def compute(numbers: Tensor) -> Tensor:
-            return self._graphs.put(self._decode(numbers, num_spans, slots))
-
         try:
-            graph = record_decode(num_rows, num_spans, compute, self._recorder, self._device)
+            graph = self._record(num_rows, slots)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         else:
             self._graphs.add(num_rows, graph)
 
-    def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
-        """Compute the spans. Return the logits behind those that `emits` numbers."""
+    def _record(self, num_rows: int, slots: SlotTable) -> DecodeGraph:
+        plain = self.sampler.plain
+        assert plain is not None, "steps are recorded where plain draws can be"
+        num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
+        head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
+        inputs = DecodeInputs(num_rows, plain, self._device)
+        sampled = torch.zeros((2, num_rows), dtype=torch.int64, device=self._device)
+
+        def compute() -> None:
+            logits = self._model.logits(self._decode(inputs.numbers, num_spans, slots), head)
+            plain.draw(logits, inputs.draws, slots.tokens, sampled)
+
+        repeat = self._recorder(compute)
+        return DecodeGraph(inputs, num_spans, repeat, self._graphs.place(num_rows), sampled)
+
+    def run(
+        self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
+    ) -> Computed:
+        """Compute the spans, and draw along with it where the step was recorded."""
         if (graph := self._find_graph(spans)) is not None:
             self._num_layers_done += 1
-            slot, begin, _ = zip(*spans, strict=True)
-            hidden = self._choose(graph.run(slot, begin), emits)
-        else:
-            step, last = self._lay_out(np.array(spans, dtype=np.int64), emits, slots)
-            hidden = self._model.forward(step).index_select(0, last)
-        return self._model.logits(hidden, self._head) if emits else None
+            return self._repeat(graph, spans, emits, plain)
+        step, last = self._lay_out(spans, emits, slots)
+        hidden = self._model.forward(step).index_select(0, last)
+        return Computed(self._model.logits(hidden, self._head) if emits else None)
 
-    def _lay_out(
-        self, spans: NDArray[np.int64], emits: Sequence[int], slots: SlotTable
-    ) -> tuple[TensorStep, Tensor]:
-        """Return the step of spans [rows, 3], and which of its tokens are the last of rows that draw."""
-        slot, begin, contexts = spans.T
+    def _repeat(
+        self, graph: DecodeGraph, spans: Spans, emits: Sequence[int], plain: Draws | None
+    ) -> Computed:
+        graph.inputs.write(spans, plain)
+        graph.repeat()
+        logits = graph.logits[: len(spans.slots)]
+        if plain is not None:
+            return Computed(logits, Sampled(graph.sampled))
+        return Computed(self._choose(logits, emits) if emits else None)
+
+    def _lay_out(self, spans: Spans, emits: Sequence[int], slots: SlotTable) -> tuple[TensorStep, Tensor]:
+        """Return the step of spans, and which of its tokens are the last of rows that draw."""
+        slot, begin, contexts = spans
         sizes = contexts - begin
         starts = np.concatenate(([0], sizes.cumsum()))
         in_row = np.arange(starts[-1]) - starts[:-1].repeat(sizes)
@@ -169,18 +198,21 @@ class TensorRunner:
             group=self._group,
         )
 
-    def _find_graph(self, spans: Sequence[Span]) -> DecodeGraph | None:
+    def _find_graph(self, spans: Spans) -> DecodeGraph | None:
         """Return the graph of a step of one token a row; None where it was not recorded."""
-        if any(span.end - span.begin > 1 for span in spans):
+        if not self._graphs.sizes or (spans.ends - spans.begins).max() > 1:
             return None
-        num_spans = count_spans(range(len(spans) + 1), [span.end for span in spans])
-        return self._graphs.find(len(spans), num_spans)
+        num_rows = len(spans.slots)
+        bound = bound_spans(num_rows, int(spans.ends.sum()))  # quickly, and nearly always small enough
+        return self._graphs.find(num_rows, bound) or self._graphs.find(
+            num_rows, count_spans(range(num_rows + 1), spans.ends.tolist())
+        )
 
-    def _choose(self, hidden: Tensor, emits: Sequence[int]) -> Tensor:
+    def _choose(self, logits: Tensor, emits: Sequence[int]) -> Tensor:
         """Return the rows that draw: nearly always all."""
-        if len(emits) == len(hidden):
-            return hidden
-        return hidden.index_select(0, upload(np.array(emits, dtype=np.int64), self._device))
+        if len(emits) == len(logits):
+            return logits
+        return logits.index_select(0, upload(np.array(emits, dtype=np.int64), self._device))
 
     def _count_layer(self) -> None:
         self._num_layers_done += 1

@@ -10,10 +10,12 @@ from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
+from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.sampler import Sampler
-from millrace_runtime.execution.slots import SlotTable, Span
+from millrace_kernels.sampling.sampler import Sampler, storing
+from millrace_runtime.execution.model_runner import Computed
+from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.models.model import Model
 
 
@@ -34,7 +36,7 @@ class NativeRunner:
         self.kv_caches: list[Tensor] = []
         self._program = NativeProgram(library, recorded, sizes, exchange)
         native = NativeSampler(library, recorded.logits.width, self._program.pool)
-        self.sampler = Sampler(native.sample, top_logprobs_reference)
+        self.sampler = Sampler(storing(native.sample), top_logprobs_reference)
 
     @property
     def progress(self) -> int:
@@ -57,9 +59,16 @@ class NativeRunner:
         """None."""
         return frozenset()
 
-    def run(self, spans: Sequence[Span], emits: Sequence[int], slots: SlotTable) -> Tensor | None:
+    def run(
+        self,
+        spans: Spans,
+        emits: Sequence[int],
+        slots: SlotTable,
+        plain: Draws | None = None,  # noqa: ARG002  its draws are one call too
+    ) -> Computed:
         """Run the recorded program on the spans."""
-        rows = np.array([(span.slot, span.begin, span.end - span.begin) for span in spans], dtype=np.int32)
-        slot, begin, count = np.ascontiguousarray(rows.T)
+        slot, begin, count = (
+            column.astype(np.int32) for column in (spans.slots, spans.begins, spans.ends - spans.begins)
+        )
         logits = self._program.run(Batch(slot, begin, count), emits, slots.tokens, slots.blocks)
-        return logits if emits else None
+        return Computed(logits if emits else None)

@@ -1,5 +1,6 @@
 """Sequences' slots: token ids and block tables on the device, lengths and epochs on the host."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws
 from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.sampler import Draw
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.execution.sampler import is_plain, pack
 from millrace_runtime.protocol.step import (
     BlockAppend,
     Limits,
@@ -25,12 +26,12 @@ from millrace_runtime.protocol.step import (
 from millrace_runtime.protocol.tokens import count_tokens
 
 
-class Span(NamedTuple):
-    """A row's tokens: positions `begin` to `end` of the sequence in `slot`."""
+class Spans(NamedTuple):
+    """Each row's tokens: positions `begins` to `ends` of the sequences in `slots`. int64 [rows] each."""
 
-    slot: int
-    begin: int
-    end: int
+    slots: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -38,29 +39,25 @@ class Slot:
     """One sequence in its slot. Submitted work counts as done, because plans run in order."""
 
     epoch: int
-    sampling: Sampling
+    num_logprobs: int | None
+    is_plain: bool
+    """Whether nothing but its logits, temperature and min_p decides what it draws."""
     num_prompt: int
     num_known: int
     """Tokens in the table: given ones and drawn ones."""
     num_computed: int
     """Tokens whose KV is written."""
-    num_blocks: int
+    num_blocks: int = 0
 
 
 class Outcome(NamedTuple):
-    """A row's drawn token with its log-probabilities, or why there is none."""
+    """What came of a draw beside its token: its log-probabilities, or why the token means nothing."""
 
-    tokens: list[int]
     logprobs: list[TokenLogprobs]
     fault: str | None = None
 
-    @classmethod
-    def failed(cls, fault: str) -> "Outcome":
-        """Return the outcome of a draw that failed."""
-        return cls([], [], fault)
 
-
-_NOT_DRAWN = Outcome([], [])
+_NOTHING_BESIDE = Outcome([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +65,38 @@ class AppliedPlan:
     """A plan's rows as positions and draws."""
 
     step: int
-    spans: list[Span]
+    spans: Spans
     """By row, as are the epochs."""
     epochs: list[int]
     emits: list[int]
     """Numbers of the rows that draw."""
-    draws: list[Draw]
-    """What each row that draws needs, in the order of `emits`."""
-    masked: list[int]
-    """Numbers of the masked rows."""
+    draws: Draws
+    """What each row that draws asks for, in the order of `emits`, as is the next."""
+    num_logprobs: list[int | None]
+    """How many log-probabilities it wants."""
+    is_masked: bool
+    """Whether a draw is bound to a mask."""
+    is_plain: bool
+    """Whether every row draws, plainly and without a mask: so all that a draw needs is known before."""
 
-    def answer(self, outcomes: list[Outcome]) -> list[RowResult]:
-        """Return each row's result, from the outcomes of the rows that draw."""
-        by_row = dict(zip(self.emits, outcomes, strict=True))
-        rows = []
-        for number, (span, epoch) in enumerate(zip(self.spans, self.epochs, strict=True)):
-            tokens, logprobs, fault = by_row.get(number, _NOT_DRAWN)
-            rows.append(RowResult(span.slot, epoch, tokens, span.end, 0, logprobs, fault))
-        return rows
+    def answer(self, tokens: Sequence[int], outcomes: Mapping[int, Outcome]) -> list[RowResult]:
+        """Return each row's result. The rows that draw have tokens, and `outcomes` by place those of some."""
+        drawn: list[list[int]] = [[]] * len(self.epochs)
+        beside = [_NOTHING_BESIDE] * len(self.epochs)
+        for number, token in zip(self.emits, tokens, strict=True):
+            drawn[number] = [token]
+        for place, outcome in outcomes.items():
+            number = self.emits[place]
+            beside[number] = outcome
+            if outcome.fault is not None:
+                drawn[number] = []
+        slots, ends = self.spans.slots.tolist(), self.spans.ends.tolist()
+        return [
+            RowResult(slot, epoch, mine, end, 0, logprobs, fault)
+            for slot, epoch, mine, end, (logprobs, fault) in zip(
+                slots, self.epochs, drawn, ends, beside, strict=True
+            )
+        ]
 
 
 class TableWriter:
@@ -125,10 +136,13 @@ class SlotTable:
         self.tokens = torch.zeros((num_slots, max_length + 1), dtype=torch.int64, device=device)
         """[slots, max_length + 1]: the token drawn after the last position has a place too."""
         self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
+        self._length = max_length + 1
         self._token_writes, self._block_writes = TableWriter(self.tokens), TableWriter(self.blocks)
         self._num_cache_blocks = limits.groups[0].num_blocks
         self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
+        self._parameters = np.zeros(num_slots, dtype=PARAMETERS)
+        """How each slot's sequence draws: the same at each of its steps."""
 
     def __getitem__(self, slot: int) -> Slot:
         """Return the tenant. Raises PlanError for an empty slot."""
@@ -144,7 +158,7 @@ class SlotTable:
 
     def apply(self, plan: StepPlan) -> AppliedPlan:
         """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
-        num_tokens = sum(row.num_tokens for row in plan.rows)
+        num_tokens = sum([row.num_tokens for row in plan.rows])
         if num_tokens > self._max_batched_tokens:
             # The native path's memory holds no more, and it does not look.
             raise PlanError(
@@ -162,15 +176,41 @@ class SlotTable:
         if len({row.slot for row in plan.rows}) != len(plan.rows):
             # Native rows are written by several threads: two of one sequence would race in the KV cache.
             raise PlanError(f"step {plan.step} has two rows of one slot")
-        applied = AppliedPlan(plan.step, [], [], [], [], [])
-        for number, row in enumerate(plan.rows):
-            self._advance(row, number, applied)
-        return applied
+        return self._advance(plan)
 
-    def _advance(self, row: Row, number: int, applied: AppliedPlan) -> None:
-        slot = self[row.slot]
+    def _advance(self, plan: StepPlan) -> AppliedPlan:
+        """Count the rows' tokens as computed, and those that they draw as known."""
+        rows, slots = plan.rows, [self[row.slot] for row in plan.rows]
+        begins = [slot.num_computed for slot in slots]
+        for row, slot in zip(rows, slots, strict=True):
+            self._compute(row, slot)
+        ends = [slot.num_computed for slot in slots]
+        spans = Spans(*(np.array(one, dtype=np.int64) for one in ([row.slot for row in rows], begins, ends)))
+        emits = [number for number, row in enumerate(rows) if row.emit]
+        drawing, is_masked = [slots[number] for number in emits], any(row.is_masked for row in rows)
+        is_whole = len(emits) == len(rows)
+        drawn = spans.slots if is_whole else spans.slots[emits]
+        places = np.empty((len(emits), 4), dtype=np.int64)
+        places[:, 0], places[:, 1] = drawn, [slot.num_prompt for slot in drawing]
+        places[:, 2], places[:, 3] = spans.ends if is_whole else spans.ends[emits], NO_MASK
+        if is_masked:
+            masked = [place for place, number in enumerate(emits) if rows[number].is_masked]
+            places[masked, 3] = range(len(masked))
+        return AppliedPlan(
+            step=plan.step,
+            spans=spans,
+            epochs=[slot.epoch for slot in slots],
+            emits=emits,
+            draws=Draws(self._parameters[drawn], places),
+            num_logprobs=[slot.num_logprobs for slot in drawing],
+            is_masked=is_masked,
+            is_plain=is_whole and not is_masked and all(slot.is_plain for slot in slots),
+        )
+
+    def _compute(self, row: Row, slot: Slot) -> None:
+        """Count a row's tokens. Raises PlanError for what it may not ask."""
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
-        if begin >= end or end > slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
+        if not begin < end <= slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
             raise PlanError(
                 f"slot {row.slot} can't compute tokens {begin} to {end}: it knows {slot.num_known} "
                 f"and has {slot.num_blocks} blocks"
@@ -178,35 +218,32 @@ class SlotTable:
         if row.max_draft or row.draft:
             raise PlanError(f"slot {row.slot} is to verify a draft: this executor knows none")
         slot.num_computed = end
-        applied.spans.append(Span(row.slot, begin, end))
-        applied.epochs.append(slot.epoch)
         if row.emit:
-            self._emit(row, slot)
-            applied.emits.append(number)
-            mask = len(applied.masked) if row.is_masked else None
-            applied.draws.append(Draw(slot.sampling, end, row.slot, slot.num_prompt, mask))
-            if row.is_masked:
-                applied.masked.append(number)
+            if end != slot.num_known or end >= self._length:
+                raise PlanError(f"slot {row.slot} can't emit after token {end} of {slot.num_known}")
+            slot.num_known += 1
         elif row.is_masked:
             raise PlanError(f"slot {row.slot} has a mask and draws nothing")
-
-    def _emit(self, row: Row, slot: Slot) -> None:
-        if slot.num_computed != slot.num_known or slot.num_computed >= self.tokens.shape[1]:
-            raise PlanError(f"slot {row.slot} can't emit after token {slot.num_computed} of {slot.num_known}")
-        slot.num_known += 1
 
     def _start(self, start: SlotStart) -> None:
         count = count_tokens(start.tokens)
         if not 0 <= start.slot < len(self._slots) or self._slots[start.slot] is not None:
             raise PlanError(f"slot {start.slot} is not free")
-        if not 0 <= start.num_computed < count < self.tokens.shape[1]:
+        if not 0 <= start.num_computed < count < self._length:
             raise PlanError(f"slot {start.slot} starts with {start.num_computed} of {count} tokens computed")
         if len(start.blocks) != 1:
             raise PlanError(f"slot {start.slot} has {len(start.blocks)} KV groups: this executor knows one")
         self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
+        sampling = start.sampling
         self._slots[start.slot] = Slot(
-            start.epoch, start.sampling, start.num_prompt, count, start.num_computed, 0
+            epoch=start.epoch,
+            num_logprobs=sampling.num_logprobs,
+            is_plain=is_plain(sampling),
+            num_prompt=start.num_prompt,
+            num_known=count,
+            num_computed=start.num_computed,
         )
+        self._parameters[start.slot] = pack(sampling)
         self._append(BlockAppend(start.slot, 0, start.blocks[0]))
 
     def _append(self, append: BlockAppend) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
-from millrace_runtime.execution.graphs import Recorded
+from millrace_runtime.execution.graphs import Repeat
 
 Launch = Callable[[], None]
 
@@ -47,7 +47,7 @@ def _tensors(output: Any) -> list[Tensor]:
     return [one for one in output if isinstance(one, Tensor)] if isinstance(output, (tuple, list)) else []
 
 
-def record(compute: Callable[[], Tensor]) -> Recorded:
+def record(compute: Callable[[], None]) -> Repeat:
     """Record what a function computes."""
     tape = _Tape()
     launch_once = GridExecutor.__call__
@@ -60,7 +60,7 @@ def record(compute: Callable[[], Tensor]) -> Recorded:
     GridExecutor.__call__ = launch
     try:
         with tape:
-            output = compute()
+            compute()
     finally:
         GridExecutor.__call__ = launch_once
 
@@ -69,4 +69,4 @@ def record(compute: Callable[[], Tensor]) -> Recorded:
             for one in tape.launches:
                 one()
 
-    return repeat, output
+    return repeat

@@ -15,7 +15,7 @@ from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.exhaustion import is_out_of_memory
-from millrace_runtime.execution.graphs import DecodeGraph, DecodeGraphs
+from millrace_runtime.execution.graphs import DecodeGraph, DecodeGraphs, DecodeInputs
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
@@ -37,18 +37,18 @@ class Graphs:
     def forget(self) -> None:
         self.num_forgotten += 1
 
-    def __call__(self, compute: Callable[[], torch.Tensor]) -> Any:
+    def __call__(self, compute: Callable[[], None]) -> Any:
         if self.error is not None:
             raise self.error
         compute()  # as CUDA's does, so that all kernels are compiled
         self.num_recorded += 1
-        repeat, output = tape.record(compute)
+        repeat = tape.record(compute)
 
         def count() -> None:
             self.num_repeated += 1
             repeat()
 
-        return count, output
+        return count
 
 
 @pytest.fixture
@@ -78,12 +78,17 @@ LENGTHS = [40, 5, 17]
 """The first one's keys are two spans."""
 
 
-def generate(driver: Driver, steps: int, record_at: dict[int, int]) -> list[list[RowResult]]:
-    """Run sequences that begin and end one after the other; before some steps a size is recorded."""
+def generate(
+    driver: Driver, steps: int, record_at: dict[int, int], second: dict[str, Any]
+) -> list[list[RowResult]]:
+    """Run sequences that begin and end one after the other; before some steps a size is recorded.
+
+    `second` is how the second one draws.
+    """
     results = []
     for step in range(steps):
         if step < len(LENGTHS):
-            sampling = {"temperature": 0.9, "seed": step} if step == 1 else {}
+            sampling = second if step == 1 else {}
             driver.start(step, prompt(LENGTHS[step], step), num_logprobs=TOP, **sampling)
         if step == steps - 3:
             driver.release(0)
@@ -93,11 +98,22 @@ def generate(driver: Driver, steps: int, record_at: dict[int, int]) -> list[list
     return results
 
 
-def test_recorded_steps_give_the_same_tokens_as_others(make_model: MakeModel, graphs: Graphs) -> None:
-    """Of three rows in a graph of four one pads; later two are left."""
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"temperature": 0.9, "seed": 1, "min_p": 0.01},
+        {"temperature": 0.9, "seed": 1, "top_p": 0.9},
+        {"temperature": 0.0, "frequency_penalty": 3.0},
+    ],
+    ids=["plain", "cut", "penalised"],
+)
+def test_recorded_steps_give_the_same_tokens_as_others(
+    make_model: MakeModel, graphs: Graphs, second: dict[str, Any]
+) -> None:
+    """Of three rows in a graph of four one pads; later two are left. Plain draws are part of the graph."""
     path = make_model()
-    plain = generate(Driver(open_executor(path)), 9, {})
-    mine = generate(Driver(open_executor(path, 2, 4)), 9, {4: 4, 5: 2})
+    plain = generate(Driver(open_executor(path)), 9, {}, second)
+    mine = generate(Driver(open_executor(path, 2, 4)), 9, {4: 4, 5: 2}, second)
     assert graphs.num_recorded == 2
     assert graphs.num_repeated == 5
     for ours, theirs in zip(mine, plain, strict=True):
@@ -191,16 +207,19 @@ def test_all_sizes_write_to_one_place(make_model: MakeModel, graphs: Graphs) -> 
     recorded = executor._runner._graphs
     wide, narrow = recorded.find(4, 1), recorded.find(2, 1)
     assert wide is not narrow
-    assert wide.hidden.data_ptr() == narrow.hidden.data_ptr()
+    assert wide.logits.data_ptr() == narrow.logits.data_ptr()
     assert graphs.num_recorded == 2
 
 
 def test_a_far_larger_size_serves_no_step() -> None:
-    recorded = DecodeGraphs()
+    recorded, plain = DecodeGraphs(), select_triton().sampler.plain
+    assert plain is not None
     for size in (8, 64):
-        recorded.add(size, DecodeGraph(torch.zeros(2, size), 1000, lambda: None, torch.zeros(size, 4)))
+        inputs = DecodeInputs(size, plain, torch.device("cpu"))
+        logits, sampled = torch.zeros(size, 4), torch.zeros(2, size)
+        recorded.add(size, DecodeGraph(inputs, 1000, lambda: None, logits, sampled))
     found = {rows: recorded.find(rows, 1) for rows in (1, 8, 9, 31, 32, 64, 65)}
-    assert {rows: graph and len(graph.hidden) for rows, graph in found.items()} == {
+    assert {rows: graph and len(graph.logits) for rows, graph in found.items()} == {
         1: 8, 8: 8, 9: None, 31: None, 32: 64, 64: 64, 65: None,
     }  # fmt: skip
 

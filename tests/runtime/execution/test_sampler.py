@@ -1,25 +1,52 @@
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 import torch
 
 from millrace_kernels.native.selection import select_cpu_path
-from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED, to_signed
+from millrace_kernels.sampling.columns import (
+    NO_FAULT,
+    NO_MASK,
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    Draws,
+    to_signed,
+)
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.randomness import random_bits, uniform
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import select_kernels
-from millrace_runtime.execution.sampler import Draw, Drawn
-from millrace_runtime.execution.sampler import sample as sample_with
+from millrace_runtime.execution.sampler import Drawn, is_plain, measure_logprobs, pack
 from millrace_runtime.protocol.sampling import Sampling
 
-KNOWN = torch.zeros((4, 64), dtype=torch.int64)
+KNOWN = torch.zeros((4, 4096), dtype=torch.int64)
 LIBRARY = select_cpu_path().library
 TORCH = select_kernels(torch.device("cpu")).sampler
 
 
+class Draw(NamedTuple):
+    """What a row's draw needs beside its logits."""
+
+    sampling: Sampling
+    position: int
+    slot: int = 0
+    num_prompt: int = 4
+    mask: int = NO_MASK
+
+
 def sample(
-    logits: torch.Tensor, draws: list[Draw], known: torch.Tensor, masks: torch.Tensor | None = None
+    logits: torch.Tensor,
+    draws: list[Draw],
+    known: torch.Tensor,
+    masks: torch.Tensor | None = None,
+    sampler: Sampler = TORCH,
 ) -> Drawn:
-    return sample_with(logits, draws, known, masks, TORCH)
+    places = [(one.slot, one.num_prompt, one.position, one.mask) for one in draws]
+    asked = Draws(np.concatenate([pack(one.sampling) for one in draws]), np.array(places))
+    sampled = sampler.draw(logits, asked, known, masks)
+    wanted = [one.sampling.num_logprobs for one in draws]
+    return Drawn(sampled, measure_logprobs(logits, wanted, sampled.tokens, sampler))
 
 
 def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: float) -> Draw:
@@ -28,10 +55,10 @@ def draw(position: int = 9, num_prompt: int = 4, slot: int = 0, **sampling: floa
 
 def tokens(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     """Draw by the reference, and natively the same."""
-    found: list[int] = sample(logits, draws, KNOWN).tokens.tolist()
+    found: list[int] = sample(logits, draws, KNOWN).sampled.tokens.tolist()
     if LIBRARY is not None:
         native = Sampler(NativeSampler(LIBRARY, logits.shape[1]).sample, TORCH.top_logprobs)
-        assert sample_with(logits, draws, KNOWN, None, native).tokens.tolist() == found
+        assert sample(logits, draws, KNOWN, None, native).sampled.tokens.tolist() == found
     return found
 
 
@@ -97,9 +124,9 @@ def test_penalties_count_generated_tokens_only() -> None:
     plain = draw(position=7, temperature=0)
     counted = draw(position=7, temperature=0, frequency_penalty=0.3)
     present = draw(position=7, temperature=0, presence_penalty=0.6)
-    assert sample(logits, [plain], known).tokens.tolist() == [1]
-    assert sample(logits, [counted], known).tokens.tolist() == [2]
-    assert sample(logits, [present], known).tokens.tolist() == [2]
+    assert sample(logits, [plain], known).sampled.tokens.tolist() == [1]
+    assert sample(logits, [counted], known).sampled.tokens.tolist() == [2]
+    assert sample(logits, [present], known).sampled.tokens.tolist() == [2]
 
 
 def test_logprobs_are_of_the_model_before_penalties_and_temperature() -> None:
@@ -109,7 +136,7 @@ def test_logprobs_are_of_the_model_before_penalties_and_temperature() -> None:
     expected = logits.log_softmax(-1)[0]
     assert found.top.ids.tolist() == [[2, 1]]
     torch.testing.assert_close(found.top.values[0], expected[[2, 1]])
-    torch.testing.assert_close(found.top.drawn, expected[drawn.tokens])
+    torch.testing.assert_close(found.top.drawn, expected[drawn.sampled.tokens])
     assert sample(logits, [draw()], KNOWN).logprobs == []
 
 
@@ -130,17 +157,17 @@ def test_logprobs_are_measured_of_the_rows_that_ask_and_depend_on_no_other() -> 
 def test_a_row_of_nan_is_marked_and_alone() -> None:
     logits = torch.tensor([[1.0, float("nan")], [0.0, 4.0], [float("inf"), 0.0]])
     drawn = sample(logits, [draw(), draw(temperature=0), draw()], KNOWN)
-    assert drawn.faults.tolist() == [NOT_FINITE, NO_FAULT, NOT_FINITE]
-    assert drawn.tokens.tolist()[1] == 1
+    assert drawn.sampled.faults.tolist() == [NOT_FINITE, NO_FAULT, NOT_FINITE]
+    assert drawn.sampled.tokens.tolist()[1] == 1
 
 
 def test_a_mask_that_allows_nothing_is_told_apart() -> None:
     masks = torch.tensor([[0], [4]], dtype=torch.int32)
     sampling = Sampling(temperature=0)
-    bound = [Draw(sampling, 9, 0, 4, mask) for mask in (0, 1, None)]
+    bound = [Draw(sampling, 9, 0, 4, mask) for mask in (0, 1, NO_MASK)]
     drawn = sample(torch.arange(5.0).repeat(3, 1), bound, KNOWN, masks)
-    assert drawn.faults.tolist() == [NOTHING_ALLOWED, NO_FAULT, NO_FAULT]
-    assert drawn.tokens.tolist()[1:] == [2, 4]
+    assert drawn.sampled.faults.tolist() == [NOTHING_ALLOWED, NO_FAULT, NO_FAULT]
+    assert drawn.sampled.tokens.tolist()[1:] == [2, 4]
 
 
 def test_uniform_is_a_function_spread_over_the_unit_interval() -> None:
@@ -163,3 +190,17 @@ def test_seeds_of_64_bits_are_taken() -> None:
     assert to_signed(2**64 - 1) == -1
     assert to_signed(2**63) == -(2**63)
     assert to_signed(5) == 5
+
+
+def test_a_draw_is_plain_that_nothing_cuts_or_penalises() -> None:
+    plain = [{}, {"temperature": 0.0, "top_p": 0.5, "top_k": 3}, {"min_p": 0.1, "num_logprobs": 2}]
+    other = [{"top_k": 3}, {"top_p": 0.9}, {"frequency_penalty": 0.1}, {"presence_penalty": -0.1}]
+    assert [is_plain(Sampling(**one)) for one in plain + other] == [True] * 3 + [False] * 4
+
+
+def test_drawn_tokens_become_known_ones() -> None:
+    known = torch.zeros((3, 8), dtype=torch.int64)
+    logits = torch.tensor([[0.0, 5.0, 1.0], [9.0, 0.0, 10.0]])
+    sample(logits, [draw(position=4, slot=2, temperature=0), draw(position=7, slot=0, temperature=0)], known)
+    assert known.nonzero().tolist() == [[0, 7], [2, 4]]
+    assert (known[0, 7], known[2, 4]) == (2, 1)
