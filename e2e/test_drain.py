@@ -4,11 +4,14 @@ import time
 from typing import Any
 from urllib.error import URLError
 
+import pytest
+
 from e2e.load import assert_unharmed, load_beside
 from e2e.replica_metrics import read_running
 from e2e.service import Service
 from millrace_runtime.contract import ANNOTATION_LEAVING
 
+pytestmark = pytest.mark.alone
 RATE = 3.0
 LONG = 600
 """Tokens of a stream that is still under way when something happens."""

@@ -134,8 +134,9 @@ def test_a_model_in_a_claim_is_served(service: Service) -> None:
         "spec": spec,
     }
     service.kubectl("apply", "-f", "-", stdin=json.dumps(claim))
-    service.wait_for("bound", lambda: "volumeName" in service.get("pvc", "models")["spec"], 20)
-    volume = service.get("pv", service.get("pvc", "models")["spec"]["volumeName"])
+    api, path = service.cluster.api, f"/api/v1/namespaces/{service.namespace}/persistentvolumeclaims/models"
+    service.wait_for("bound", lambda: "volumeName" in api.get(path)["spec"], 20)
+    volume = api.get(f"/api/v1/persistentvolumes/{api.get(path)['spec']['volumeName']}")
     folder = volume["spec"]["hostPath"]["path"]
     shutil.copytree(DEMO_MODEL, f"{folder}/small/stories")
 
