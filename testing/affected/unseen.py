@@ -48,10 +48,10 @@ def list_readers(changed: Iterable[str]) -> set[str]:
     """
     found: set[str] = set()
     for file in changed:
-        if not file.startswith("tests/") or file.count("/") == 1:
+        if file.startswith("tests/") and file.count("/") > 1:
+            found |= set() if file.endswith(".py") else {first_folder(file)}
+        elif file != "tests/conftest.py":
             found |= set(next((readers for start, readers in READERS if file.startswith(start)), ALL))
-        elif not file.endswith(".py"):
-            found.add(first_folder(file))
     return found
 
 

@@ -16,9 +16,9 @@ def test_both(row, column): ...
 @pytest.mark.parametrize(
     ("rule", "file", "text"),
     [
-        ("import", "tests/gateway/test_a.py", "from testing.polling import wait_until"),
-        ("import", "e2e/test_a.py", "from testing.world import World"),
-        ("import", "benchmarks/models/sizes.py", "from testing.checkpoints.models import MODELS"),
+        ("import", "tests/gateway/test_a.py", "from e2e.service import Service"),
+        ("import", "e2e/test_a.py", "from tests.kubectl.screens import draw"),
+        ("import", "benchmarks/models/sizes.py", "from tests.fit.screens import SCREENS"),
         ("import", "tests/fetch/test_a.py", "from tests.fetch.conftest import fetch"),
         ("import", "tests/fetch/test_a.py", "from tests.fetch.test_b import fetch"),
         ("sleep", "tests/fetch/test_a.py", "time.sleep(0.1)"),
