@@ -11,7 +11,7 @@ import torch
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.execution.slots import Outcome, SlotTable
+from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.protocol.messages import Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan, StepResult
@@ -46,7 +46,7 @@ class NoModel:
     def run(self, plan: StepPlan) -> StepResult:
         """Return the plan's result."""
         applied = self._slots.apply(plan)
-        return StepResult(plan.step, applied.answer([Outcome([1], []) for _ in applied.draws]), 0.0)
+        return StepResult(plan.step, applied.answer([1] * len(applied.emits), {}), 0.0)
 
 
 def measure(num_sequences: int, num_steps: int) -> Cost:
