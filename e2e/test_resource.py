@@ -658,7 +658,7 @@ def test_deletion_returns_without_an_operator_and_takes_every_child(
     wait_for("its Deployment", lambda: find_deployment(cluster, namespace, "gone"))
     operators.stop()
     cluster.kubectl("delete", "infsvc", "gone", "-n", namespace, "--timeout=10s")
-    wait_for("no child is left", lambda: not list_children(cluster, namespace, "gone", *CHILDREN), 40)
+    wait_for("no child is left", lambda: not list_children(cluster, namespace, "gone", *CHILDREN), 120)
 
 
 def find_contest(cluster: LocalCluster, namespace: str, name: str) -> str:
