@@ -33,7 +33,7 @@ LANES = {
     "units-long": Lane("tests", "long or reads", "auto"),
     "e2e-long": Lane("e2e", "long", "0"),
 }
-"""In their order. Three clusters on two cores are no faster than two: replicas that start need both."""
+"""In their order. End-to-end tests get a worker for each core, as replicas that start are busy with one."""
 
 
 def run_lane(name: str, tests: Iterable[str] = (), flags: Sequence[str] = ()) -> int:
