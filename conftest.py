@@ -18,14 +18,6 @@ def pytest_configure() -> None:
     guard_this_process()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file on one worker, as they share fixtures, unless the test names a group."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 @pytest.fixture
 def dead_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name a proxy that nobody listens at, for all addresses, as a platform may do in each pod."""

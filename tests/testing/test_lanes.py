@@ -1,0 +1,30 @@
+"""Lanes: which tests run where."""
+
+import re
+import subprocess
+
+import pytest
+
+from testing.lanes import LANES, ROOT, list_files, render_command
+
+
+def test_all_tests_of_a_file_run_on_one_worker() -> None:
+    """They share fixtures: clusters, served models, processes to fork from."""
+    files = ["tests/testing/test_budget.py", "tests/testing/test_rules.py"]
+    command = render_command(LANES["units"], "units", ["-vv", *files])
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120).stdout
+    ran = re.findall(r"^\[(gw\d+)\].* PASSED (\S+?)::", said, re.MULTILINE)
+    assert {file for _, file in ran} == set(files), said
+    assert len({worker for worker, _ in ran}) == len(set(ran)) == 2, said
+
+
+@pytest.mark.parametrize("name", [name for name, lane in LANES.items() if lane.workers_per_core == 0])
+def test_a_lane_of_one_process_starts_no_worker(name: str) -> None:
+    assert "-n" not in render_command(LANES[name], name, [])
+
+
+def test_the_files_of_a_test_of_a_file_and_of_a_folder() -> None:
+    assert list_files(["tests/testing/test_lanes.py::test_x", "tests/cli"]) == [
+        "tests/cli/test_command.py",
+        "tests/testing/test_lanes.py",
+    ]
