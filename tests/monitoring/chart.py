@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,6 +13,15 @@ CHART = ROOT / "charts" / "millrace"
 NAMESPACE = "millrace"
 OPERATOR_API = ("--api-versions", "monitoring.coreos.com/v1")
 """How `helm template` is told what it asks of a cluster elsewhere."""
+READS_RULES = pytest.mark.reads(
+    "charts",
+    "docs",
+    "e2e/cluster",
+    "operator/millrace_operator",
+    "runtime/millrace_gateway",
+    "runtime/millrace_runtime",
+)
+"""What decides of the chart's rules over an incident."""
 
 Manifests = dict[tuple[str, str], dict[str, Any]]
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from millrace_operator.resources.types import ObjectiveMetric
-from tests.monitoring.chart import OPERATOR_API, ROOT, render
+from tests.monitoring.chart import OPERATOR_API, READS_RULES, ROOT, render
 from tests.monitoring.incidents import (
     REPLICA,
     RULES,
@@ -29,7 +29,7 @@ from tests.monitoring.incidents import (
     write_series,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, READS_RULES]
 TTFT, TPOT = ObjectiveMetric.TIME_TO_FIRST_TOKEN, ObjectiveMetric.TIME_PER_OUTPUT_TOKEN
 WHOLE, QUEUE = ObjectiveMetric.END_TO_END_LATENCY, ObjectiveMetric.QUEUE_TIME
 GOOD, BAD = {0.2: 60.0}, {8.0: 60.0}

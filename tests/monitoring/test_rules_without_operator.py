@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from millrace_operator.resources.types import ObjectiveMetric
+from tests.monitoring.chart import READS_RULES
 from tests.monitoring.incidents import (
     SERVICE,
     Alert,
@@ -20,7 +21,7 @@ from tests.monitoring.incidents import (
     write_series,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, READS_RULES]
 TTFT = ObjectiveMetric.TIME_TO_FIRST_TOKEN
 GOOD, BAD = {0.2: 60.0}, {8.0: 60.0}
 MOST = Alert("LatencyMissedByMost", "page")

@@ -8,6 +8,7 @@ import yaml
 
 from millrace_operator.autoscale.queries import REPLICA_NAME
 from millrace_operator.resources.types import ObjectiveMetric
+from tests.monitoring.chart import READS_RULES
 from tests.monitoring.incidents import (
     RULES,
     Alert,
@@ -21,7 +22,7 @@ from tests.monitoring.incidents import (
     write_rest,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, READS_RULES]
 TTFT = ObjectiveMetric.TIME_TO_FIRST_TOKEN
 MOST = Alert("LatencyMissedByMost", "page")
 INCIDENT = (Phase(30, {0.2: 60.0}), Phase(30, {8.0: 60.0}))

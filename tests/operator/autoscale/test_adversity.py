@@ -40,6 +40,9 @@ from tests.operator.autoscale.hours import (
     see,
 )
 from tests.operator.autoscale.signals import make_fleet
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 
 @pytest.mark.parametrize(("percentile", "number"), [(95, 58.0), (99, 298.0), (90, 28.0)])

@@ -18,7 +18,10 @@ from millrace_operator.autoscale.pool import Pool
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.autoscale.simulate import workloads
 from millrace_operator.autoscale.simulate.workloads import Workload
+from tests.operator.autoscale.sources import READS_AUTOSCALER
 from tests.operator.autoscale.telling import Telling, compare
+
+pytestmark = READS_AUTOSCALER
 
 TTFT = Objective("TimeToFirstToken", 95, 0.4)
 TPOT = Objective("TimePerOutputToken", 95, 0.05)

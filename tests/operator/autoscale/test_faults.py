@@ -17,6 +17,9 @@ from millrace_operator.autoscale.simulate.prometheus import GATEWAY, Scraping
 from millrace_operator.autoscale.simulate.run import Run, Setting, is_within, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
 from millrace_operator.autoscale.situation import NODE_SECONDS
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 OBJECTIVES = (Objective("TimeToFirstToken", 95, 3.0), Objective("TimePerOutputToken", 95, 0.1))
 POLICY = Policy(2, 12, OBJECTIVES)

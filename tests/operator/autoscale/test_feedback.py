@@ -13,6 +13,9 @@ from millrace_operator.autoscale.observation import Bracket, Fleet, Latency, Sig
 from millrace_operator.autoscale.policy import Objective, Policy
 from tests.operator.autoscale.hours import HOUR, LONGER_TICKS, POLICY, TTFT, measure, play, remembered, see
 from tests.operator.autoscale.signals import make_fleet
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 TPOT = Objective("TimePerOutputToken", 95, 0.05)
 WIDE = Policy(1, 40, (TTFT,))

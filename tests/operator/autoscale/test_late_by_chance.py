@@ -13,6 +13,9 @@ from millrace_operator.autoscale.policy import Objective, Policy
 from tests.operator.autoscale.chance import Chance
 from tests.operator.autoscale.hours import FITTED, HOUR, LONGER_TICKS, TTFT, play, remembered
 from tests.operator.autoscale.signals import make_fleet
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 TPOT = Objective("TimePerOutputToken", 95, 0.1)
 HALF_HOUR = HOUR / 2

@@ -19,6 +19,9 @@ from millrace_operator.autoscale.simulate.prometheus import Scraping
 from millrace_operator.autoscale.simulate.run import Choice, Run, Setting, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
 from tests.operator.autoscale.hardware import SLOW
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
 POLICY = Policy(1, 8, (TTFT,), scale_down_window_seconds=30, scale_down_interval_seconds=4)

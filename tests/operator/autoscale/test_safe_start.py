@@ -16,6 +16,9 @@ from millrace_operator.autoscale.simulate.trials import try_steps
 from millrace_operator.autoscale.simulate.workloads import Ramp, Workload
 from millrace_operator.autoscale_loop.record import Record
 from tests.operator.autoscale.signals import make_fleet, make_signals
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 POLICY = Policy(1, 10, (Objective("TimeToFirstToken", 95, 1.0), Objective("TimePerOutputToken", 95, 0.1)))
 TRIALS = (TrialStep(0.022, 1, 8), TrialStep(0.53, 256, 256), TrialStep(0.072, 16, 8400))

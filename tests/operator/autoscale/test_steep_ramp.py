@@ -12,6 +12,9 @@ from millrace_operator.autoscale.simulate.load import fixed_lengths
 from millrace_operator.autoscale.simulate.run import is_within
 from millrace_operator.autoscale.simulate.scalers import Ours
 from millrace_operator.autoscale.simulate.workloads import Ramp, Workload
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 LOW, HIGH, STEPS = 11.0, 68.0, 20
 QUIET, RISE, TOP = 260.0, 126.0, 60.0

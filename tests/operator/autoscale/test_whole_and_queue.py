@@ -16,7 +16,10 @@ from millrace_operator.autoscale.simulate.load import Lengths, Request, draw_req
 from millrace_operator.autoscale.simulate.run import Run, Setting, is_within, simulate
 from millrace_operator.autoscale.simulate.scalers import Static
 from tests.operator.autoscale.hardware import SLOW
+from tests.operator.autoscale.sources import READS_AUTOSCALER
 from tests.operator.autoscale.telling import Telling, compare
+
+pytestmark = READS_AUTOSCALER
 
 SECONDS = 3600.0
 HALF_AND_WHOLE = pytest.mark.parametrize(

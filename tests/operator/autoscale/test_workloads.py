@@ -7,6 +7,9 @@ from millrace_operator.autoscale.simulate.hardware import Hardware
 from millrace_operator.autoscale.simulate.load import draw_requests, fixed_lengths, step_rates
 from millrace_operator.autoscale.simulate.run import Run, Scaler, Setting, simulate
 from millrace_operator.autoscale.simulate.scalers import Ours
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 OBJECTIVES = (Objective("TimeToFirstToken", 99, 3.0), Objective("TimePerOutputToken", 99, 0.1))
 LARGE = Hardware(

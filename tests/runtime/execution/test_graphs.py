@@ -23,6 +23,8 @@ from millrace_runtime.protocol.step import RowResult
 from tests.runtime.execution import tape
 from tests.runtime.execution.conftest import SMALL, Driver
 
+pytestmark = pytest.mark.reads("kernels", "runtime", "tests/runtime")
+
 MakeModel = Callable[..., Path]
 TOP = 3
 

@@ -21,6 +21,9 @@ from millrace_operator.autoscale.simulate.workloads import (
     small_day,
     week,
 )
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 HALF_SECONDS = 1200.0
 """Of the time round a peak."""

@@ -15,6 +15,9 @@ from millrace_operator.autoscale.simulate.run import simulate
 from millrace_operator.autoscale.simulate.scalers import Static
 from millrace_operator.autoscale.simulate.workloads import Ramp, ramp
 from tests.operator.autoscale.signals import make_signals
+from tests.operator.autoscale.sources import READS_AUTOSCALER
+
+pytestmark = READS_AUTOSCALER
 
 TABLE = Table(
     60.0,
