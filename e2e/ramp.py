@@ -83,7 +83,7 @@ def measure_capacity(service: Service) -> float:
 
 @contextmanager
 def ramp_beside(service: Service, alone: Replica, peak_seconds: float) -> Iterator[Ramp]:
-    """Send the ramp from another thread while the block runs; every stream has ended after it."""
+    """Send the ramp from another thread until the block ends; every stream has ended after it."""
     load = Load(service.target(max_tokens=MAX_TOKENS))
     rates = [alone.requests_per_second * share for share in RAMP_SHARES]
     phases = [Phase(RAMP_STEP_SECONDS, rate) for rate in rates]
@@ -94,6 +94,7 @@ def ramp_beside(service: Service, alone: Replica, peak_seconds: float) -> Iterat
     try:
         yield Ramp(load, RAMP_STEP_SECONDS * len(RAMP_SHARES))
     finally:
+        load.end()
         thread.join()
 
 

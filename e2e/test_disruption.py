@@ -9,22 +9,24 @@ import pytest
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.host_processes import kill_pod_processes
-from e2e.load import assert_unharmed, load_beside
+from e2e.load import assert_unharmed, long_streams_beside
+from e2e.replica_metrics import read_running
 from e2e.service import Service, service_in
 
-RATE = 3.0
-LONG = 600
-"""Tokens of a stream that is still under way when something happens."""
+NUM_CLIENTS = 6
+"""Each has one long stream at a time, so that a busy machine makes streams slow and no queue."""
 
 
-def find_busiest(pods: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the replica that has been Ready for longest: a new one gets its share of the requests slowly."""
+def find_busiest(service: Service) -> dict[str, Any]:
+    """Wait for a replica with two streams or more under way, and return it."""
+    found: list[dict[str, Any]] = []
 
-    def find_ready_time(pod: dict[str, Any]) -> str:
-        conditions = pod["status"]["conditions"]
-        return str(next(one for one in conditions if one["type"] == "Ready")["lastTransitionTime"])
+    def find() -> bool:
+        found[:] = [pod for pod in service.pods() if read_running(pod) > 1]
+        return bool(found)
 
-    return min(pods, key=find_ready_time)
+    service.wait_for("streams under way", find, 60)
+    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +41,21 @@ def pair(product: LocalCluster) -> Iterator[Service]:
 
 def test_new_gateways_take_over_and_no_stream_is_cut(pair: Service) -> None:
     gateway = ("-n", NAMESPACE, "rollout")
-    with load_beside(pair, RATE, LONG) as load:
-        time.sleep(2.0)
+    with long_streams_beside(pair, NUM_CLIENTS) as load:
+        find_busiest(pair)
         pair.cluster.kubectl(*gateway, "restart", "deployment", "millrace-gateway")
         pair.cluster.kubectl(*gateway, "status", "deployment", "millrace-gateway", "--timeout=110s")
-        time.sleep(2.0)
+        find_busiest(pair)
     assert_unharmed(load)
 
 
 def test_a_killed_replicas_streams_say_so_and_all_others_go_on(pair: Service) -> None:
     pair.wait_ready()
-    with load_beside(pair, RATE, LONG) as load:
-        time.sleep(4.0)
-        assert kill_pod_processes(find_busiest(pair.pods())) > 0
+    with long_streams_beside(pair, NUM_CLIENTS) as load:
+        assert kill_pod_processes(find_busiest(pair)) > 0
         killed_at = time.monotonic() - load.began
         pair.wait_for("down to one", lambda: pair.status().get("readyReplicas") == 1, 20)
         pair.wait_for("two again", lambda: pair.status().get("readyReplicas") == 2)
-        time.sleep(2.0)
     harmed = [stream for stream in load.streams if stream.is_truncated or stream.is_refused]
     assert any(stream.is_truncated for stream in harmed), "no stream was under way where the replica died"
     assert all(stream.sent < killed_at for stream in harmed), harmed

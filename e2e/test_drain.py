@@ -1,20 +1,31 @@
 """A scale-down under load: the leaving replica gets nothing new, ends what it has, and only then goes."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.error import URLError
 
 import pytest
 
-from e2e.load import assert_unharmed, load_beside
+from e2e.cluster.local_cluster import LocalCluster
+from e2e.load import assert_unharmed, long_streams_beside
 from e2e.replica_metrics import read_running
-from e2e.service import Service
+from e2e.service import Service, service_in
 from millrace_runtime.contract import ANNOTATION_LEAVING
 
-pytestmark = pytest.mark.alone
-RATE = 3.0
-LONG = 600
-"""Tokens of a stream that is still under way when something happens."""
+NUM_CLIENTS = 6
+"""Each has one long stream at a time, so that a busy machine makes streams slow and no queue."""
+
+
+@pytest.fixture(scope="module")
+def pair(product: LocalCluster) -> Iterator[Service]:
+    """A service of two replicas that serve, the number of which its user sets."""
+    with service_in(product, "drain") as found:
+        found.spec["scaling"] = {"mode": "External"}
+        scale(found, 2)
+        found.wait_ready()
+        found.wait_for("two", lambda: found.status().get("readyReplicas") == 2)
+        yield found
 
 
 def scale(service: Service, replicas: int) -> None:
@@ -22,50 +33,49 @@ def scale(service: Service, replicas: int) -> None:
     service.apply()
 
 
-def start_two(service: Service) -> set[str]:
-    """Serve with two replicas, and return their pods' uids."""
-    service.spec["scaling"] = {"mode": "External"}
-    scale(service, 2)
-    service.wait_ready()
-    service.wait_for("two", lambda: service.status().get("readyReplicas") == 2, 60)
-    return {pod["metadata"]["uid"] for pod in service.pods()}
+def wait_until_both_are_busy(service: Service) -> None:
+    service.wait_for("streams at both", lambda: all(read_running(pod) > 1 for pod in service.pods()), 60)
 
 
 def find_leavers(service: Service) -> list[dict[str, Any]]:
     return [pod for pod in service.pods() if ANNOTATION_LEAVING in pod["metadata"].get("annotations", {})]
 
 
-def test_a_leaving_replica_goes_when_its_last_stream_has_ended(service: Service) -> None:
-    before = start_two(service)
-    with load_beside(service, RATE, LONG) as load:
-        time.sleep(25.0)  # both have their full share of the requests
-        scale(service, 1)
-        service.wait_for("a mark", lambda: bool(find_leavers(service)), 20)
-        (leaver,) = find_leavers(service)
+def uids(service: Service) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in service.pods()}
+
+
+def test_a_replica_that_is_needed_again_stays(pair: Service) -> None:
+    before = uids(pair)
+    with long_streams_beside(pair, NUM_CLIENTS) as load:
+        wait_until_both_are_busy(pair)
+        scale(pair, 1)
+        pair.wait_for("a mark", lambda: bool(find_leavers(pair)), 20)
+        scale(pair, 2)
+        pair.wait_for("no mark", lambda: not find_leavers(pair), 20)
+        wait_until_both_are_busy(pair)
+    assert uids(pair) == before
+    assert_unharmed(load)
+
+
+def test_a_leaving_replica_goes_when_its_last_stream_has_ended(pair: Service) -> None:
+    before = uids(pair)
+    with long_streams_beside(pair, NUM_CLIENTS) as load:
+        wait_until_both_are_busy(pair)
+        scale(pair, 1)
+        pair.wait_for("a mark", lambda: bool(find_leavers(pair)), 20)
+        (leaver,) = find_leavers(pair)
         running = [read_running(leaver)]
         began = time.monotonic()
-        while find_leavers(service):
-            assert time.monotonic() < began + 120.0, service.explain()
+        while find_leavers(pair):
+            assert time.monotonic() < began + 120.0, pair.explain()
             try:
                 running.append(read_running(leaver))
             except (URLError, OSError):
                 break
             time.sleep(0.05)
-        service.wait_for("one", lambda: len(service.pods()) == 1, 30)
+        pair.wait_for("one", lambda: len(pair.pods()) == 1, 30)
     assert running[0] > 0, "no stream was under way at the replica that left"
     assert running[-1] == 0, running
-    assert {pod["metadata"]["uid"] for pod in service.pods()} < before
-    assert_unharmed(load)
-
-
-def test_a_replica_that_is_needed_again_stays(service: Service) -> None:
-    before = start_two(service)
-    with load_beside(service, RATE, LONG) as load:
-        time.sleep(25.0)
-        scale(service, 1)
-        service.wait_for("a mark", lambda: bool(find_leavers(service)), 20)
-        scale(service, 2)
-        service.wait_for("no mark", lambda: not find_leavers(service), 20)
-        time.sleep(2.0)
-    assert {pod["metadata"]["uid"] for pod in service.pods()} == before
+    assert uids(pair) < before
     assert_unharmed(load)

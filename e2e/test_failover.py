@@ -2,13 +2,28 @@
 
 import json
 import time
+from collections.abc import Iterator
 
+import pytest
+
+from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.leader import find_leader, kill_leader
-from e2e.service import Service, is_absent
+from e2e.service import Service, is_absent, service_in
 
 SETTLE_SECONDS = 5.0
 """In which a new leader lists everything and looks at every service."""
+
+
+@pytest.fixture(scope="module")
+def service(product: LocalCluster) -> Iterator[Service]:
+    """A service of one replica that serves."""
+    with service_in(product, "failover") as found:
+        found.spec["scaling"] = {"mode": "External"}
+        found.spec["replicas"] = 1
+        found.apply()
+        found.wait_ready()
+        yield found
 
 
 def list_versions(service: Service) -> dict[str, str]:
@@ -19,10 +34,6 @@ def list_versions(service: Service) -> dict[str, str]:
 
 
 def test_the_other_operator_takes_over(service: Service) -> None:
-    service.spec["scaling"] = {"mode": "External"}
-    service.spec["replicas"] = 1
-    service.apply()
-    service.wait_ready()
     # Prometheus tells it some scrapes later, and then status is what it will be.
     service.wait_for("told what a replica is", lambda: "replica" in service.status()["model"], 60)
     before = {pod["metadata"]["uid"] for pod in service.pods()}
@@ -45,8 +56,7 @@ def test_the_other_operator_takes_over(service: Service) -> None:
 
 
 def test_delete_returns_while_no_operator_runs(service: Service) -> None:
-    service.apply()
-    service.wait_ready()
+    """The service is gone after that: this test is the file's last one."""
     operator = ("-n", NAMESPACE, "scale", "deployment", "millrace-operator")
     service.cluster.kubectl(*operator, "--replicas=0")
     pods = ("-n", NAMESPACE, "pods", "-l", "millrace.dev/component=operator")

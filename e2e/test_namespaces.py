@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 import pytest
 import yaml
@@ -152,6 +152,10 @@ def test_the_gateway_knows_the_services_of_these_namespaces_and_no_others(
 
 
 def ask(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        text: str = answer.read().decode()
-        return text
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+    except HTTPError as refusal:
+        refusal.close()  # or a later test is told of its socket
+        raise

@@ -24,11 +24,12 @@ def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(
     alone = start_alone(service)
     recovery_seconds = alone.recovery_bound_seconds
     assert service.diff() == ""
-    with ramp_beside(service, alone, recovery_seconds + STEADY_SECONDS + 60) as ramp:
+    with ramp_beside(service, alone, recovery_seconds + STEADY_SECONDS + CONDITION_SECONDS) as ramp:
         service.wait_for("rising", lambda: desired_replicas(service) >= 3, recovery_seconds)
         LOG.info("%s; %s", alone, service.status()["scaling"]["message"])
-        ramp.wait_until(recovery_seconds + STEADY_SECONDS)
+        ramp.wait_until(recovery_seconds)
         check_held_without_prometheus(service)
+        ramp.wait_until(recovery_seconds + STEADY_SECONDS)
     assert service.diff() == ""
     assert ramp.lost_streams() == []
     assert asyncio.run(ramp.load.find_altered(8)) == []

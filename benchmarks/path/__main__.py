@@ -56,7 +56,7 @@ def measure_cluster(cluster: LocalCluster, peak_seconds: float) -> dict[str, Any
     service = Service(cluster, NAMESPACE, "ramp")
     alone = start_alone(service)
     with ramp_beside(service, alone, peak_seconds) as ramp:
-        pass
+        ramp.wait_until(peak_seconds)
     figures |= {
         "ramp_recovery_seconds": ramp.recovery_seconds(peak_seconds),
         "ramp_recovery_bound_seconds": round(alone.recovery_bound_seconds, 1),
