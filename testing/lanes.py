@@ -1,7 +1,7 @@
 """`python -m testing.lanes LANE … [-- FLAGS]`: run tests as `make test` does, each lane by its own rules.
 
-Unit tests run side by side, a file on one worker. End-to-end tests run side by side on a cluster for each
-worker. What measures CPU shares or deadlines is marked `alone`: it runs in one process, after the others.
+Unit tests run side by side, a file on one worker. So do end-to-end tests, with a cluster for each worker.
+What measures CPU shares or deadlines is marked `alone`: it runs in one process, after the others.
 """
 
 import os
@@ -11,7 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster.memory import available_memory
+
 ROOT = Path(__file__).resolve().parents[1]
+WORKER_BYTES = 3 << 30
+"""Of a worker of end-to-end tests: its cluster, and the replicas that it starts."""
 NO_TESTS = 5
 """pytest's status where no test was chosen."""
 
@@ -26,8 +30,9 @@ class Lane:
 
     @property
     def num_workers(self) -> int:
-        """Worker processes on this machine."""
-        return int(self.workers_per_core * (os.cpu_count() or 1))
+        """Worker processes on this machine, as far as its memory lets them run."""
+        most = max(1, available_memory() // WORKER_BYTES)
+        return min(int(self.workers_per_core * (os.cpu_count() or 1)), most)
 
 
 LANES = {

@@ -22,6 +22,8 @@ from millrace_kernels.native.instruction_sets import read_cpu_flags
 
 ROOT = Path(__file__).resolve().parents[1]
 ALWAYS_READ = ("requirements.lock", "pyproject.toml", "conftest.py", "testing")
+CHOOSES_TESTS = {"affected", "budget.py", "costs.py", "exceptions.toml", "lanes.py", "passed.py", "rules.py"}
+"""In `testing`: what decides which tests run, and what they may cost, and not whether they pass."""
 REASON = "passed before, with the same sources"
 MONTH_SECONDS = 30 * 24 * 3600
 _STAMP = pytest.StashKey[Path]()
@@ -119,6 +121,7 @@ def list_files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
         return
+    left_out = {"__pycache__", "lib"} | (CHOOSES_TESTS if path == ROOT / "testing" else set())
     for child in sorted(path.iterdir()):
-        if not child.name.startswith(".") and child.name not in ("__pycache__", "lib"):
+        if not child.name.startswith(".") and child.name not in left_out:
             yield from list_files(child)
