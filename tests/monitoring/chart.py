@@ -15,7 +15,7 @@ OPERATOR_API = ("--api-versions", "monitoring.coreos.com/v1")
 """How `helm template` is told what it asks of a cluster elsewhere."""
 READS_RULES = pytest.mark.reads(
     "charts",
-    "docs",
+    "docs/runbooks.md",
     "e2e/cluster",
     "operator/millrace_operator",
     "runtime/millrace_gateway",
