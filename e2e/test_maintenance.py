@@ -58,7 +58,7 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
             service.wait_for("a budget that holds it", lambda: is_held(service), 20)
             selector = f"--pod-selector={LABEL_SERVICE}={service.name}"
             drain = ("drain", node, selector, "--ignore-daemonsets", "--delete-emptydir-data")
-            service.cluster.kubectl(*drain, "--timeout=200s")
+            service.cluster.kubectl(*drain, "--timeout=500s")
             service.wait_for("one replica", lambda: len(service.pods()) == 1)
             (new,) = service.pods()
             service.wait_ready()
