@@ -140,10 +140,10 @@ class Service:
 
 
 @contextmanager
-def service_in(cluster: LocalCluster, namespace: str) -> Iterator[Service]:
+def service_in(cluster: LocalCluster, namespace: str, name: str = "stories") -> Iterator[Service]:
     """Yield the example's service in a new namespace, not yet applied. Both are deleted in the end."""
     create_namespace(cluster, namespace)
-    found = Service(cluster, namespace)
+    found = Service(cluster, namespace, name)
     yield found
     found.discard()
     delete(cluster, path_of(namespace))

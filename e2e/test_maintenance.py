@@ -18,8 +18,12 @@ RATE = 2.0
 
 @pytest.fixture(scope="module")
 def service(product: LocalCluster) -> Iterator[Service]:
-    """A service of as many replicas as a test asks for, not yet applied."""
-    with service_in(product, "maintenance") as found:
+    """A service of as many replicas as a test asks for, not yet applied.
+
+    It has a name of its own: `kubectl drain --pod-selector` waits for pods of all namespaces, and those of a
+    former test may take ten minutes to end.
+    """
+    with service_in(product, "maintenance", "maintained") as found:
         found.spec["scaling"] = {"mode": "External"}
         yield found
 
@@ -58,7 +62,7 @@ def test_a_drain_waits_for_the_replacement_of_the_only_replica(service: Service)
             service.wait_for("a budget that holds it", lambda: is_held(service), 20)
             selector = f"--pod-selector={LABEL_SERVICE}={service.name}"
             drain = ("drain", node, selector, "--ignore-daemonsets", "--delete-emptydir-data")
-            service.cluster.kubectl(*drain, "--timeout=500s")
+            service.cluster.kubectl(*drain, "--timeout=200s")
             service.wait_for("one replica", lambda: len(service.pods()) == 1)
             (new,) = service.pods()
             service.wait_ready()

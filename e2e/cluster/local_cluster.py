@@ -50,7 +50,7 @@ from e2e.cluster.settings import (
 )
 
 START_SECONDS = 90.0
-KUBECTL_SECONDS = 540.0
+KUBECTL_SECONDS = 240.0
 
 
 class LocalCluster:
