@@ -32,7 +32,7 @@ class Lane:
     def num_workers(self) -> int:
         """Worker processes on this machine, as far as its memory lets them run."""
         most = max(1, available_memory() // WORKER_BYTES)
-        return min(int(self.workers_per_core * (os.cpu_count() or 1)), most)
+        return min(int(self.workers_per_core * len(os.sched_getaffinity(0))), most)
 
 
 LANES = {

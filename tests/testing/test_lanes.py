@@ -15,7 +15,7 @@ def test_all_tests_of_a_file_run_on_one_worker() -> None:
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120).stdout
     ran = re.findall(r"^\[(gw\d+)\].* PASSED (\S+?)::", said, re.MULTILINE)
     assert {file for _, file in ran} == set(files), said
-    assert len({worker for worker, _ in ran}) == len(set(ran)) == 2, said
+    assert len(set(ran)) == len(files), said
 
 
 @pytest.mark.parametrize("name", [name for name, lane in LANES.items() if lane.workers_per_core == 0])
