@@ -14,6 +14,8 @@ LONG_TOKENS = 600
 """Of a stream that takes seconds."""
 NUM_LONG = 1
 """Of them at a time. More keep several replicas busy, and then another one takes long to start."""
+NUM_AT_TWO = 6
+"""Of them, so that both of two replicas have some: a busy machine makes them slow, and makes no queue."""
 NUM_ASKED_AGAIN = 8
 
 

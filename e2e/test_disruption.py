@@ -9,12 +9,9 @@ import pytest
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.host_processes import kill_pod_processes
-from e2e.load import assert_unharmed, long_streams_beside
+from e2e.load import NUM_AT_TWO, assert_unharmed, long_streams_beside
 from e2e.replica_metrics import read_running
 from e2e.service import Service, service_in
-
-NUM_CLIENTS = 6
-"""Each has one long stream at a time, so that a busy machine makes streams slow and no queue."""
 
 
 def find_busiest(service: Service) -> dict[str, Any]:
@@ -41,7 +38,7 @@ def pair(product: LocalCluster) -> Iterator[Service]:
 
 def test_new_gateways_take_over_and_no_stream_is_cut(pair: Service) -> None:
     gateway = ("-n", NAMESPACE, "rollout")
-    with long_streams_beside(pair, NUM_CLIENTS) as load:
+    with long_streams_beside(pair, NUM_AT_TWO) as load:
         find_busiest(pair)
         pair.cluster.kubectl(*gateway, "restart", "deployment", "millrace-gateway")
         pair.cluster.kubectl(*gateway, "status", "deployment", "millrace-gateway", "--timeout=110s")
@@ -51,7 +48,7 @@ def test_new_gateways_take_over_and_no_stream_is_cut(pair: Service) -> None:
 
 def test_a_killed_replicas_streams_say_so_and_all_others_go_on(pair: Service) -> None:
     pair.wait_ready()
-    with long_streams_beside(pair, NUM_CLIENTS) as load:
+    with long_streams_beside(pair, NUM_AT_TWO) as load:
         assert kill_pod_processes(find_busiest(pair)) > 0
         killed_at = time.monotonic() - load.began
         pair.wait_for("down to one", lambda: pair.status().get("readyReplicas") == 1, 20)

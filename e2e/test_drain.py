@@ -8,13 +8,10 @@ from urllib.error import URLError
 import pytest
 
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.load import assert_unharmed, long_streams_beside
+from e2e.load import NUM_AT_TWO, assert_unharmed, long_streams_beside
 from e2e.replica_metrics import read_running
 from e2e.service import Service, service_in
 from millrace_runtime.contract import ANNOTATION_LEAVING
-
-NUM_CLIENTS = 6
-"""Each has one long stream at a time, so that a busy machine makes streams slow and no queue."""
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +38,23 @@ def find_leavers(service: Service) -> list[dict[str, Any]]:
     return [pod for pod in service.pods() if ANNOTATION_LEAVING in pod["metadata"].get("annotations", {})]
 
 
+def start_leaving(service: Service) -> dict[str, Any]:
+    """Want one replica less while both have streams, and return the one that the operator has marked."""
+    wait_until_both_are_busy(service)
+    scale(service, 1)
+    service.wait_for("a mark", lambda: bool(find_leavers(service)), 20)
+    (leaver,) = find_leavers(service)
+    return leaver
+
+
 def uids(service: Service) -> set[str]:
     return {pod["metadata"]["uid"] for pod in service.pods()}
 
 
 def test_a_replica_that_is_needed_again_stays(pair: Service) -> None:
     before = uids(pair)
-    with long_streams_beside(pair, NUM_CLIENTS) as load:
-        wait_until_both_are_busy(pair)
-        scale(pair, 1)
-        pair.wait_for("a mark", lambda: bool(find_leavers(pair)), 20)
+    with long_streams_beside(pair, NUM_AT_TWO) as load:
+        start_leaving(pair)
         scale(pair, 2)
         pair.wait_for("no mark", lambda: not find_leavers(pair), 20)
         wait_until_both_are_busy(pair)
@@ -60,11 +64,8 @@ def test_a_replica_that_is_needed_again_stays(pair: Service) -> None:
 
 def test_a_leaving_replica_goes_when_its_last_stream_has_ended(pair: Service) -> None:
     before = uids(pair)
-    with long_streams_beside(pair, NUM_CLIENTS) as load:
-        wait_until_both_are_busy(pair)
-        scale(pair, 1)
-        pair.wait_for("a mark", lambda: bool(find_leavers(pair)), 20)
-        (leaver,) = find_leavers(pair)
+    with long_streams_beside(pair, NUM_AT_TWO) as load:
+        leaver = start_leaving(pair)
         running = [read_running(leaver)]
         began = time.monotonic()
         while find_leavers(pair):
