@@ -47,6 +47,11 @@ class Bench:
         self.workers.append(PodWorker(self.node, pod))
         return self.workers[-1]
 
+    def delete(self, worker: PodWorker, grace_seconds: float) -> None:
+        """Have the node see the pod as one that is being deleted."""
+        fields = {"deletionTimestamp": "now", "deletionGracePeriodSeconds": grace_seconds}
+        worker.update({**worker.pod, "metadata": worker.pod["metadata"] | fields})
+
     def status(self, worker: PodWorker) -> Object:
         """What the API server was told, last where the pod is deleted."""
         path = f"/api/v1/namespaces/prod/pods/{worker.pod['metadata']['name']}"
@@ -79,7 +84,7 @@ class Bench:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     api = MemoryApi()
     timing = Timing(backoff_first=0.05, backoff_most=0.2, volume_refresh_period=0.1)
-    images = (SOURCE_ROOT / "e2e" / "images",)
+    images = (SOURCE_ROOT / "e2e" / "images", SOURCE_ROOT / "images")
     settings = Settings(tmp_path / "kubeconfig", tmp_path, (NodeSpec("n"),), images, timing=timing)
     events = EventRecorder(api)  # type: ignore[arg-type]
     posting = asyncio.create_task(events.run())

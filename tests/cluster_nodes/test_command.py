@@ -53,5 +53,5 @@ def test_the_products_images_are_what_nodes_can_run() -> None:
             image = load_image(f"millrace/{name}:0.1.0", [SOURCE_ROOT / "images"])
         except ImageError as error:
             pytest.fail(str(error))
-        assert image.entrypoint == ("millrace",)
+        assert image.entrypoint == ("dumb-init", "--single-child", "--", "millrace")
         assert all(source.exists() for source, _ in image.copies)

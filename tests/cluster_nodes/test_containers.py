@@ -66,15 +66,10 @@ def begin_restart(bench: Any, grace_seconds: float) -> Any:
     )
 
 
-def delete(worker: Any, grace_seconds: float) -> None:
-    fields = {"deletionTimestamp": "now", "deletionGracePeriodSeconds": grace_seconds}
-    worker.update({**worker.pod, "metadata": worker.pod["metadata"] | fields})
-
-
 async def test_a_deletion_in_the_midst_of_a_restart_lets_the_hook_end(bench: Any) -> None:
     worker = begin_restart(bench, grace_seconds=10)
     await bench.until(lambda: read_out(bench, worker))
-    delete(worker, grace_seconds=10)
+    bench.delete(worker, grace_seconds=10)
     await bench.until(lambda: bench.api.deleted)
     assert read_out(bench, worker) == ["begin", "end", "term"]
 
@@ -82,7 +77,7 @@ async def test_a_deletion_in_the_midst_of_a_restart_lets_the_hook_end(bench: Any
 async def test_a_deletion_with_a_shorter_grace_does_not_wait_for_a_restarts_hook(bench: Any) -> None:
     worker = begin_restart(bench, grace_seconds=60)
     await bench.until(lambda: read_out(bench, worker))
-    delete(worker, grace_seconds=0.2)
+    bench.delete(worker, grace_seconds=0.2)
     await bench.until(lambda: bench.api.deleted)
     assert "end" not in read_out(bench, worker)
 

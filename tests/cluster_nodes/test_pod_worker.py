@@ -218,7 +218,7 @@ async def test_what_ignores_sigterm_is_killed_after_its_grace(bench: Any) -> Non
 async def test_refusals_are_shown(bench: Any) -> None:
     unknown = bench.start(image="registry.example/nothing:1")
     status = await bench.wait(unknown, lambda s: main(s)["state"]["waiting"]["reason"].endswith("ImagePull"))
-    assert "this node has shell" in main(status)["state"]["waiting"]["message"]
+    assert "this node has operator, runtime, shell" in main(status)["state"]["waiting"]["message"]
     await bench.wait(unknown, lambda s: main(s)["state"]["waiting"]["reason"] == "ImagePullBackOff")
     other = bench.start(command=["python"])
     status = await bench.wait(

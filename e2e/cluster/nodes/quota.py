@@ -11,11 +11,13 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from e2e.cluster.nodes.process_tree import CpuMeter, list_tree
 
 PERIOD_SECONDS = 0.1
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.004, 0.4
+_INIT = "dumb-init"
 _MOST_DEBT_PERIODS = 4.0
 """What a burst between two looks may cost at most, so that an idle container's first request is not
 followed by seconds of silence."""
@@ -92,12 +94,22 @@ async def enforce_quota(pid: int, cores: float) -> None:
 
 
 def _stop(pid: int, already: set[int]) -> set[int]:
-    """Stop the whole tree; look again for those started meanwhile."""
-    while fresh := set(list_tree(pid)) - already:
+    """Stop the whole tree; look again for those started meanwhile.
+
+    An init stays: it passes SIGCONT on to its child, which it can reach when that stands once more.
+    """
+    while fresh := set(_without_init(list_tree(pid))) - already:
         for each in fresh:
             _send(each, signal.SIGSTOP)
         already = already | fresh
     return already
+
+
+def _without_init(tree: list[int]) -> list[int]:
+    with contextlib.suppress(OSError, IndexError):
+        if Path(f"/proc/{tree[0]}/comm").read_text().strip() == _INIT:
+            return tree[1:]
+    return tree
 
 
 def _continue(stopped: set[int]) -> set[int]:
