@@ -1,10 +1,20 @@
+import json
 import socket
+from functools import cache
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from millrace_operator.autoscale.decide import decide
+from millrace_operator.autoscale.explain import explain
+from millrace_operator.autoscale.memory import Memory
+from millrace_operator.autoscale.observation import Fleet
+from millrace_operator.autoscale.policy import Objective, Policy
+from millrace_operator.autoscale.queries import name_buckets
+from millrace_operator.autoscale.reading import PodKey, Reading, Sample, read_signals, sort_samples
 from millrace_operator.cluster.errors import BadStartError
 from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.ingest.queue import WorkQueue
@@ -21,9 +31,32 @@ from millrace_operator.server import (
 )
 from testing.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 
+NOW = 1_700_000_000.0
+CHAT = ServiceKey("shop", "chat")
+
 
 class State:
     watch, queue, silence, leads = 0.0, 0.0, 0.0, True
+
+
+@cache
+def decide_once() -> dict[str, Any]:
+    """Return what the leader shows of a replica that reports, and is slower than the last bucket."""
+    ttft = Objective("TimeToFirstToken", 95, 100.0)
+    of_pod = {"age": NOW - 3, "running": 2.0, "waiting": 1.0, "kv_usage": 0.5}
+    samples = [
+        Sample({"namespace": "shop", "pod": "a", "signal": name}, value) for name, value in of_pod.items()
+    ]
+    of_service = {"service": "chat", "namespace": "shop"}
+    samples.append(Sample({**of_service, "signal": ttft.name}, 101.0))
+    samples += [
+        Sample({**of_service, "signal": name_buckets(ttft.metric), "le": bound}, count)
+        for bound, count in {"80.0": 95.0, "+Inf": 100.0}.items()
+    ]
+    reading = Reading(NOW, series=sort_samples(samples, {PodKey("shop", "a"): CHAT}))
+    signals = read_signals(reading, CHAT, Fleet({"a": "one"}, frozenset({"a"}), desired=1), (ttft,))
+    decision, memory = decide(Policy(1, 4, objectives=(ttft,)), signals, Memory(), NOW)
+    return explain(decision, signals, memory)
 
 
 def make_views(state: State, queue: WorkQueue | None = None) -> Views:
@@ -35,7 +68,7 @@ def make_views(state: State, queue: WorkQueue | None = None) -> Views:
     return Views(
         metrics=metrics,
         read_health=lambda: Health(state.watch, state.queue, state.silence, state.leads, "pod-b"),
-        read_decision=lambda key: {"decision": {"desired": 2}} if key == ServiceKey("shop", "chat") else None,
+        read_decision=lambda key: decide_once() if key == CHAT else None,
     )
 
 
@@ -110,7 +143,9 @@ async def test_health_is_of_watches_and_of_the_leaders_queue() -> None:
 async def test_the_leader_explains_its_decisions_and_others_name_it() -> None:
     state = State()
     async with client(state) as http:
-        assert (await (await http.get("/decisions/shop/chat")).json())["decision"]["desired"] == 2
+        shown = await http.get("/decisions/shop/chat")
+        decision = json.loads(await shown.text(), parse_constant=pytest.fail)
+        assert (shown.status, decision["signals"]["reporting"], decision["desired"]) == (200, ["a"], 2)
         missing = await http.get("/decisions/shop/other")
         assert (missing.status, "mode External" in await missing.text()) == (404, True)
         state.leads = False

@@ -1,7 +1,9 @@
 """Words and figures for a decision: one line for status, a mapping for /decisions."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from millrace_operator.autoscale.decision import Decision
@@ -109,36 +111,46 @@ def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, A
     `memory` is the one that `decide` returned with the decision.
     """
     model = memory.model
-    return {
-        "desired": decision.desired,
-        "reason": str(decision.reason),
-        "message": decision.message,
-        "binding": decision.binding,
-        "candidates": decision.candidates,
-        "limits": list(decision.limits),
-        "isHeld": decision.is_held,
-        "model": {
-            "alphaSeconds": model.alpha,
-            "betaSecondsPerToken": model.beta,
-            "gammaSecondsPerContextToken": model.gamma,
-            "samples": model.num_samples,
-            "relativeError": model.relative_error,
-            "isFitted": model.is_fitted,
-        },
-        "estimate": {**_show(decision.estimate), "forecast": decision.estimate.forecast},
-        "requestShape": {"promptTokens": memory.prompt_tokens, "generationTokens": memory.generation_tokens},
-        "coldStartSeconds": memory.cold_start_seconds,
-        "signals": _show(signals),
-    }
+    shown: dict[str, Any] = _show(
+        {
+            "desired": decision.desired,
+            "reason": str(decision.reason),
+            "message": decision.message,
+            "binding": decision.binding,
+            "candidates": decision.candidates,
+            "limits": decision.limits,
+            "isHeld": decision.is_held,
+            "model": {
+                "alphaSeconds": model.alpha,
+                "betaSecondsPerToken": model.beta,
+                "gammaSecondsPerContextToken": model.gamma,
+                "samples": model.num_samples,
+                "relativeError": model.relative_error,
+                "isFitted": model.is_fitted,
+            },
+            "estimate": {**_show(decision.estimate), "forecast": decision.estimate.forecast},
+            "requestShape": {
+                "promptTokens": memory.prompt_tokens,
+                "generationTokens": memory.generation_tokens,
+            },
+            "coldStartSeconds": memory.cold_start_seconds,
+            "signals": signals,
+        }
+    )
+    return shown
 
 
-def _show(record: Any) -> dict[str, Any]:
-    """Return a dataclass's fields under the names that JSON has elsewhere, in the records in it too."""
-    return asdict(record, dict_factory=lambda pairs: {_camel(name): _list(value) for name, value in pairs})
-
-
-def _list(value: Any) -> Any:
-    return sorted(value) if isinstance(value, frozenset) else value
+def _show(value: Any) -> Any:
+    """Return a value as JSON has it: a dataclass with camelCase names, what is not finite as null."""
+    if is_dataclass(value):
+        return {_camel(each.name): _show(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _show(each) for key, each in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    if isinstance(value, (tuple, list)):
+        return [_show(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _camel(name: str) -> str:

@@ -195,7 +195,7 @@ def read_signals(
     if silent := fleet.ready - fresh:
         reader.rejected.setdefault("age", sightings.describe(silent, max_age))
     running, waiting = (reader.by_pod(name, fresh) for name in ("running", "waiting"))
-    fresh = fresh & running.keys() & waiting.keys() if running and waiting else fresh
+    fresh = fresh.intersection(running, waiting) if running and waiting else fresh
     usage = reader.by_pod("kv_usage", fresh)
     latencies = tuple(_read_latencies(reader, objectives))
     is_load_known = bool(fresh) or not fleet.ready  # with none Ready only the gateway knows
