@@ -77,6 +77,14 @@ class Observed:
         """Replicas that answer now, of any revision."""
         return sum(pod.is_ready for pod in self.pods)
 
+    def count_homeless(self, desired: int) -> int:
+        """Return how many of the desired replicas have had no node for longer than they may.
+
+        An extra one of a rollout is none of them: it is not missed.
+        """
+        homeless = sum(map(self.moment.has_waited, self.pods))
+        return min(homeless, max(desired - (len(self.pods) - homeless), 0))
+
     def changes_after(self) -> Iterable[float]:
         """Yield the seconds after which time alone makes another state of this one."""
         patience = self.moment.scheduling_timeout

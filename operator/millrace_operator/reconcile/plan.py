@@ -134,7 +134,8 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     targets = choose_targets(snapshot, spec, observed, count, known)
     counts = _plan_counts(snapshot, observed, targets.step, spec)
     ordered = _order_counts(counts.by_revision, observed)
-    children = _render_children(settings, snapshot.service, targets, ordered, count)
+    placed = count.desired - observed.count_homeless(count.desired)
+    children = _render_children(settings, snapshot.service, targets, ordered, placed)
     children += render_jobs(settings, snapshot, spec, targets.waits, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
@@ -218,13 +219,13 @@ def _order_counts(counts: dict[str, int], observed: Observed) -> dict[str, int]:
 
 
 def _render_children(
-    settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], count: Count
+    settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], placed: int
 ) -> list[Child]:
-    """Return the children that are to exist. Each comes after those that it needs."""
+    """Return the children that are to exist, each after those that it needs; `placed` is for the budget."""
     revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
     records = {one.hash: seal(render_controller_revision(service, one)) for one in revisions}
-    budget = render_disruption_budget(service, count.desired, holds_last=targets.evacuation.holds_last)
+    budget = render_disruption_budget(service, placed, holds_last=targets.evacuation.holds_last)
     return [
         Child(account),
         Child(seal(render_headless_service(service))),

@@ -181,3 +181,28 @@ async def test_a_method_of_a_newer_operator_is_as_none() -> None:
     await world.reconcile()
     assert world.status["rollout"]["method"] == "Surge"
     assert world.service["metadata"]["name"] == KEY.name
+
+
+def budget(world: World) -> int:
+    (found,) = world.objects("PodDisruptionBudget")
+    return int(found["spec"]["minAvailable"])
+
+
+async def test_a_drain_of_a_full_cluster_goes_on_once_replicas_have_waited_for_room() -> None:
+    world = World(scaling=EXTERNAL, replicas=4)
+    world.capacity = 2
+    await world.settle()
+    assert (num_ready(world), budget(world)) == (2, 3)
+    await pass_time(world, LONG)
+    assert budget(world) == 1
+    world.capacity = 4
+    await world.settle()
+    assert (num_ready(world), budget(world)) == (4, 3)
+
+
+async def test_a_rollouts_extra_replica_without_room_lets_no_more_of_the_others_go() -> None:
+    world = await full(3)
+    await pass_time(world, 60.0)
+    assert (num_ready(world), len(world.pods()), budget(world)) == (3, 4, 2)
+    await pass_time(world, LONG)
+    assert budget(world) == 2

@@ -42,9 +42,11 @@ def _render_record(revision: Revision) -> Obj:
     return record if revision.cached is None else {**record, "cache": revision.cached.render()}
 
 
-def render_disruption_budget(service: Obj, desired: int, *, holds_last: bool = False) -> Obj:
+def render_disruption_budget(service: Obj, placed: int, *, holds_last: bool = False) -> Obj:
     """Return the budget over the replicas of all revisions: at least all but one are to serve.
 
+    `placed` are the desired replicas without those that wait in vain for a node. Such a replica is not
+    healthy, and would use up what may be disrupted: no node of a full cluster could be drained.
     With a single replica it allows the eviction, or a node could never be drained, unless a replacement is
     on its way (`holds_last`): `kubectl drain` asks again every 5 s. Pods that are not Ready never stand in a
     drain's way.
@@ -52,7 +54,7 @@ def render_disruption_budget(service: Obj, desired: int, *, holds_last: bool = F
     return {
         **render_child(service, POD_DISRUPTION_BUDGET, service["metadata"]["name"]),
         "spec": {
-            "minAvailable": max(1 if holds_last else 0, desired - 1),
+            "minAvailable": max(1 if holds_last else 0, placed - 1),
             "selector": {"matchLabels": replica_labels(service)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
