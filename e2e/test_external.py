@@ -44,29 +44,52 @@ def gauge(product: LocalCluster) -> Iterator[Gauge]:
 
 @pytest.fixture
 def external(service: Service) -> Service:
-    """A service of one replica, whose count others write."""
+    """A service whose count others write, and whose manifest has none."""
     service.spec["scaling"] = {"mode": "External"}
-    service.spec["replicas"] = 1
     service.apply()
     service.wait_ready()
     return service
 
 
-def test_an_hpa_on_a_metric_from_outside_alone_writes_the_count(external: Service, gauge: Gauge) -> None:
-    generation = external.read()["metadata"]["generation"]
+def sync(service: Service) -> None:
+    """Apply the manifest, as Git has it, as a client and on the server."""
+    service.apply()
+    service.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(service.manifest))
+
+
+def test_an_hpa_alone_writes_the_count_while_the_manifest_is_applied(external: Service, gauge: Gauge) -> None:
+    found = external.read()
+    assert found["spec"]["replicas"] == 1  # which the operator wrote, so that the HPA begins
+    generation = found["metadata"]["generation"]
     apply_hpa(external, render_hpa(Subject(external.namespace, external.name), TARGET, MOST, 0))
+    sync(external)
     gauge.value = MOST * TARGET
     external.wait_for("three", lambda: external.status().get("readyReplicas") == MOST, 120)
+    sync(external)
+    assert external.read()["spec"]["replicas"] == MOST
     gauge.value = TARGET
     external.wait_for("one", lambda: len(external.pods()) == 1, 120)
+    sync(external)
     found = external.read()
     assert found["spec"]["replicas"] == 1
     assert find_writers(found, "replicas") == {"kube-controller-manager"}
     assert find_written(found, OPERATOR) == {"status"}
-    assert found["metadata"]["generation"] > generation + 1
+    assert found["metadata"]["generation"] == generation + 2  # so nobody else wrote its spec
+
+
+def test_a_count_that_a_manifest_takes_back_stays(external: Service) -> None:
+    external.spec["replicas"] = 2
+    external.apply()
+    external.wait_for("two", lambda: external.status().get("replicas") == 2)
+    del external.spec["replicas"]
+    external.apply()
+    external.wait_for("two again", lambda: external.read()["spec"].get("replicas") == 2)
+    assert external.status()["replicas"] == 2
 
 
 def test_the_last_of_many_writes_of_kedas_is_the_count(external: Service, gauge: Gauge) -> None:
+    external.spec["replicas"] = 1
+    external.apply()
     assert gauge.value == TARGET  # with which the HPA wants one
     apply_hpa(external, render_kedas_hpa(external))
     before = external.read()["metadata"]["generation"]

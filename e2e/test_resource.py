@@ -216,7 +216,6 @@ REFUSALS = {
     "a URI that climbs": (manifest(model={"uri": "file:///models/../etc"}), "without '..'"),
     "a dotted name": (manifest("chat.v1"), "without dots"),
     "a long name": (manifest("x" * 51), "at most 50"),
-    "External without replicas": (manifest(**scaling(mode="External")), "write spec.replicas"),
     "replicas in Automatic": (
         manifest(replicas=2),
         "write scaling.minReplicas and scaling.maxReplicas instead",

@@ -17,6 +17,7 @@ OPERATOR = f"system:serviceaccount:{NAMESPACE}:millrace-operator"
 MAY = (
     *(f"{verb} nodes" for verb in READS),
     "patch inferenceservices/status",
+    "patch inferenceservices/scale",
     "patch pods/status",
 )
 MAY_NOT = (

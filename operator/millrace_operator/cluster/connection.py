@@ -27,7 +27,17 @@ from millrace_operator.cluster.errors import (
     RefusedError,
     TransientError,
 )
-from millrace_operator.cluster.kinds import EVENT, LEASE, POD, Kind, Listing, Obj, Scope, kind_of
+from millrace_operator.cluster.kinds import (
+    EVENT,
+    INFERENCE_SERVICE,
+    LEASE,
+    POD,
+    Kind,
+    Listing,
+    Obj,
+    Scope,
+    kind_of,
+)
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.cluster.token_bucket import TokenBucket
 
@@ -117,6 +127,16 @@ class ApiServer(Cluster):
 
     async def apply_status(self, obj: Obj) -> Obj:
         return await self._apply(obj, {}, "status")
+
+    async def write_scale(self, service: Obj, replicas: int) -> None:
+        """Patch it: a PUT would have to GET before, which fails where there is no count yet."""
+        metadata = service["metadata"]
+        path = INFERENCE_SERVICE.path(metadata["namespace"], metadata["name"], "scale")
+        body = {
+            "metadata": _name_seen(metadata["uid"], metadata["resourceVersion"]),
+            "spec": {"replicas": replicas},
+        }
+        await self._write("PATCH", path, body, MERGE_TYPE, {"fieldManager": FIELD_MANAGER})
 
     async def annotate_pod(
         self,

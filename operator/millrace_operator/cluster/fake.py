@@ -108,6 +108,13 @@ class FakeCluster(Cluster):
             raise ConflictError("the object has been modified")
         return self._store_if_changed(old, {**old, "status": copy.deepcopy(obj["status"])})
 
+    async def write_scale(self, service: Obj, replicas: int) -> None:
+        self._record("scale", service)
+        self._admit(service)
+        metadata = service["metadata"]
+        old = self._require(service, metadata["uid"], metadata["resourceVersion"])
+        self._store_if_changed(old, {**old, "spec": {**old["spec"], "replicas": replicas}})
+
     async def annotate_pod(
         self,
         namespace: str,

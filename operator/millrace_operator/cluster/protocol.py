@@ -29,6 +29,12 @@ class Cluster(Protocol):
         Raises AbsentError when the object is gone.
         """
 
+    async def write_scale(self, service: Obj, replicas: int) -> None:
+        """Set spec.replicas by way of the object's /scale, at its resourceVersion.
+
+        Raises ConflictError when it has changed, and AbsentError when the object is gone.
+        """
+
     async def annotate_pod(
         self,
         namespace: str,

@@ -155,6 +155,7 @@ class Reconciler:
             raise
         await self._teller.tell_all(service, chosen.events)
         tried = {object_id(write.obj) for write in chosen.list_writes()}
+        tried |= {object_id(service)} if chosen.scale is not None else set()
         self._refusals.keep(key, tried, self._clock())
         self._tried.add(key)
         has_news = chosen.is_hearsay or Done.AGAIN in done

@@ -75,9 +75,11 @@ class Delete:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write, in this order: status, marks, applies, deletes, events."""
+    """What to write, in this order: status, scale, marks, applies, deletes, events."""
 
     status: dict[str, Any] | None = None
+    scale: int | None = None
+    """The count to write into spec.replicas: an HPA does not begin without one."""
     marks: tuple[Mark, ...] = ()
     applies: tuple[Apply, ...] = ()
     deletes: tuple[Delete, ...] = ()
@@ -175,6 +177,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     ]
     return Plan(
         status=status if status != old else None,
+        scale=count.desired if spec.lacks_count else None,
         events=tuple(find_notes(old, status)),
         marks=counts.marks,
         applies=tuple(_diff(children, snapshot, foreign)),

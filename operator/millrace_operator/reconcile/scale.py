@@ -136,13 +136,11 @@ def describe_pin(spec: Spec, pin: Pin) -> str:
 
 
 def _obey_spec(spec: Spec, before: int) -> dict[str, Any]:
-    is_missing = spec.replicas is None  # the API server requires it, if its rules are of this version
-    text = "spec.replicas is missing, and the count stays as it is"
     return {
         "mode": ScalingMode.EXTERNAL.value,
-        "desiredReplicas": before if spec.replicas is None else spec.replicas,
+        "desiredReplicas": max(before, 1) if spec.replicas is None else spec.replicas,
         "reason": "External",
-        "message": text if is_missing else "the count is spec.replicas",
+        "message": "the count is spec.replicas",
         "binding": "spec.replicas",
     }
 

@@ -90,12 +90,29 @@ class Writer:
         """
         written = Written()
         try:
-            done = [await self._mark(key, mark, written) for mark in chosen.marks]
+            done = [] if chosen.scale is None else [await self._scale(key, service, chosen.scale, written)]
+            done += [await self._mark(key, mark, written) for mark in chosen.marks]
             done += [await self._apply(key, service, apply, written) for apply in chosen.applies]
             done += [await self._delete(key, service, delete, written) for delete in chosen.deletes]
         finally:
             _tell(key, written)
         return done
+
+    async def _scale(self, key: ServiceKey, service: Obj, replicas: int, written: Written) -> Done:
+        """Write the count that a spec lacks, unless somebody has written one by now."""
+        identity, current = object_id(service), self._cache.service(key)
+        if current is None or "replicas" in current["spec"]:
+            return Done.AGAIN
+        try:
+            await self._cluster.write_scale(current, replicas)
+        except ConflictError:
+            return Done.AGAIN
+        except RefusedError as error:
+            self._note_refusal(key, identity, error, written)
+            return Done.HELD
+        self._refusals.forget(key, identity)
+        written.note("scale", identity, f"spec.replicas is absent, and {replicas} is the count now")
+        return Done.WRITTEN
 
     async def _mark(self, key: ServiceKey, mark: Mark, written: Written) -> Done:
         """Mark one pod, or unmark it."""

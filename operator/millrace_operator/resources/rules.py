@@ -145,12 +145,6 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".scaling.maxReplicas",
     },
     {
-        "rule": "self.scaling.mode != 'External' || has(self.replicas)",
-        "message": "with scaling.mode External write spec.replicas: the count that kubectl scale, an HPA or "
-        "KEDA then changes",
-        "fieldPath": ".replicas",
-    },
-    {
         "rule": "self.scaling.mode == 'External' || !has(self.replicas) || (oldSelf.hasValue() && "
         "has(oldSelf.value().replicas) && oldSelf.value().replicas == self.replicas)",
         "optionalOldSelf": True,

@@ -323,8 +323,8 @@ class Spec(Part):
         default=None,
         ge=0,
         le=1000,
-        description="The replica count in mode External, where kubectl scale, an HPA or KEDA write it. In "
-        "the other modes leave it out.",
+        description="The replica count in mode External, where kubectl scale, an HPA or KEDA write it. Where "
+        "it is absent the operator writes the present count once. In the other modes leave it out.",
     )
     scaling: Scaling = Field(
         default_factory=Scaling,
@@ -340,3 +340,8 @@ class Spec(Part):
         default=None,
         description="What a replica costs, for status and metrics. It changes no replica and no count.",
     )
+
+    @property
+    def lacks_count(self) -> bool:
+        """Whether others write the count, and there is none yet that they could read."""
+        return self.scaling.mode is ScalingMode.EXTERNAL and self.replicas is None
