@@ -330,11 +330,11 @@ def test_a_long_interval_is_that_of_one_scrape_past_one_that_was_lost(
     assert recorded.interval(namespace) == pytest.approx(interval, rel=0.05)
 
 
-@pytest.mark.parametrize(("namespace", "rate"), [("two", 2 * RATE), ("pair", 2 * RATE), ("five", 18.0)])
+@pytest.mark.parametrize(("namespace", "rate"), [("two", 2 * RATE), ("pair", 2 * RATE), ("five", 2 * RATE)])
 def test_load_is_counted_once_and_refused_requests_and_other_engines_are_none_of_it(
     stage: Stage, namespace: str, rate: float
 ) -> None:
-    """Of `five`, two gateways that are scraped twice see more than the replicas."""
+    """Of `five`, what exports a gateway's counters tells of three times as much: it may be anybody's pod."""
     signals = stage.ending[namespace]
     assert signals.recent_arrivals_per_second == pytest.approx(rate, rel=0.15)
     num_steps = [steps.num_steps for steps in signals.steps]

@@ -104,17 +104,18 @@ class Application:
             self.election.is_leader,
         )
         self.priors = Priors(cluster, self.cache, self.election.is_leader, self._read_memory)
+        self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
         self.scaling = ScalingLoop(
             self.cache,
             settings.scaling,
             self.queue.add,
             self.election.is_leader,
             recall=self.priors.recall,
+            arrivals=self.gateways.read_arrivals,
         )
         self.inventory = Inventory(
             self.cache, settings.scaling.prometheus, self.queue.add, self.election.is_leader
         )
-        self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
         metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.find_considered))
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)

@@ -18,12 +18,14 @@ class Activity:
         self.num_changes = 0
         """How often a request has come or gone."""
         self._open: Counter[ServiceKey] = Counter()
+        self._arrived: Counter[ServiceKey] = Counter()
         self._ended: dict[ServiceKey, float] = {}
 
     @contextmanager
     def count_request(self, key: ServiceKey) -> Iterator[None]:
         """Count one request of the service while entered."""
         self._open[key] += 1
+        self._arrived[key] += 1
         self.num_changes += 1
         try:
             yield
@@ -35,13 +37,18 @@ class Activity:
             self.num_changes += 1
 
     def keep(self, keys: Collection[ServiceKey]) -> None:
-        """Forget the ends of all services but these."""
+        """Forget the ends and the arrivals of all services but these."""
         known = set(keys)
+        self._arrived = Counter({key: count for key, count in self._arrived.items() if key in known})
         self._ended = {key: end for key, end in self._ended.items() if key in known}
 
     def count_open(self) -> dict[str, int]:
         """Return the requests of each service that has some."""
         return {str(key): count for key, count in self._open.items()}
+
+    def count_arrived(self) -> dict[str, int]:
+        """Return how many requests each service has got since this gateway began."""
+        return {str(key): count for key, count in self._arrived.items()}
 
     def list_ends(self) -> dict[str, float]:
         """Return when each service's last request ended, by the steady clock."""

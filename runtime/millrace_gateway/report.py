@@ -7,6 +7,7 @@ starts with nothing.
 - `ready`: 1 for each replica that can get requests, by uid; 0 for one that no longer can.
 - `leaving`: the uids of all replicas that get nothing new.
 - `open`: requests of each service that have not ended, with those that are held, by `<namespace>/<name>`.
+- `arrived`: how many requests each service has got since this gateway began.
 - `ended`: how many seconds ago each service's last request ended.
 - `known`: since how many seconds this gateway knows of requests; in the first line alone.
 """
@@ -38,6 +39,7 @@ class Report:
         self._ready: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
         self._open: dict[str, int] = {}
+        self._arrived: dict[str, int] = {}
         self._ends: dict[str, float] = {}
 
     def next_line(self, now: float) -> bytes:
@@ -75,9 +77,11 @@ class Report:
 
     def _tell_activity(self, now: float) -> dict[str, Any]:
         num_open, self._open = self._open, self._activity.count_open()
+        num_arrived, self._arrived = self._arrived, self._activity.count_arrived()
         before, self._ends = self._ends, self._activity.list_ends()
         ended = {key: round(now - end, 3) for key, end in self._ends.items() if before.get(key) != end}
-        return {"open": _find_changed(num_open, self._open), "ended": ended}
+        arrived = _find_changed(num_arrived, self._arrived)
+        return {"open": _find_changed(num_open, self._open), "arrived": arrived, "ended": ended}
 
 
 def _find_changed(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -14,9 +14,9 @@ from millrace_kubectl.errors import ServerError, UsageError
 from millrace_kubectl.moments import describe_length
 from millrace_kubectl.simulation.asking import Asking
 from millrace_kubectl.simulation.traffic import Traffic
-from millrace_operator.autoscale.queries import LABEL_SIGNAL, Question, Scope, build_load
+from millrace_operator.autoscale.queries import LABEL_SIGNAL, Question, Scope, build_past
 from millrace_operator.autoscale.simulate.load import CONVERSATION, Lengths, Request
-from millrace_operator.autoscale.windows import SCRAPES, Windows
+from millrace_operator.autoscale.windows import SCRAPES
 
 SHORTEST_STEP = 60.0
 MOST_STEPS = 10_000
@@ -63,7 +63,7 @@ def fetch(asking: Asking, namespace: str, name: str, past: Past) -> History:
     step = past.step
     if past.seconds < step:
         raise UsageError(f"--since is shorter than a step of {describe_length(step)}; write a longer one")
-    signals = build_load(Windows(rate=step, recent=step, latency=step), Scope((namespace,), asking.matchers))
+    signals = build_past(step, Scope((namespace,), asking.matchers))
     question = Question({signal: signals[signal] for signal in SIGNALS})
     begin = past.now - past.seconds + step
     fields = {"query": question.text, "start": begin, "end": past.now, "step": step}

@@ -61,14 +61,12 @@ class Scope:
         """Return the selector of a replica's metric."""
         return self._select(metric, f'pod=~"{REPLICA_NAME}"', *self._match("namespace"), *others)
 
-    def select_arrivals(self, window: str) -> str:
-        """Return the gateway's arrival rates. A scrape may have moved its own labels out of the way."""
-        name = contract.METRIC_GATEWAY_ARRIVALS
-        moved = self._match("exported_namespace")
-        if not moved:
-            return f"rate({self._select(name)}{window})"
-        kept = self._select(name, 'exported_namespace=""', *self._match("namespace"))
-        return f"(rate({self._select(name, *moved)}{window}) or rate({kept}{window}))"
+    def select_arrivals(self) -> str:
+        """Return the selector of the gateway's arrivals.
+
+        Not of those whose labels a scrape has renamed: any pod may export them, about anybody's service.
+        """
+        return self._select(contract.METRIC_GATEWAY_ARRIVALS, *self._match("namespace"))
 
     def _match(self, label: str) -> tuple[str, ...]:
         named = self.namespaces if len(self.namespaces) <= MAX_NAMESPACES else ()
@@ -149,29 +147,31 @@ def _steps(window_seconds: float, scope: Scope) -> dict[str, str]:
 
 
 def build_load(windows: Windows, scope: Scope) -> dict[str, str]:
-    """Return the signals of what arrives and of what a request is, of each service as a whole."""
+    """Return the signals of what replicas got and of what a request is, of each service as a whole."""
     rate = f"[{windows.rate:g}s]"
     return {
-        **_arrivals("", rate, scope),
-        **_arrivals("recent_", f"[{windows.recent:g}s]", scope),
+        **_received("", rate, scope),
+        **_received("recent_", f"[{windows.recent:g}s]", scope),
         "prompt_tokens": _mean(scope, contract.METRIC_PROMPT_TOKENS, rate),
         "generation_tokens": _mean(scope, contract.METRIC_GENERATION_TOKENS, rate),
     }
 
 
-def _arrivals(prefix: str, window: str, scope: Scope) -> dict[str, str]:
-    """Return what the gateway took, and what replicas took and refused for the client's fault, a second.
+def build_past(window_seconds: float, scope: Scope) -> dict[str, str]:
+    """Return the signals of a load that is over: what the gateway took, too. Decisions have that of it."""
+    windows = Windows(rate=window_seconds, recent=window_seconds, latency=window_seconds)
+    once = f"max by (namespace, service, pod) (rate({scope.select_arrivals()}[{window_seconds:g}s]))"
+    return {"arrivals": f"sum by (namespace, service) ({once})", **build_load(windows, scope)}
+
+
+def _received(prefix: str, window: str, scope: Scope) -> dict[str, str]:
+    """Return what replicas took and refused for the client's fault, a second.
 
     Of the whole service: in the window of a replica that is gone, others have not had its requests.
     """
-    claimed = scope.select_arrivals(window)
-    for label in ("namespace", "service"):
-        claimed = f'label_replace({claimed}, "{label}", "$1", "exported_{label}", "(.+)")'
-    once = f"max by (namespace, service, pod) ({claimed})"
     faults = f'reason!~"{"|".join(contract.REJECTED_LOAD)}"'
     refused = _rate(scope, f"{contract.METRIC_REJECTED}_total", window, faults)
     return {
-        f"{prefix}arrivals": f"sum by (namespace, service) ({once})",
         f"{prefix}received": _whole(_once(_rate(scope, f"{contract.METRIC_RECEIVED}_total", window))),
         f"{prefix}refused": _whole(_once(refused, "reason")),
     }

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from millrace_operator.autoscale.lengths import AnswerLengths, read_lengths
@@ -22,6 +22,8 @@ from millrace_operator.cluster.kinds import ServiceKey
 
 EVERYTHING = "every signal"
 """The key of `Signals.rejected` where nothing at all is known."""
+ARRIVALS = ("arrivals", "recent_arrivals")
+UNTOLD = "not every gateway has told it for so long"
 OWN_WARNING = "PromQL"
 """How warnings about a query itself begin. Others are of Thanos and remote stores: a part did not answer."""
 OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
@@ -70,6 +72,17 @@ class Reading:
     """Why there is no answer at all."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """The signals whose question alone has no answer, with the reason."""
+
+
+def add_arrivals(reading: Reading, rates: Mapping[ServiceKey, Mapping[str, float]]) -> Reading:
+    """Return the reading with what gateways tell: requests a second by service and signal."""
+    series, names = dict(reading.series), {name for signals in rates.values() for name in signals}
+    unknown = {name: UNTOLD for name in ARRIVALS if name not in names}
+    for key, signals in ((key, signals) for key, signals in rates.items() if signals):
+        labels = {"namespace": key.namespace, "service": key.name}
+        told = {name: [Sample({**labels, LABEL_SIGNAL: name}, rate)] for name, rate in signals.items()}
+        series[key] = {**series.get(key, {}), **told}
+    return replace(reading, series=series, unknown={**reading.unknown, **unknown})
 
 
 def parse_samples(body: Any) -> list[Sample]:
@@ -187,7 +200,7 @@ def read_signals(
     """
     if reading.failure is not None:
         return Signals(fleet, rejected={EVERYTHING: reading.failure})
-    if service not in reading.series and not reading.unknown:
+    if service not in reading.series and reading.unknown.keys() <= set(ARRIVALS):
         return Signals(fleet, rejected={EVERYTHING: "Prometheus has no series of this service"})
     reader, max_age, objectives = _Reader(reading, service), reading.windows.max_age, tuple(objectives)
     sightings = before.observe(list_sightings(reading, service), fleet.revisions)

@@ -18,7 +18,14 @@ from millrace_operator.autoscale.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscale.policy import Policy
 from millrace_operator.autoscale.prior import note_present
 from millrace_operator.autoscale.queries import Scope, build_questions
-from millrace_operator.autoscale.reading import PodKey, Reading, list_sightings, read_signals
+from millrace_operator.autoscale.reading import (
+    ARRIVALS,
+    PodKey,
+    Reading,
+    add_arrivals,
+    list_sightings,
+    read_signals,
+)
 from millrace_operator.autoscale.sightings import NEVER_SEEN, Sightings
 from millrace_operator.autoscale.situation import NODE_SECONDS
 from millrace_operator.autoscale.windows import DEFAULT_WINDOWS, Windows, fit_windows
@@ -52,6 +59,8 @@ BEGIN_SECONDS = 2.0
 TURN_SECONDS = 0.02
 """After so long others have their turn, above all the Lease: 2,000 decisions take more than a second."""
 Recall = Callable[[ServiceKey], Awaitable[Memory | None]]
+ReadArrivals = Callable[[ServiceKey, float], float | None]
+"""Returns what gateways got of a service in the last seconds, a second."""
 
 
 async def begin_anew(_: ServiceKey) -> Memory:
@@ -75,6 +84,7 @@ class ScalingLoop:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         recall: Recall = begin_anew,
+        arrivals: ReadArrivals = lambda *_: None,
     ) -> None:
         self._cache = cache
         self._settings = settings
@@ -83,6 +93,7 @@ class ScalingLoop:
         self._clock = clock
         self._monotonic = monotonic
         self._recall = recall
+        self._arrivals = arrivals
         self._access = Access(settings.prometheus)
         self._memories: dict[ServiceKey, Memory] = {}
         self._sightings: dict[ServiceKey, Sightings] = {}
@@ -179,7 +190,13 @@ class ScalingLoop:
             for pod in self._cache.pods(key)
         }
         questions = build_questions(objectives, windows, scope)
-        return await fetch_reading(prometheus, questions, owners, now, windows)
+        reading = await fetch_reading(prometheus, questions, owners, now, windows)
+        return add_arrivals(reading, {key: self._read_arrivals(key, windows) for key in policies})
+
+    def _read_arrivals(self, key: ServiceKey, windows: Windows) -> dict[str, float]:
+        spans = dict(zip(ARRIVALS, (windows.rate, windows.recent), strict=True))
+        found = {name: self._arrivals(key, seconds) for name, seconds in spans.items()}
+        return {name: rate for name, rate in found.items() if rate is not None}
 
     def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
         for key in self._cache.service_keys():

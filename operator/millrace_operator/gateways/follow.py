@@ -60,6 +60,10 @@ class Gateways:
         """Return what the gateways know of a service's requests."""
         return self._loads.read_demand(str(key))
 
+    def read_arrivals(self, key: ServiceKey, seconds: float) -> float | None:
+        """Return the requests a second that all gateways got; None while that is not known."""
+        return self._loads.read_arrivals(str(key), seconds, time.time())
+
     def keep(self, keys: Collection[ServiceKey]) -> None:
         """Forget what is known of all services but these."""
         self._loads.keep(frozenset(map(str, keys)))

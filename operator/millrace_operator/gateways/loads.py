@@ -5,7 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from millrace_operator.gateways.arrivals import Arrivals
 from millrace_operator.reconcile.snapshot import Demand, PodLoad
+
+UNTOLD_SECONDS = 5.0
+"""So long a gateway may not tell, as a new one does at first, until arrivals are unknown."""
 
 
 class MalformedLineError(ValueError):
@@ -25,6 +29,14 @@ class _Told:
     """Requests of services, by `<namespace>/<name>`."""
     known: float = math.inf
     """Since when it knows of requests, in seconds since 1970."""
+    arrived: dict[str, int] | None = None
+    """Requests of services since then; None where it does not say, as an older one."""
+    at: float = 0.0
+    """When it told this, in seconds since 1970."""
+
+    def has_restarted(self, before: "_Told") -> bool:
+        """Whether this is another process than the one that told before."""
+        return self.known > before.at
 
 
 class Loads:
@@ -40,11 +52,15 @@ class Loads:
         self._ended: dict[str, float] = {}
         """When each service's last request ended, also at a gateway that is gone."""
         self._untold_since: float | None = -math.inf
+        self._arrivals = Arrivals()
+        self._arrivals_since = -math.inf
+        """Since when all that arrived is known."""
 
     def begin(self, now: float) -> None:
         """Know nothing: somebody else leads, or did until now."""
         self._expected, self._told, self._lost = frozenset(), {}, {}
         self._untold_since = now
+        self._arrivals, self._arrivals_since = Arrivals(), now
 
     def expect(self, gateways: Iterable[str], now: float) -> None:
         """Know which gateways there are: while one does not tell, not all of a pod's load is known.
@@ -66,9 +82,11 @@ class Loads:
 
         Raises MalformedLineError, and then takes in nothing.
         """
+        before = self._told.get(gateway) or self._lost.get(gateway)
         told = self._told.get(gateway, _Told())
         try:
             num_open = _read_counts(line.get("open", {}))
+            arrived = _merge(told.arrived or {}, _read_counts(line["arrived"])) if "arrived" in line else None
             ended = {str(key): now - _read_age(age) for key, age in line.get("ended", {}).items()}
             new = _Told(
                 _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
@@ -76,9 +94,12 @@ class Loads:
                 _merge(told.ready or {}, _read_counts(line["ready"])) if "ready" in line else told.ready,
                 _merge(told.num_open, num_open),
                 now - _read_age(line["known"]) if "known" in line else told.known,
+                told.arrived if arrived is None else arrived,
+                now,
             )
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
+        self._count_arrivals(before, new)
         self._told[gateway] = new
         self._lost.pop(gateway, None)
         self._ended |= {key: max(end, self._ended.get(key, end)) for key, end in ended.items()}
@@ -92,7 +113,8 @@ class Loads:
         self._note_silence(now)
 
     def keep(self, keys: Collection[str]) -> None:
-        """Forget the ends of all services but these."""
+        """Forget the ends and the arrivals of all services but these."""
+        self._arrivals.keep(keys)
         self._ended = {key: end for key, end in self._ended.items() if key in keys}
 
     def read(self, pods: Iterable[str]) -> Mapping[str, PodLoad]:
@@ -116,6 +138,30 @@ class Loads:
             return Demand(num_open, None, ended)
         known = max(self._unheard_until, *(one.known for one in told))
         return Demand(0, known if ended is None else max(known, ended), ended)
+
+    def read_arrivals(self, key: str, seconds: float, now: float) -> float | None:
+        """Return a service's requests a second in the last so many seconds, None while that is not known."""
+        is_silent = self._untold_since is not None and now > self._untold_since + UNTOLD_SECONDS
+        tell = any(told.arrived is not None for told in (*self._told.values(), *self._lost.values()))
+        if is_silent or not tell or self._arrivals_since > now - seconds:
+            return None
+        return self._arrivals.rate(key, seconds, now)
+
+    def _count_arrivals(self, before: _Told | None, now: _Told) -> None:
+        """Count what has arrived since a gateway told last, or since it began.
+
+        What one that is older than this leadership had got before its first line is not known.
+        """
+        if before is None or now.has_restarted(before):
+            if now.known < self._arrivals_since:
+                return
+            before = _Told(at=now.known)
+        if now.arrived is before.arrived:
+            return
+        known = before.arrived or {}
+        for key, count in (now.arrived or {}).items():
+            if rise := count - known.get(key, 0):
+                self._arrivals.add(key, rise if rise > 0 else count, before.at, now.at)
 
     @property
     def num_expected(self) -> int:

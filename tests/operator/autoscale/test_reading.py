@@ -16,6 +16,7 @@ from millrace_operator.autoscale.queries import (
     name_buckets,
 )
 from millrace_operator.autoscale.reading import (
+    ARRIVALS,
     EVERYTHING,
     PodKey,
     Reading,
@@ -57,7 +58,12 @@ VALUES = {
 }
 
 
-SIGNALS = [*build_state(DEFAULT_WINDOWS, Scope()), *build_load(DEFAULT_WINDOWS, Scope()), TTFT.name]
+SIGNALS = [
+    *ARRIVALS,
+    *build_state(DEFAULT_WINDOWS, Scope()),
+    *build_load(DEFAULT_WINDOWS, Scope()),
+    TTFT.name,
+]
 
 
 def sample_all(buckets: dict[str, float] | None = None, **changed: float) -> list[Sample]:
@@ -322,7 +328,7 @@ def test_one_question_without_answer_leaves_its_own_signals_unknown() -> None:
         Reading(NOW, series=sort_samples(samples, OWNERS), unknown=unknown), CHAT, FLEET, (TTFT,)
     )
     assert (signals.running, len(signals.latencies)) == (4.0, 1)
-    assert signals.arrival_rate is None
+    assert signals.arrival_rate == 4.5  # as gateways tell
     assert signals.rejected["received"] == "too many samples"
 
 

@@ -229,3 +229,55 @@ def test_a_request_that_was_refused_at_once_is_told_too() -> None:
     loads.note("one", {"known": 5.0}, NOW)
     assert loads.note("one", {"ended": {"shop/chat": 0.1}}, NOW) == ["shop/chat"]
     assert loads.read_demand("shop/chat").last_end == NOW - 0.1
+
+
+def told(loads: Loads, gateway: str, count: int, at: float, known: float | None = None) -> None:
+    """Take in a gateway's count; `known` is its age where this is a first line."""
+    first = {} if known is None else {"known": known, "leaving": []}
+    loads.note(gateway, {**first, "arrived": {"shop/chat": count}}, at)
+
+
+def test_arrivals_are_the_rise_of_all_gateways_counts_over_a_window() -> None:
+    loads = Loads()
+    loads.begin(NOW)
+    loads.expect(["one", "two"], NOW)
+    told(loads, "one", 1000, NOW, known=9000.0)  # what it had before this leadership is not known
+    told(loads, "two", 0, NOW, known=9000.0)
+    for second in range(1, 31):
+        told(loads, "one", 1000 + 3 * second, NOW + second)
+        told(loads, "two", 2 * second, NOW + second)
+    assert loads.read_arrivals("shop/chat", 20.0, NOW + 30) == pytest.approx(5.0, rel=0.1)
+    assert loads.read_arrivals("shop/other", 20.0, NOW + 30) == 0.0
+    assert loads.read_arrivals("shop/chat", 60.0, NOW + 30) is None  # it leads for half a minute
+    assert loads.read_arrivals("shop/chat", 20.0, NOW + 60) == 0.0
+
+
+def test_a_gateway_that_is_lost_for_a_while_tells_what_came_meanwhile() -> None:
+    loads = Loads()
+    loads.begin(NOW)
+    loads.expect(["one"], NOW)
+    told(loads, "one", 0, NOW, known=50.0)
+    loads.lose("one", NOW + 10)
+    assert loads.read_arrivals("shop/chat", 10.0, NOW + 14) == 0.0
+    assert loads.read_arrivals("shop/chat", 10.0, NOW + 16) is None
+    told(loads, "one", 120, NOW + 60, known=110.0)
+    assert loads.read_arrivals("shop/chat", 20.0, NOW + 60) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_gateway_that_began_during_this_leadership_counts_from_its_beginning() -> None:
+    loads = Loads()
+    loads.begin(NOW)
+    loads.expect(["one"], NOW)
+    told(loads, "one", 500, NOW + 1, known=9000.0)
+    loads.expect(["one", "two"], NOW + 40)
+    told(loads, "two", 40, NOW + 50, known=10.0)
+    told(loads, "two", 6, NOW + 55, known=2.0)  # its container was restarted
+    assert loads.read_arrivals("shop/chat", 20.0, NOW + 55) == pytest.approx(46 / 20, rel=0.1)
+
+
+def test_gateways_of_a_former_version_tell_no_arrivals() -> None:
+    loads = Loads()
+    loads.begin(NOW)
+    loads.expect(["one"], NOW)
+    loads.note("one", {"known": 5.0, "leaving": []}, NOW)
+    assert loads.read_arrivals("shop/chat", 20.0, NOW + 60) is None
