@@ -4,7 +4,7 @@ import http.client
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,33 +40,33 @@ class Gateway:
 
 
 def install_chart(cluster: LocalCluster, *settings: str) -> None:
-    """Apply the chart's manifests, and wait until the API server takes InferenceServices.
+    """Install the chart as a Helm release, or upgrade it, until the API server takes InferenceServices.
 
     `settings` are further `--set` words for helm. Raises PartFailedError.
     """
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    manifests = f"{json.dumps(namespace)}\n---\n{render_chart(cluster, *settings)}"
-    apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")  # each says its namespace
-    cluster.kubectl(*apply, stdin=manifests)
+    of_cluster = ("--kubeconfig", str(cluster.kubeconfig), "--create-namespace", "--take-ownership")
+    run_helm(cluster, ("upgrade", "--install"), *of_cluster, *render_settings(settings))
     wait_while(lambda: describe_crd(cluster), lambda _: None, "kubectl get crd")
 
 
 def render_chart(cluster: LocalCluster, *settings: str) -> str:
     """Return the chart's manifests with the local cluster's values."""
-    helm = [
-        str(cluster.layout.programs / "helm"),
-        "template",
-        "millrace",
-        str(CHART),
-        "--namespace",
-        NAMESPACE,
-    ]
-    helm += ["--values", str(VALUES), "--set", f"prometheus.url={cluster.prometheus_url}"]
-    for setting in settings:
-        helm += ["--set", setting]
-    done = subprocess.run(helm, capture_output=True, text=True, check=False)
+    return run_helm(cluster, ("template",), *render_settings(settings))
+
+
+def render_settings(settings: Iterable[str]) -> list[str]:
+    """Return helm's words for further settings."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def run_helm(cluster: LocalCluster, command: tuple[str, ...], *words: str) -> str:
+    """Run a command of helm's on the chart with the local cluster's values, and return what it prints."""
+    helm = (str(cluster.layout.programs / "helm"), *command, "millrace", str(CHART))
+    values = ("--values", str(VALUES), "--set", f"prometheus.url={cluster.prometheus_url}")
+    words = (*helm, "--namespace", NAMESPACE, *values, *words)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PartFailedError("chart", f"helm template failed: {done.stderr.strip()}")
+        raise PartFailedError("chart", f"helm {command[0]} failed: {done.stderr.strip()}")
     return done.stdout
 
 

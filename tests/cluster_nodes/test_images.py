@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.nodes.errors import ImageError
-from e2e.cluster.nodes.images import image_folder_name, load_image, parse_containerfile
+from e2e.cluster.nodes.images import load_image, parse_containerfile
 
 TEXT = """
 # syntax comment
@@ -38,21 +38,16 @@ def test_the_last_stage_counts(tmp_path: Path) -> None:
     assert (image.user, image.workdir) == ("65532", "/work")
 
 
-@pytest.mark.parametrize(
-    "reference",
-    ["runtime", "millrace/runtime:0.1.0", "localhost:5000/x/runtime:1", "millrace/runtime@sha256:abc"],
-)
-def test_an_image_is_a_folders_name(reference: str) -> None:
-    assert image_folder_name(reference) == "runtime"
-
-
-def test_an_unknown_image_names_those_there_are(tmp_path: Path) -> None:
+def test_an_image_is_known_by_the_name_that_it_is_built_with(tmp_path: Path) -> None:
     (tmp_path / "shell").mkdir()
-    (tmp_path / "shell" / "Containerfile").write_text('ENTRYPOINT ["sh", "-c"]')
-    assert load_image("shell:9", [tmp_path]).entrypoint == ("sh", "-c")
-    with pytest.raises(ImageError, match="no image 'nginx:1': this node has shell") as caught:
-        load_image("nginx:1", [tmp_path])
-    assert caught.value.reason == "ErrImagePull"
+    (tmp_path / "shell" / "Containerfile").write_text(
+        '# podman build -t x/shell:9 .\nENTRYPOINT ["sh", "-c"]'
+    )
+    assert load_image("x/shell:9", [tmp_path]).entrypoint == ("sh", "-c")
+    for other in ("nginx:1", "x/shell:8", "shell:9", "mirror/x/shell:9", "x/shell@sha256:abc"):
+        with pytest.raises(ImageError, match=f"no image '{other}': this node has x/shell:9") as caught:
+            load_image(other, [tmp_path])
+        assert caught.value.reason == "ErrImagePull"
 
 
 @pytest.mark.parametrize("text", ["FROM scratch", "FROM scratch\nENTRYPOINT millrace serve"])

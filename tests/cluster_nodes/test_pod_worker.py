@@ -140,7 +140,7 @@ async def test_init_containers_come_first_and_share_volumes(bench: Any) -> None:
     mounts = [{"name": "shared", "mountPath": "/shared"}]
     init = {
         "name": "fetch",
-        "image": "shell",
+        "image": "shell:1",
         "args": ["echo fetched > /shared/file"],
         "volumeMounts": mounts,
     }
@@ -218,7 +218,10 @@ async def test_what_ignores_sigterm_is_killed_after_its_grace(bench: Any) -> Non
 async def test_refusals_are_shown(bench: Any) -> None:
     unknown = bench.start(image="registry.example/nothing:1")
     status = await bench.wait(unknown, lambda s: main(s)["state"]["waiting"]["reason"].endswith("ImagePull"))
-    assert "this node has operator, runtime, shell" in main(status)["state"]["waiting"]["message"]
+    assert (
+        "this node has millrace/operator:0.1.0, millrace/runtime:0.1.0, shell:1"
+        in main(status)["state"]["waiting"]["message"]
+    )
     await bench.wait(unknown, lambda s: main(s)["state"]["waiting"]["reason"] == "ImagePullBackOff")
     other = bench.start(command=["python"])
     status = await bench.wait(

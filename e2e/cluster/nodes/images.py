@@ -1,14 +1,15 @@
 """Which image a name means, and what its Containerfile says that a process node can make true.
 
-Image `registry/path/NAME:TAG` is the folder NAME of one of the image folders; of the Containerfile's last
-stage it takes ENTRYPOINT, CMD, ENV, USER, WORKDIR and each COPY from the build context (the image folders'
-parent) to an absolute path. RUN builds what the host's own Python environment has already.
+An image is known by the name that its Containerfile's first lines build it with (`podman build … -t
+NAME:TAG`), and by no other tag or registry, as on a node that has pulled it. Of the Containerfile's last
+stage a node takes ENTRYPOINT, CMD, ENV, USER, WORKDIR and each COPY from the build context (the image
+folders' parent) to an absolute path. RUN builds what the host's own Python environment has already.
 """
 
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,25 +30,26 @@ class Image:
     workdir: str = "/"
 
 
-def image_folder_name(reference: str) -> str:
-    """Return NAME of `registry/path/NAME:TAG@digest`."""
-    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
-
-
-def load_image(reference: str, image_dirs: Iterable[Path]) -> Image:
+def load_image(reference: str, image_dirs: Sequence[Path]) -> Image:
     """Return the image that a reference names. Raises ImageError, which lists those that exist."""
-    folders = tuple(image_dirs)
-    name = image_folder_name(reference)
-    for folder in folders:
-        path = folder / name / "Containerfile"
-        if name and path.is_file():
-            return parse_containerfile(reference, path.read_text(), context=folder.parent)
-    known = sorted({path.parent.name for folder in folders for path in folder.glob("*/Containerfile")})
+    known: list[str] = []
+    for path in (path for folder in image_dirs for path in sorted(folder.glob("*/Containerfile"))):
+        text = path.read_text()
+        name = find_name(text)
+        if name == reference:
+            return parse_containerfile(reference, text, context=path.parents[2])
+        known += [name] if name else []
     raise ImageError(
         "ErrImagePull",
-        f"no image {reference!r}: this node has {', '.join(known) or 'none'} "
-        f"(a folder with a Containerfile in {', '.join(map(str, folders))})",
+        f"no image {reference!r}: this node has {', '.join(sorted(known)) or 'none'} "
+        f"(the names that Containerfiles say in {', '.join(map(str, image_dirs))})",
     )
+
+
+def find_name(text: str) -> str | None:
+    """Return the name that a Containerfile's comment builds its image with, None without one."""
+    found = re.search(r"^#.* -t (\S+)", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def parse_containerfile(reference: str, text: str, context: Path) -> Image:
