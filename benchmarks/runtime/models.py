@@ -20,6 +20,8 @@ BYTES_PER_VALUE = 2  # bfloat16, weights and KV cache
 
 END_OF_TEXT = "<|endoftext|>"
 MAX_LENGTH = 8192
+_NO_TEXT = "øùúûüýþÿ"
+"""How BPE writes the bytes from F8 to FF, which no UTF-8 has."""
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": MAX_LENGTH,
@@ -127,10 +129,15 @@ def _draw(rows: int, columns: int) -> Tensor:
 
 
 def _build_tokenizer(size: int) -> tokenizers.Tokenizer:
-    """An end, bytes, then filler words: each token has a text, and few of them end within a character."""
+    """An end, bytes, then filler words: each token has a text, and few of them end within a character.
+
+    llama.cpp refuses a BPE without merges. So there are some, of bytes that no text has.
+    """
     letters = [END_OF_TEXT, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    pieces = [*letters, *(f"filler{number}" for number in range(len(letters), size))]
-    tokenizer = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    merges = [(letter, letter) for letter in _NO_TEXT]
+    known = [*letters, *(f"{letter}{letter}" for letter in _NO_TEXT)]
+    pieces = [*known, *(f"filler{number}" for number in range(len(known), size))]
+    tokenizer = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([END_OF_TEXT])
