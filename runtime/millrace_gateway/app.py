@@ -21,11 +21,19 @@ from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_
 class Surface:
     """The handlers of all paths that the gateway answers itself."""
 
-    def __init__(self, catalogue: Catalogue, proxy: Proxy, metrics: Metrics, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        proxy: Proxy,
+        metrics: Metrics,
+        lifecycle: Lifecycle,
+        settings: Settings,
+    ) -> None:
         self._catalogue = catalogue
         self._proxy = proxy
         self._metrics = metrics
         self._lifecycle = lifecycle
+        self._settings = settings
 
     async def report_live(self, _request: web.Request) -> web.Response:
         """Answer 200: the event loop is alive."""
@@ -41,7 +49,10 @@ class Surface:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def list_models(self, request: web.Request) -> web.Response:
-        """Answer with every model that the caller's Host can reach."""
+        """Answer with the model of the service that the Host names; else with those that may be known to all.
+
+        OpenAI's clients take an empty list.
+        """
         try:
             models = self._reachable(request)
         except RequestRefusedError as refusal:
@@ -62,12 +73,15 @@ class Surface:
         decided = self._proxy.route_host(request)
         route = decided or self._catalogue.find_model(name)
         if route is None or (decided and name != decided.served_name):
-            raise ModelNotFoundError(describe_unknown(self._catalogue, name))
+            raise ModelNotFoundError(describe_unknown(name))
         return route
 
     def _reachable(self, request: web.Request) -> Mapping[str, Route]:
         route = self._proxy.route_host(request)
-        return {route.served_name: route} if route else self._catalogue.list_models()
+        if route:
+            return {route.served_name: route}
+        is_open = self._settings.list_all_models
+        return self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
 
 
 def create_app(surface: Surface, proxy: Proxy, reporting: Reporting, settings: Settings) -> web.Application:

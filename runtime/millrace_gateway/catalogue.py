@@ -1,11 +1,12 @@
 """Which services and replicas there are, and which of them a request means. Pure: events in, lookups out.
 
-A service answers to its Host, to `<namespace>/<name>`, and to its served name if it holds that name. Of
-several namespaces the one with the oldest such service holds it, so that a newcomer can't capture another
-tenant's prompts. Services of one namespace that share a served name answer to it together.
+A service answers to its Host, to `<namespace>/<name>`, and to its served name where services of one namespace
+alone claim that, or to the name that the platform gives it. Services of one namespace that share a served
+name answer to it together.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from millrace_gateway.objects import (
@@ -17,6 +18,7 @@ from millrace_gateway.objects import (
     read_replica,
     read_service,
 )
+from millrace_kubernetes.model_names import ModelNames
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ class Route:
 class Catalogue:
     """Owner of the services and replicas as last seen. Lookups never wait and never raise.
 
-    `clock` gives the seconds of a steady clock.
+    `clock` gives the seconds of a steady clock. `pins` has the services that the platform gives names to.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], pins: Mapping[str, ServiceKey] | None = None) -> None:
         self.num_changes = 0
         """How often replicas have come, gone or changed."""
         self._clock = clock
@@ -46,26 +48,28 @@ class Catalogue:
         self._services: dict[ServiceKey, Service] = {}
         self._replicas: dict[str, Replica] = {}
         self._ready: dict[ServiceKey, tuple[Replica, ...]] = {}
-        self._short: dict[str, Route] = {}
+        self._names = ModelNames(pins or {})
+        self._namespaces: Counter[str] = Counter()
+        """How many services each has."""
 
     # Events in.
 
     def replace_services(self, items: Iterable[Object], namespace: str | None = None) -> None:
         """Replace all services of a namespace, None: of all, with this complete list."""
-        others = {} if namespace is None else _leave_out(self._services, namespace)
-        self._services = others | {service.key: service for service in map(read_service, items)}
-        self._short = _grant_short_names(self._services.values())
+        found = {service.key: service for service in map(read_service, items)}
+        for key in [key for key in self._services if namespace in (None, key.namespace)]:
+            if key not in found:
+                self._forget(key)
+        for service in found.values():
+            self._keep(service)
 
     def apply_service(self, item: Object) -> None:
         """Add or replace one service."""
-        service = read_service(item)
-        self._services[service.key] = service
-        self._short = _grant_short_names(self._services.values())
+        self._keep(read_service(item))
 
     def delete_service(self, item: Object) -> None:
         """Remove one service, if it is there."""
-        self._services.pop(read_key(item), None)
-        self._short = _grant_short_names(self._services.values())
+        self._forget(read_key(item))
 
     def replace_replicas(self, items: Iterable[Object], namespace: str | None = None) -> None:
         """Replace all replicas of a namespace, None: of all, with this complete list of Pods."""
@@ -105,19 +109,13 @@ class Catalogue:
         return Route((service,)) if service else None
 
     def find_model(self, model: str) -> Route | None:
-        """Return the route of a request's `model`: `<namespace>/<name>`, else a short name.
-
-        A served name may look like `<namespace>/…`. Where that namespace has services, only they can hold
-        it: a service of another namespace would capture their clients.
-        """
-        namespace, slash, name = model.partition("/")
-        exact = self.find(ServiceKey(namespace, name)) if slash else None
-        if exact:
-            return exact
-        route = self._short.get(model)
-        if route and slash and self.has_namespace(namespace):
-            return route if route.services[0].key.namespace == namespace else None
-        return route
+        """Return the route of a request's `model`: a pinned name, `<namespace>/<name>`, or a served name."""
+        if not self._names.is_pinned(model):
+            namespace, slash, name = model.partition("/")
+            exact = self.find(ServiceKey(namespace, name)) if slash else None
+            if exact:
+                return exact
+        return self._find_short(model)
 
     def ready_replicas(self, route: Route) -> tuple[Replica, ...]:
         """Return the replicas that can take a request now, also those that are marked to leave."""
@@ -140,7 +138,7 @@ class Catalogue:
 
     def has_namespace(self, namespace: str) -> bool:
         """Whether any service lives in this namespace."""
-        return any(key.namespace == namespace for key in self._services)
+        return namespace in self._namespaces
 
     @property
     def keys(self) -> frozenset[ServiceKey]:
@@ -148,16 +146,33 @@ class Catalogue:
         return frozenset(self._services)
 
     def list_models(self) -> dict[str, Route]:
-        """Return routes by name: the short names, and `<namespace>/<name>` of services that hold none."""
-        names = dict(self._short)
-        for key, service in sorted(self._services.items()):
-            if service not in self._short[service.served_name].services:
-                names[str(key)] = Route((service,))
-        return names
+        """Return routes by name: the short names, and `<namespace>/<name>` of services that have none."""
+        names = self._find_all(self._names.list_held())
+        named = {service.key for route in names.values() for service in route.services}
+        others = sorted(self._services.keys() - named)
+        return names | {str(key): Route((self._services[key],)) for key in others}
 
-    def list_namespace(self, namespace: str) -> list[str]:
-        """Return `<namespace>/<name>` of each service of a namespace."""
-        return sorted(str(key) for key in self._services if key.namespace == namespace)
+    def list_pinned(self) -> dict[str, Route]:
+        """Return the routes of the names that the platform gives, where their services are there."""
+        return self._find_all(self._names.list_pinned())
+
+    def _find_short(self, name: str) -> Route | None:
+        services = [self._services[key] for key in self._names.find(name)]
+        return Route(tuple(sorted(services, key=lambda one: one.age_rank))) if services else None
+
+    def _find_all(self, names: Iterable[str]) -> dict[str, Route]:
+        return {name: route for name in sorted(names) if (route := self._find_short(name))}
+
+    def _keep(self, service: Service) -> None:
+        if service.key not in self._services:
+            self._namespaces[service.key.namespace] += 1
+        self._services[service.key] = service
+        self._names.put(service.key, service.served_name)
+
+    def _forget(self, key: ServiceKey) -> None:
+        if self._services.pop(key, None):
+            self._namespaces -= Counter({key.namespace: 1})  # what is zero goes
+        self._names.remove(key)
 
     def _note_ready(self, replica: Replica) -> Replica:
         """Return the replica with the time at which it became Ready. Those of the first list were before."""
@@ -178,17 +193,7 @@ class Catalogue:
         """Assert that every index agrees with the objects."""
         indexed = {replica.uid for replicas in self._ready.values() for replica in replicas}
         assert indexed == {uid for uid, replica in self._replicas.items() if replica.is_ready}
-        assert set(self._short) == {s.served_name for s in self._services.values()}
-
-
-def _leave_out(services: dict[ServiceKey, Service], namespace: str) -> dict[ServiceKey, Service]:
-    return {key: service for key, service in services.items() if key.namespace != namespace}
-
-
-def _grant_short_names(services: Iterable[Service]) -> dict[str, Route]:
-    claims: dict[str, list[Service]] = {}
-    for service in sorted(services, key=lambda s: s.age_rank):
-        holders = claims.setdefault(service.served_name, [])
-        if not holders or holders[0].key.namespace == service.key.namespace:
-            holders.append(service)
-    return {name: Route(tuple(holders)) for name, holders in claims.items()}
+        assert self._namespaces == Counter(key.namespace for key in self._services)
+        for route in self.list_models().values():
+            assert len({service.key.namespace for service in route.services}) == 1
+            assert all(self._services[service.key] is service for service in route.services)

@@ -11,8 +11,10 @@ from contextlib import suppress
 
 import uvloop
 
+from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
+from millrace_kubernetes import short_names
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
 from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
@@ -69,6 +71,19 @@ def read_settings(argv: list[str]) -> Settings:
         help="where the operator's Lease is, whose holder may read the loads of replicas "
         f"(default: $POD_NAMESPACE, else {DEFAULT_NAMESPACE})",
     )
+    parser.add_argument(
+        short_names.FLAG,
+        type=short_names.parse_short_name,
+        action="append",
+        default=[],
+        metavar=short_names.METAVAR,
+        help=short_names.HELP,
+    )
+    parser.add_argument(
+        "--list-all-models",
+        action="store_true",
+        help="list every service's model at the gateway's own address, too, not the pinned names alone",
+    )
     flags = parser.parse_args(argv)
     return Settings(
         flags.host,
@@ -76,6 +91,8 @@ def read_settings(argv: list[str]) -> Settings:
         flags.cluster_domain,
         namespaces=flags.namespaces,
         operator_namespace=flags.operator_namespace,
+        short_names={one.name: ServiceKey(one.namespace, one.service) for one in flags.short_name},
+        list_all_models=flags.list_all_models,
     )
 
 

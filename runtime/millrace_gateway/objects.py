@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.durations import parse_duration
+from millrace_kubernetes.model_names import read_served_name
 from millrace_runtime.contract import ANNOTATION_LEAVING, LABEL_SERVICE
 
 Object = Mapping[str, Any]
@@ -62,12 +63,11 @@ class Replica:
 def read_service(item: Object) -> Service:
     """Read an InferenceService. Raises KeyError where it lacks a name: the API server sends none such."""
     metadata = item["metadata"]
-    model = (item.get("spec") or {}).get("model") or {}
     return Service(
         key=read_key(item),
         uid=metadata.get("uid", ""),
         created=metadata.get("creationTimestamp") or "",
-        served_name=model.get("servedName") or metadata["name"],
+        served_name=read_served_name(item),
         state=_describe(_find_condition(item, "Ready")),
         hold_seconds=_read_hold(item),
     )

@@ -226,7 +226,7 @@ class Proxy:
         """Return the refusal, with what the services say of themselves now."""
         present = self._catalogue.renew(route)
         if present is None:
-            return ModelNotFoundError(describe_unknown(self._catalogue, route.served_name))
+            return ModelNotFoundError(describe_unknown(route.served_name))
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
     def _suspect(self, replica: Replica) -> None:

@@ -1,18 +1,13 @@
 """Which service a request means: its Host, else the `model` in its body. Pure."""
 
 import json
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from millrace_gateway.address import HostAddress, parse_host
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
 
-MAX_NAMES_LISTED = 20
-_HOW_TO_NAME = (
-    'Name one in "model" as "<namespace>/<name>" or by its served name, '
-    "or call http://<name>.<namespace>.svc instead."
-)
+_HOW_TO_NAME = 'Write "<namespace>/<name>" in "model", or call http://<name>.<namespace>.svc instead.'
 
 
 class Addressed(NamedTuple):
@@ -37,11 +32,7 @@ def route_host(
         return None
     route = catalogue.find(address.key)
     if route is None and _is_of_a_service(catalogue, address, own_namespace):
-        names = catalogue.list_namespace(address.key.namespace)
-        raise ModelNotFoundError(
-            f"There is no InferenceService {address.key} for the host {host!r}. "
-            f"{_list_names(names, f'In namespace {address.key.namespace} there are')}"
-        )
+        raise ModelNotFoundError(f"There is no InferenceService {address.key} for the host {host!r}.")
     return route
 
 
@@ -55,19 +46,20 @@ def route_model(catalogue: Catalogue, body: bytes) -> Addressed:
     model = document["model"]
     route = catalogue.find_model(model)
     if route is None:
-        raise ModelNotFoundError(describe_unknown(catalogue, model))
+        raise ModelNotFoundError(describe_unknown(model))
     if model != route.served_name:
         body = json.dumps(document | {"model": route.served_name}, separators=(",", ":")).encode()
     return Addressed(route, body)
 
 
-def describe_unknown(catalogue: Catalogue, model: str) -> str:
-    """Return the message for a client that asked for a model that is not there."""
-    namespace, slash, _ = model.partition("/")
-    names = catalogue.list_namespace(namespace) if slash else []
-    scope = f"In namespace {namespace} there are" if names else "There are"
-    listed = _list_names(names or sorted(catalogue.list_models()), scope)
-    return f"The model {_shorten(model)!r} does not exist. {listed} {_HOW_TO_NAME}"
+def describe_unknown(model: str) -> str:
+    """Return the message for a client that asked for a model that is not there.
+
+    It is the same for a name that several claim: who asks learns nothing of others' services.
+    """
+    shown = repr(_shorten(model))
+    bare = " A name without a namespace counts only where services of one namespace alone claim it."
+    return f"The model {shown} does not exist.{'' if '/' in model else bare} {_HOW_TO_NAME}"
 
 
 def _is_of_a_service(catalogue: Catalogue, address: HostAddress, own_namespace: str | None) -> bool:
@@ -86,14 +78,6 @@ def _parse_body(body: bytes) -> dict[str, Any]:
             f'The request does not say which model it is for: send a JSON object with "model". {_HOW_TO_NAME}'
         )
     return document
-
-
-def _list_names(names: Sequence[str], scope: str) -> str:
-    if not names:
-        return "There are no models." if scope == "There are" else f"{scope} none."
-    more = len(names) - MAX_NAMES_LISTED
-    tail = f" and {more} more" if more > 0 else ""
-    return f"{scope}: {', '.join(names[:MAX_NAMES_LISTED])}{tail}."
 
 
 def _shorten(text: str, limit: int = 200) -> str:

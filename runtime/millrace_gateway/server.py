@@ -37,7 +37,7 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.catalogue = Catalogue(time.monotonic)
+        self.catalogue = Catalogue(time.monotonic, settings.short_names)
         self.metrics = Metrics()
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
@@ -128,5 +128,5 @@ class Gateway:
             holder=self.holder,
             settings=self.settings,
         )
-        surface = Surface(self.catalogue, proxy, self.metrics, self.lifecycle)
+        surface = Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings)
         return create_app(surface, proxy, self.reporting, self.settings)

@@ -1,7 +1,9 @@
 """The gateway's settings, read once at its start."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from millrace_gateway.objects import ServiceKey
 from millrace_runtime.contract import DEFAULT_NAMESPACE
 
 MEBIBYTE = 1024 * 1024
@@ -21,6 +23,10 @@ class Settings:
     """A longer request body is refused with 413, because bodies are held until a replica has answered."""
     namespaces: tuple[str, ...] = ()
     """Those whose services it serves; none means all."""
+    short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
+    """The services that the platform gives model names to, whoever claims these."""
+    list_all_models: bool = False
+    """Whether `/v1/models` lists every service's model where the Host names none; else the pinned names."""
     own_namespace: str | None = None
     """Where the gateway runs in a cluster: a Host there may be its own Service, whatever that is called."""
     operator_namespace: str = DEFAULT_NAMESPACE

@@ -3,7 +3,7 @@
 import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -121,9 +121,8 @@ def next_address() -> str:
     return BLOCK.allocate(f"upstream-{next(NUMBERS)}")
 
 
-@pytest_asyncio.fixture
-async def bench() -> AsyncIterator[Bench]:
-    settings = Settings("127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05)
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Bench]:
     gateway = Gateway(settings)
     gateway.lifecycle.note_sync(SERVICES)
     gateway.lifecycle.note_sync(PODS)
@@ -131,6 +130,13 @@ async def bench() -> AsyncIterator[Bench]:
         client = await stack.enter_async_context(aiohttp.ClientSession())
         found = Bench(gateway, client, stack)
         await found.start()
+        yield found
+
+
+@pytest_asyncio.fixture
+async def bench() -> AsyncIterator[Bench]:
+    settings = Settings("127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05)
+    async with running(settings) as found:
         yield found
 
 

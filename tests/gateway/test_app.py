@@ -10,7 +10,7 @@ from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from testing.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
-from tests.gateway.conftest import Bench
+from tests.gateway.conftest import Bench, running
 from tests.gateway.test_proxy import BODY, CHAT, COMPLETIONS, FINISHED, IN_FLIGHT
 
 
@@ -55,9 +55,20 @@ async def test_probes_tell_the_phase(bench: Bench) -> None:
 async def test_models_are_listed_as_far_as_the_host_reaches(bench: Bench) -> None:
     bench.add_service("team", "chat", served="llama")
     bench.add_service("other", "mine", served="llama", created="2026-03-01T00:00:00Z")
-    assert await list_ids(bench) == ["llama", "other/mine"]
     assert await list_ids(bench, "mine.other.svc") == ["llama"]
     assert (await get(bench, "/v1/models", "gone.team.svc"))[0] == 404
+    assert await list_ids(bench) == []
+
+
+async def test_the_gateways_own_address_lists_what_the_platform_lets_it() -> None:
+    pins = {"gpt": ServiceKey("team", "chat"), "gone": ServiceKey("team", "gone")}
+    for list_all, expected in ((False, ["gpt"]), (True, ["gpt", "llama", "sql"])):
+        settings = Settings("127.0.0.1", 0, short_names=pins, list_all_models=list_all)
+        async with running(settings) as bench:
+            bench.add_service("team", "chat", served="llama")
+            bench.add_service("team", "sql")
+            assert await list_ids(bench) == expected
+            assert (await get(bench, "/v1/models/gpt"))[0] == 200
 
 
 async def test_one_model_is_found_by_every_name_it_has(bench: Bench) -> None:

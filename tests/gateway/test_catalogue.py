@@ -9,8 +9,8 @@ from millrace_gateway.objects import ServiceKey
 from tests.gateway.conftest import make_pod, make_service
 
 
-def make_catalogue(*services: dict[str, Any]) -> Catalogue:
-    catalogue = Catalogue(lambda: 0.0)
+def make_catalogue(*services: dict[str, Any], **pins: ServiceKey) -> Catalogue:
+    catalogue = Catalogue(lambda: 0.0, pins)
     catalogue.replace_services(services)
     return catalogue
 
@@ -28,30 +28,34 @@ def test_a_served_name_finds_its_service() -> None:
     assert catalogue.find_model("") is None
 
 
-def test_the_oldest_namespace_has_the_short_name_and_the_others_their_full_one() -> None:
+def test_a_name_that_two_namespaces_claim_leads_nowhere() -> None:
     old = make_service("b", "one", served="m", created="2026-01-01T00:00:00Z")
     new = make_service("a", "two", served="m", created="2026-01-02T00:00:00Z")
     catalogue = make_catalogue(new, old)
-    assert keys_of(catalogue.find_model("m")) == ["b/one"]
-    assert keys_of(catalogue.find_model("a/two")) == ["a/two"]
-    assert {name: keys_of(route) for name, route in catalogue.list_models().items()} == {
-        "m": ["b/one"],
-        "a/two": ["a/two"],
-    }
+    assert catalogue.find_model("m") is None
+    assert [keys_of(catalogue.find_model(name)) for name in ("b/one", "a/two")] == [["b/one"], ["a/two"]]
+    assert list(catalogue.list_models()) == ["a/two", "b/one"]
     catalogue.delete_service(old)
     assert keys_of(catalogue.find_model("m")) == ["a/two"]
     assert list(catalogue.list_models()) == ["m"]
 
 
-def test_the_uid_decides_within_a_second() -> None:
-    services = [make_service(f"n{uid}", "s", served="m", uid=uid) for uid in ("3", "1", "2")]
-    assert keys_of(make_catalogue(*services).find_model("m")) == ["n1/s"]
+def test_a_pinned_name_leads_to_its_service_whoever_claims_it() -> None:
+    pinned = make_service("a", "chat", served="llama")
+    catalogue = make_catalogue(
+        make_service("b", "chat"), make_service("c", "chat"), chat=ServiceKey("a", "chat")
+    )
+    assert catalogue.find_model("chat") is None
+    assert catalogue.list_pinned() == {}
+    catalogue.apply_service(pinned)
+    assert keys_of(catalogue.find_model("chat")) == ["a/chat"]
+    assert list(catalogue.list_pinned()) == ["chat"]
+    assert list(catalogue.list_models()) == ["chat", "llama", "b/chat", "c/chat"]
 
 
 def test_equal_served_names_merge_inside_a_namespace() -> None:
     catalogue = make_catalogue(
         make_service("a", "two", served="m", created="2026-01-03T00:00:00Z"),
-        make_service("b", "other", served="m", created="2026-01-02T00:00:00Z"),
         make_service("a", "one", served="m", created="2026-01-01T00:00:00Z"),
     )
     catalogue.replace_replicas([make_pod("a", "one", "p1"), make_pod("a", "two", "p2")])
@@ -59,7 +63,7 @@ def test_equal_served_names_merge_inside_a_namespace() -> None:
     assert keys_of(merged) == ["a/one", "a/two"]
     assert [r.uid for r in catalogue.ready_replicas(merged)] == ["p1", "p2"]
     assert [r.uid for r in catalogue.ready_replicas(single)] == ["p2"]
-    assert sorted(catalogue.list_models()) == ["b/other", "m"]
+    assert list(catalogue.list_models()) == ["m"]
 
 
 def test_a_served_name_with_a_slash_can_be_asked_for() -> None:
@@ -72,8 +76,9 @@ def test_a_served_name_spelt_like_anothers_address_captures_nothing() -> None:
     victim, neighbour = make_service("team", "chat"), make_service("team", "other")
     catalogue = make_catalogue(thief, victim, neighbour)
     assert keys_of(catalogue.find_model("team/chat")) == ["team/chat"]
-    catalogue.delete_service(victim)
-    assert catalogue.find_model("team/chat") is None
+    for gone in (victim, neighbour):
+        catalogue.delete_service(gone)
+        assert catalogue.find_model("team/chat") is None
 
 
 def test_a_service_may_serve_under_its_own_namespaces_prefix() -> None:

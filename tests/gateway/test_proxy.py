@@ -360,7 +360,7 @@ async def test_an_unknown_model_is_a_404_in_openais_shape(bench: Bench) -> None:
         "model",
         "model_not_found",
     )
-    assert "There are: chat." in error["message"]
+    assert "chat" not in error["message"]
 
 
 async def test_before_the_first_lists_nothing_is_called_unknown(bench: Bench) -> None:
@@ -438,9 +438,9 @@ async def test_openais_client_works_through_it(bench: Bench) -> None:
         choices = [part.choices[0] async for part in stream]
         assert "".join(choice.delta.content or "" for choice in choices) == "Once more"
         assert choices[-1].finish_reason == "stop"
-        assert [model.id async for model in client.models.list()] == ["chat"]
+        assert [model.id async for model in client.models.list()] == []
         assert (await client.models.retrieve("chat")).owned_by == "team"
-        with pytest.raises(openai.NotFoundError, match="There are: chat"):
+        with pytest.raises(openai.NotFoundError, match="<namespace>/<name>"):
             await client.chat.completions.create(model="gpt", messages=BODY["messages"])
 
 

@@ -1,0 +1,28 @@
+"""The flag by which the platform gives a model name to a service; gateway and operator have it."""
+
+import argparse
+import re
+from typing import NamedTuple
+
+FLAG = "--short-name"
+METAVAR = "NAME=NAMESPACE/SERVICE"
+HELP = "give a model name to this service, whoever claims it; may be repeated"
+_ADDRESS = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class ShortName(NamedTuple):
+    """A model name, and the service that it leads to."""
+
+    name: str
+    namespace: str
+    service: str
+
+
+def parse_short_name(text: str) -> ShortName:
+    """Read `<name>=<namespace>/<service>`. Raises ArgumentTypeError for what is of another form."""
+    name, _, address = text.rpartition("=")
+    if not name or not _ADDRESS.fullmatch(address):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} gives no model name to a service; write for example chat=team-a/chat"
+        )
+    return ShortName(name, *address.split("/"))
