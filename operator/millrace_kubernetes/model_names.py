@@ -1,7 +1,7 @@
 """Which services a model name without a namespace leads to: gateway and operator decide it alike. Pure.
 
 Such a name is a claim that anybody can write into `spec.model.servedName`. Age decides nothing: a name that
-services of two namespaces claim leads nowhere, so that no request reaches a namespace by another's claim. What
+services of two namespaces claim leads nowhere, so that no request reaches a namespace by another claim. What
 the platform pins leads to the pinned service alone, whoever claims it. A name that reads as
 `<namespace>/<name>` is an address: no other namespace can claim it, also while no service has it.
 """
@@ -110,8 +110,10 @@ class ModelNames(Generic[Key]):
 
 def read_served_name(service: Mapping[str, Any]) -> str:
     """Return the model name that an InferenceService claims."""
-    model = (service.get("spec") or {}).get("model") or {}
-    return str(model.get("servedName") or service["metadata"]["name"])
+    spec = service.get("spec")
+    model = spec.get("model") if isinstance(spec, Mapping) else None
+    name = model.get("servedName") if isinstance(model, Mapping) else None
+    return str(name or service["metadata"]["name"])
 
 
 def reads_as_address(name: str, namespace: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.model_names import ModelNames
 from millrace_operator.autoscale.explain import explain
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale_loop.inventory import Inventory
@@ -73,6 +74,8 @@ class OperatorSettings:
     writes_per_second: float = WRITES_PER_SECOND
     namespaces: Sequence[str] = ()
     """Those whose services are looked after; none means all."""
+    short_names: Mapping[str, ServiceKey] = dataclasses.field(default_factory=dict)
+    """The services that the platform gives model names to."""
 
 
 class Application:
@@ -91,8 +94,8 @@ class Application:
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
-        self.cache = Cache()
         self.queue = WorkQueue(draw=random.random)
+        self.cache = Cache(ModelNames(settings.short_names, self.queue.add))
         self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
         self.election = Election(cluster, view)
         self._is_listing = asyncio.Lock()

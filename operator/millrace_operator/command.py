@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import uvloop
 
+from millrace_kubernetes import short_names
 from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
 from millrace_kubernetes.namespaces import parse_namespaces
 from millrace_operator.application import OperatorSettings, run_operator
@@ -27,6 +28,7 @@ from millrace_operator.autoscale_loop.settings import (
     read_prometheus,
 )
 from millrace_operator.cluster.errors import BadStartError
+from millrace_operator.cluster.kinds import ServiceKey
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.prices import (
     DEFAULT_CURRENCY,
@@ -102,6 +104,14 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
         type=_parse_gateway_port,
         default=defaults.gateway_port,
         help="port of the gateway's Service",
+    )
+    add(
+        short_names.FLAG,
+        type=short_names.parse_short_name,
+        action="append",
+        default=[],
+        metavar=short_names.METAVAR,
+        help=short_names.HELP,
     )
     add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
     add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
@@ -228,6 +238,7 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
         ),
         namespace=arguments.namespace,
         namespaces=arguments.namespaces,
+        short_names={one.name: ServiceKey(one.namespace, one.service) for one in arguments.short_name},
         identity=arguments.identity,
         bind_address=read_bind_address(os.environ),
         port=arguments.port,

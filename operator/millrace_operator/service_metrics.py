@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from millrace_kubernetes.model_names import Standing
 from millrace_operator.autoscale.decision import Decision
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals
@@ -46,6 +47,7 @@ _FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "millrace_replicas": ("Pods that exist and do not end.", ()),
     "millrace_ready_replicas": ("Pods that answer requests.", ()),
     "millrace_failing_replicas": ("Pods that do not serve, by cause.", ("reason",)),
+    "millrace_name_shadowed": ("1: its model name alone does not lead to it.", ()),
     "millrace_scaling_reason": ("1: why the count is what it is.", ("reason",)),
     "millrace_arrivals_per_second": ("Requests a second, as the autoscaler sees them.", ()),
     "millrace_forecast_arrivals_per_second": ("Requests a second, after a cold start.", ()),
@@ -102,6 +104,7 @@ class ServiceCollector(Collector):
             yield from _describe_spec(spec)
         except ValueError:
             pass  # status says what is wrong with it
+        yield "millrace_name_shadowed", (), float(self._cache.standing(key) is not Standing.HELD)
         yield from _describe_scaling(service.get("status", {}).get("scaling", {}))
         yield from _describe_pods(self._cache.pods(key))
         thought = self._find_thought(key)

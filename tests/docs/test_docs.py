@@ -91,6 +91,7 @@ def chart_values(values: dict[str, Any], path: str = "") -> Iterator[str]:
             "resourceHours",
             "runtimeVersions",
             "nodeSelector",
+            "shortNames",
         ):
             yield from chart_values(value, f"{path}{name}.")
         else:

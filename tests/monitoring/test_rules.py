@@ -204,6 +204,7 @@ def test_a_service_at_rest_that_refuses_alerts(over: Check) -> None:
         ("ReplicasFailing", "millrace_failing_replicas", {"reason": "OutOfMemory"}),
         ("LabelsRenamed", "millrace_desired_replicas", {"exported_namespace": "shop"}),
         ("GatewaySilent", "millrace_operator_gateways_silent", {}),
+        ("NameShadowed", "millrace_name_shadowed", {}),
         ("NodeCacheFull", "millrace_node_cache_excess_bytes", {}),
     ],
 )

@@ -23,7 +23,8 @@ def leaves(values: dict[str, Any], path: str = "") -> Any:
         yield from (
             leaves(value, here)
             if isinstance(value, dict)
-            and key not in ("resources", "labels", "resourceHours", "runtimeVersions", "nodeSelector")
+            and key
+            not in ("resources", "labels", "resourceHours", "runtimeVersions", "nodeSelector", "shortNames")
             else [here]
         )
 

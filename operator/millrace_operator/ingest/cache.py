@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from millrace_kubernetes.model_names import ModelNames, Standing, read_served_name
 from millrace_operator.cluster.compact import compact
 from millrace_operator.cluster.kinds import (
     Kind,
@@ -56,15 +57,21 @@ class Place(NamedTuple):
     departure: str | None
     """Of a node, as what follows."""
     gpus: GpuNode | None
+    served_name: str | None
+    """Of a service."""
 
 
 _OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
 
 
 class Cache:
-    """Raw objects by kind, namespace and name, and by the service that they belong to."""
+    """Raw objects by kind, namespace and name, and by the service that they belong to.
 
-    def __init__(self) -> None:
+    `names` has the services' claims to model names.
+    """
+
+    def __init__(self, names: ModelNames[ServiceKey] | None = None) -> None:
+        self._names = names or ModelNames({})
         self._objects: dict[ObjectKey, Obj] = {}
         self._services: dict[ServiceKey, Obj] = {}
         self._specs: dict[ServiceKey, ParsedSpec] = {}
@@ -139,10 +146,15 @@ class Cache:
         self._unlink(key, obj)
         if kind_of(obj).role is Role.SERVICE:
             self._specs.pop(ServiceKey(key.namespace, key.name), None)
+            self._names.remove(ServiceKey(key.namespace, key.name))
 
     def service(self, key: ServiceKey) -> Obj | None:
         """Return the service, or None."""
         return self._services.get(key)
+
+    def standing(self, key: ServiceKey) -> Standing:
+        """Return how a known service's claim to its model name stands."""
+        return self._names.judge(key)
 
     def service_uid(self, key: ServiceKey) -> str | None:
         """Return the uid of the service that has this name now, or None. One made anew has another."""
@@ -268,11 +280,13 @@ class Cache:
             self._list_indexes(obj) if is_owned else (),
             find_departure(obj) if is_node else None,
             find_gpus(obj) if is_node else None,
+            read_served_name(obj) if role is Role.SERVICE else None,
         )
 
     def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:
-        if place.role is Role.SERVICE:
+        if place.served_name is not None:
             self._services[ServiceKey(key.namespace, key.name)] = obj
+            self._names.put(ServiceKey(key.namespace, key.name), place.served_name)
         if place.departure:
             self._departures[key.name] = place.departure
         if place.gpus:

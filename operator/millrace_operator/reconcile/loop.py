@@ -112,6 +112,7 @@ class Reconciler:
             self._worded.get(key),
             looking_since=self._looks.looking_since(key),
             memory=memory,
+            standing=self._cache.standing(key),
             is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from millrace_kubernetes.model_names import Standing
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import GpuNode
 from millrace_operator.resources.conditions import render_time
@@ -210,6 +211,8 @@ class Snapshot:
     """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
     memory: FetchMemory = NO_MEMORY
     """What this leader remembers of the downloads."""
+    standing: Standing = Standing.HELD
+    """How its claim to its model name stands beside those of all other services."""
     is_tried: bool = True
     """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
 

@@ -9,6 +9,7 @@ from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.former import find_former_truth
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.left_over import explain_left_over
+from millrace_operator.reconcile.naming import judge_access
 from millrace_operator.reconcile.objectives import judge_objectives
 from millrace_operator.reconcile.pods import Pod, describe_fetch
 from millrace_operator.reconcile.render.metadata import replica_labels
@@ -158,6 +159,7 @@ def _truths(inputs: StatusInputs) -> list[Truth]:
         degraded,
         judge_up_to_date(ready, progress, degraded),
         _model_ready(inputs),
+        judge_access(inputs),
         _scaling_active(inputs),
         judge_objectives(inputs),
         _pinned(inputs),

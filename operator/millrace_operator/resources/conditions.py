@@ -57,6 +57,8 @@ class Reason(StrEnum):
     PINNED = "Pinned"
     PIN_INVALID = "PinInvalid"
     PIN_LAPSED = "PinLapsed"
+    NAME_HELD = "NameHeld"
+    NAME_SHADOWED = "NameShadowed"
 
 
 @dataclass(frozen=True)
