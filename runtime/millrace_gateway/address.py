@@ -9,7 +9,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
 
 class HostAddress(NamedTuple):
-    """A Host of the form `<name>.<namespace>`."""
+    """A Host of the form `<name>.<namespace>`, which may be meant otherwise."""
 
     key: ServiceKey
     is_qualified: bool

@@ -13,7 +13,7 @@ from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import CONTENT_TYPE, Metrics
 from millrace_gateway.proxy import Proxy
 from millrace_gateway.reporting import Reporting
-from millrace_gateway.routing import describe_unknown
+from millrace_gateway.routing import describe_unknown, find_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
 
@@ -70,14 +70,15 @@ class Surface:
         return _answer(describe_model(name, route))
 
     def _find(self, request: web.Request, name: str) -> Route:
-        decided = self._proxy.route_host(request)
-        route = decided or self._catalogue.find_model(name)
-        if route is None or (decided and name != decided.served_name):
+        decided, namespace = self._proxy.route_host(request)
+        if decided is None:
+            return find_model(self._catalogue, name, namespace)
+        if name != decided.served_name:
             raise ModelNotFoundError(describe_unknown(name))
-        return route
+        return decided
 
     def _reachable(self, request: web.Request) -> Mapping[str, Route]:
-        route = self._proxy.route_host(request)
+        route, _ = self._proxy.route_host(request)
         if route:
             return {route.served_name: route}
         is_open = self._settings.list_all_models

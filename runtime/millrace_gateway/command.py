@@ -80,6 +80,19 @@ def read_settings(argv: list[str]) -> Settings:
         help=short_names.HELP,
     )
     parser.add_argument(
+        "--public-host",
+        type=str.lower,
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a host at which the model decides, also where it looks like a service's; may be repeated",
+    )
+    parser.add_argument(
+        "--short-hosts",
+        action="store_true",
+        help="let the Host <name>.<namespace> name a service, without .svc, too",
+    )
+    parser.add_argument(
         "--list-all-models",
         action="store_true",
         help="list every service's model at the gateway's own address, too, not the pinned names alone",
@@ -92,6 +105,8 @@ def read_settings(argv: list[str]) -> Settings:
         namespaces=flags.namespaces,
         operator_namespace=flags.operator_namespace,
         short_names={one.name: ServiceKey(one.namespace, one.service) for one in flags.short_name},
+        public_hosts=frozenset(flags.public_host),
+        short_hosts=flags.short_hosts,
         list_all_models=flags.list_all_models,
     )
 

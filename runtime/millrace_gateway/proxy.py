@@ -36,7 +36,7 @@ from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import Metrics, Outcome
 from millrace_gateway.objects import Replica, Service
 from millrace_gateway.relay import begin_answer, relay
-from millrace_gateway.routing import Addressed, describe_unknown, route_host, route_model
+from millrace_gateway.routing import Addressed, HostRule, describe_unknown, route_host, route_model
 from millrace_gateway.settings import Settings
 from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
 
@@ -75,6 +75,7 @@ class Proxy:
         self._activity = activity
         self._holder = holder
         self._settings = settings
+        self._host_policy = settings.host_policy
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -86,14 +87,13 @@ class Proxy:
             except ConnectionError:  # the client left before its request was read
                 return web.Response()
 
-    def route_host(self, request: web.Request) -> Route | None:
-        """Return the route that the Host decides, or None. Raises ModelNotFoundError and NotSyncedError."""
+    def route_host(self, request: web.Request) -> HostRule:
+        """Return what the Host says of the service. Raises ModelNotFoundError and NotSyncedError."""
         if not self._lifecycle.is_synced:
             raise NotSyncedError(
                 "The gateway has just started. Send the request again.", retry_after_seconds=1
             )
-        settings = self._settings
-        return route_host(self._catalogue, request.host, settings.cluster_domain, settings.own_namespace)
+        return route_host(self._catalogue, request.host, self._host_policy)
 
     def refuse(self, refusal: RequestRefusedError) -> web.Response:
         """Return a refusal as the client gets it."""
@@ -106,13 +106,13 @@ class Proxy:
         return self._close_when_draining(response)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        route = self.route_host(request)
+        route, namespace = self.route_host(request)
         body = await self._read_body(request)
         if route is None and request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
             raise UnsupportedEncodingError(
                 "The body is compressed and the Host names no service: send it plain."
             )
-        addressed = Addressed(route, body) if route else route_model(self._catalogue, body)
+        addressed = Addressed(route, body) if route else route_model(self._catalogue, body, namespace)
         return await self._serve_and_count(request, addressed)
 
     async def _read_body(self, request: web.Request) -> bytes:

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from millrace_gateway.address import HostAddress, parse_host
+from millrace_gateway.address import parse_host
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
 
@@ -18,38 +18,80 @@ class Addressed(NamedTuple):
     """The body to send: as received, or with the model's name as the replicas know it."""
 
 
-def route_host(
-    catalogue: Catalogue, host: str, cluster_domain: str, own_namespace: str | None
-) -> Route | None:
-    """Return the route that a Host decides, or None where the model has to decide.
+class HostRule(NamedTuple):
+    """What a Host says of the service."""
+
+    route: Route | None = None
+    """The one that it names; None: `model` decides."""
+    namespace: str | None = None
+    """Where the Host may be meant as a service of this namespace, a short `model` has to be of it."""
+
+
+class HostPolicy(NamedTuple):
+    """How the gateway reads a Host."""
+
+    cluster_domain: str = "cluster.local"
+    own_namespace: str | None = None
+    """Of the gateway: a Host there may be its own Service."""
+    public_hosts: frozenset[str] = frozenset()
+    """Those at which `model` decides, whatever they look like."""
+    are_short: bool = False
+    """Whether `<name>.<namespace>` without `.svc` names a service."""
+
+
+def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
+    """Return the route that a Host decides, or what it leaves to the model.
 
     Raises ModelNotFoundError where the Host names a service that is not there. The model is not asked then:
     clients of a deleted service may still find its DNS entry, and must not reach another service by it.
     Only in the gateway's own namespace is it asked: there the Host may be the gateway's own Service.
+
+    `<name>.<namespace>` may as well be a public host, such as models.dev. So unless the platform says that it
+    names a service, it only keeps a short model name within that namespace, where this has services.
     """
-    address = parse_host(host, cluster_domain)
+    if host.partition(":")[0].lower().rstrip(".") in policy.public_hosts:
+        return HostRule()
+    address = parse_host(host, policy.cluster_domain)
     if address is None:
-        return None
+        return HostRule()
+    is_own, is_used = (
+        address.key.namespace == policy.own_namespace,
+        catalogue.has_namespace(address.key.namespace),
+    )
+    if not (address.is_qualified or policy.are_short):
+        return HostRule(namespace=address.key.namespace if is_used and not is_own else None)
     route = catalogue.find(address.key)
-    if route is None and _is_of_a_service(catalogue, address, own_namespace):
+    if route is None and not is_own and (address.is_qualified or is_used):
         raise ModelNotFoundError(f"There is no InferenceService {address.key} for the host {host!r}.")
-    return route
+    return HostRule(route)
 
 
-def route_model(catalogue: Catalogue, body: bytes) -> Addressed:
+def route_model(catalogue: Catalogue, body: bytes, namespace: str | None = None) -> Addressed:
     """Read `model` from a JSON body and find its route. Raises BadRequestError or ModelNotFoundError.
 
     Replicas know only their served name. A body with `<namespace>/<name>` is written again with the served
-    name; any other stays as it is.
+    name; any other stays as it is. `namespace` is the one that a short name has to be of.
     """
     document = _parse_body(body)
     model = document["model"]
-    route = catalogue.find_model(model)
-    if route is None:
-        raise ModelNotFoundError(describe_unknown(model))
+    route = find_model(catalogue, model, namespace)
     if model != route.served_name:
         body = json.dumps(document | {"model": route.served_name}, separators=(",", ":")).encode()
     return Addressed(route, body)
+
+
+def find_model(catalogue: Catalogue, model: str, namespace: str | None = None) -> Route:
+    """Return the route of a model name. Raises ModelNotFoundError."""
+    route = catalogue.find_model(model)
+    if route is None:
+        raise ModelNotFoundError(describe_unknown(model))
+    key = route.services[0].key
+    if namespace is not None and key.namespace != namespace and model != str(key):
+        raise ModelNotFoundError(
+            f"The host may be a service's in namespace {namespace}, and the model {_shorten(model)!r} none "
+            f'of it. Call http://<name>.{namespace}.svc, or write "<namespace>/<name>" in "model".'
+        )
+    return route
 
 
 def describe_unknown(model: str) -> str:
@@ -60,12 +102,6 @@ def describe_unknown(model: str) -> str:
     shown = repr(_shorten(model))
     bare = " A name without a namespace counts only where services of one namespace alone claim it."
     return f"The model {shown} does not exist.{'' if '/' in model else bare} {_HOW_TO_NAME}"
-
-
-def _is_of_a_service(catalogue: Catalogue, address: HostAddress, own_namespace: str | None) -> bool:
-    if address.key.namespace == own_namespace:
-        return False
-    return address.is_qualified or catalogue.has_namespace(address.key.namespace)
 
 
 def _parse_body(body: bytes) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace_gateway.objects import ServiceKey
+from millrace_gateway.routing import HostPolicy
 from millrace_runtime.contract import DEFAULT_NAMESPACE
 
 MEBIBYTE = 1024 * 1024
@@ -25,6 +26,10 @@ class Settings:
     """Those whose services it serves; none means all."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
     """The services that the platform gives model names to, whoever claims these."""
+    public_hosts: frozenset[str] = frozenset()
+    """Hosts at which `model` decides, also where they look like a service's."""
+    short_hosts: bool = False
+    """Whether the Host `<name>.<namespace>` names a service, without `.svc`, too."""
     list_all_models: bool = False
     """Whether `/v1/models` lists every service's model where the Host names none; else the pinned names."""
     own_namespace: str | None = None
@@ -41,3 +46,8 @@ class Settings:
     """What Retry-After says when a service has no ready replica."""
     drain_notice_seconds: float = 3.0
     """After SIGTERM requests are still accepted for this long: the cluster routes some here until then."""
+
+    @property
+    def host_policy(self) -> HostPolicy:
+        """How a Host is read."""
+        return HostPolicy(self.cluster_domain, self.own_namespace, self.public_hosts, self.short_hosts)

@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_ends_its_generation(bench: Bench, has_begun:
 async def test_a_client_that_leaves_while_it_sends_is_forgotten(bench: Bench) -> None:
     bench.add_service("team", "chat")
     _, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]))
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: chat.team\r\nContent-Length: 100\r\n\r\n{")
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: chat.team.svc\r\nContent-Length: 100\r\n\r\n{")
     await writer.drain()
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
     writer.close()
@@ -378,7 +378,7 @@ async def test_a_body_over_the_bound_is_refused(bench: Bench, is_announced: bool
     bench.add_service("team", "chat")
     await bench.add_upstream("team", "chat", echo)
     data = b"x" * (8 * 2**20 + 1)
-    headers = {"Host": "chat.team"}
+    headers = {"Host": "chat.team.svc"}
     with pytest.warns(ResourceWarning) if is_announced else nullcontext():
         async with bench.client.post(
             bench.url + COMPLETIONS, data=data if is_announced else chunks(), headers=headers
@@ -410,7 +410,7 @@ async def test_compressed_bodies_and_answers_go_through_untouched(bench: Bench) 
     await bench.add_upstream("team", "chat", answer)
     packed, headers = gzip.compress(json.dumps(BODY).encode()), {"Content-Encoding": "gzip"}
     url = bench.url + COMPLETIONS
-    async with bench.client.post(url, data=packed, headers=headers | {"Host": "chat.team"}) as response:
+    async with bench.client.post(url, data=packed, headers=headers | {"Host": "chat.team.svc"}) as response:
         assert json.loads(await response.read()) == BODY
     async with bench.client.post(url, data=packed, headers=headers) as response:
         assert response.status == 415

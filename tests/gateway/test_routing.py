@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
-from millrace_gateway.routing import route_host, route_model
+from millrace_gateway.objects import ServiceKey
+from millrace_gateway.routing import HostPolicy, route_host, route_model
 from tests.gateway.conftest import make_service
 
-DOMAIN = "cluster.local"
+POLICY = HostPolicy("cluster.local", "sys", frozenset({"models.team"}))
 
 
 @pytest.fixture
@@ -19,22 +20,80 @@ def catalogue() -> Catalogue:
     return found
 
 
-@pytest.mark.parametrize(
-    "host", ["chat.team", "chat.team:8080", "chat.team.svc", "chat.team.svc.cluster.local"]
-)
+@pytest.mark.parametrize("host", ["chat.team.svc", "Chat.team.svc:8080", "chat.team.svc.cluster.local."])
 def test_the_host_decides(catalogue: Catalogue, host: str) -> None:
-    assert route_host(catalogue, host, DOMAIN, None).served_name == "llama"
+    rule = route_host(catalogue, host, POLICY)
+    assert rule.route is not None
+    assert rule.route.served_name == "llama"
 
 
-@pytest.mark.parametrize("host", ["gate.sys.svc", "gate.sys", "api.example", "localhost:8080", "127.0.0.1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "gate.sys.svc",
+        "gate.sys",
+        "api.example",
+        "localhost:8080",
+        "127.0.0.1",
+        "models.team",
+        "MODELS.team.:8",
+    ],
+)
 def test_a_host_of_no_service_leaves_it_to_the_model(catalogue: Catalogue, host: str) -> None:
-    assert route_host(catalogue, host, DOMAIN, own_namespace="sys") is None
+    catalogue.apply_service(make_service("sys", "other"))
+    assert route_host(catalogue, host, POLICY) == (None, None)
 
 
-@pytest.mark.parametrize("host", ["gone.team", "gone.team.svc.cluster.local", "gone.empty.svc"])
-def test_a_deleted_services_host_reaches_nobody_else(catalogue: Catalogue, host: str) -> None:
-    with pytest.raises(ModelNotFoundError, match="no InferenceService"):
-        route_host(catalogue, host, DOMAIN, own_namespace="sys")
+@pytest.mark.parametrize("host", ["gone.team.svc", "gone.team.svc.cluster.local", "gone.empty.svc"])
+@pytest.mark.parametrize("are_short", [False, True])
+def test_a_deleted_services_host_reaches_nobody_else(
+    catalogue: Catalogue, host: str, *, are_short: bool
+) -> None:
+    with pytest.raises(ModelNotFoundError, match="no InferenceService") as refusal:
+        route_host(catalogue, host, POLICY._replace(are_short=are_short))
+    assert "sql" not in str(refusal.value)  # a neighbour
+
+
+def test_two_labels_name_a_service_where_the_platform_says_so(catalogue: Catalogue) -> None:
+    policy = POLICY._replace(are_short=True)
+    rule = route_host(catalogue, "chat.team:8080", policy)
+    assert rule.route == catalogue.find(ServiceKey("team", "chat"))
+    assert route_host(catalogue, "models.team", policy) == (None, None)
+    assert route_host(catalogue, "api.example", policy) == (None, None)
+    with pytest.raises(ModelNotFoundError):
+        route_host(catalogue, "gone.team", policy)
+
+
+@pytest.mark.parametrize(
+    ("host", "model", "reached"),
+    [
+        ("chat.team", "llama", "llama"),
+        ("models.dev", "llama", None),  # dev has services: a short name must be of it
+        ("models.dev", "team/chat", "llama"),
+        ("models.dev", "prod", None),  # pinned to another namespace: dev can't take it by its own `prod`
+        ("models.dev", "sql", None),
+        ("gone.dev", "tiny", "tiny"),
+        ("api.example", "prod", "llama"),
+    ],
+)
+def test_two_labels_keep_a_short_name_within_their_namespace(
+    host: str, model: str, reached: str | None
+) -> None:
+    catalogue = Catalogue(lambda: 0.0, {"prod": ServiceKey("team", "chat")})
+    services = (
+        ("team", "chat", "llama"),
+        ("dev", "tiny", None),
+        ("dev", "x", "prod"),
+        ("other", "sql", None),
+    )
+    catalogue.replace_services([make_service(*key, served=served) for *key, served in services])
+    rule, body = route_host(catalogue, host, POLICY), json.dumps({"model": model}).encode()
+    if reached:
+        assert rule.route is None
+        assert route_model(catalogue, body, rule.namespace).route.served_name == reached
+        return
+    with pytest.raises(ModelNotFoundError, match=r"http://<name>\.dev\.svc"):
+        route_model(catalogue, body, rule.namespace)
 
 
 def test_a_served_name_sends_the_body_as_it_came(catalogue: Catalogue) -> None:
