@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import uvloop
 
+from millrace_gateway.headers import may_be_sent
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
@@ -93,6 +94,14 @@ def read_settings(argv: list[str]) -> Settings:
         help="let the Host <name>.<namespace> name a service, without .svc, too",
     )
     parser.add_argument(
+        "--forward-header",
+        type=_parse_header,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a client's header that replicas get, too, such as baggage; may be repeated",
+    )
+    parser.add_argument(
         "--list-all-models",
         action="store_true",
         help="list every service's model at the gateway's own address, too, not the pinned names alone",
@@ -107,8 +116,16 @@ def read_settings(argv: list[str]) -> Settings:
         short_names={one.name: ServiceKey(one.namespace, one.service) for one in flags.short_name},
         public_hosts=frozenset(flags.public_host),
         short_hosts=flags.short_hosts,
+        forward_headers=tuple(flags.forward_header),
         list_all_models=flags.list_all_models,
     )
+
+
+def _parse_header(text: str) -> str:
+    """Return the header's name. Raises ArgumentTypeError for one that no replica may get."""
+    if not may_be_sent(text):
+        raise argparse.ArgumentTypeError(f"{text!r} can't be sent on; write a name such as baggage")
+    return text
 
 
 async def run_gateway(settings: Settings, access: ClusterAccess) -> int:

@@ -1,6 +1,13 @@
-"""Which headers cross a proxy. Pure."""
+"""Which headers cross the gateway. Pure.
 
-from collections.abc import Mapping
+A client's headers pass by a list of what replicas may need: its credentials, its cookies and what proxies
+before the gateway add are nobody's business in a tenant's pod. `baggage` is not in it, as it carries whatever
+the client's own system puts there. A replica's headers pass, but for those that would speak for the gateway's
+own host.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 
 from multidict import CIMultiDict
 
@@ -17,21 +24,51 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-_OF_THE_REQUEST = _HOP_BY_HOP | {"host", "content-length", "expect"}
+_OWN = "x-millrace-"
+"""Before the names of headers between our own processes."""
+_NEVER_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
+"""Host and length are set later, and `Expect` is answered already."""
+_NEVER_RETURNED = _HOP_BY_HOP | {"set-cookie"}
+"""A cookie would be one of the host that all tenants share."""
+_SENT = frozenset({"b3", "traceparent", "tracestate", "user-agent", "x-request-id"})
+_SENT_PREFIXES = ("accept", "content-", "anthropic-", "openai-", "sec-websocket-", "x-b3-")
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-def request_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return the headers for a replica. Host and length are set later, and `Expect` is answered already."""
-    return _without(headers, _OF_THE_REQUEST)
+class RequestHeaders:
+    """Chooses what a replica gets of a client's headers: the list, and `more` that the platform adds."""
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        self._sent = _SENT | {name.lower() for name in more}
+
+    def choose(self, headers: Mapping[str, str]) -> CIMultiDict[str]:
+        """Return the headers for a replica."""
+        dropped = _drop_named(headers, _NEVER_SENT)
+        found: CIMultiDict[str] = CIMultiDict()
+        for name, value in headers.items():
+            lower = name.lower()
+            if (lower in self._sent or lower.startswith(_SENT_PREFIXES)) and lower not in dropped:
+                found.add(name, value)
+        return found
 
 
 def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return the headers for the client: all but those of the connection to the replica."""
-    return _without(headers, _HOP_BY_HOP)
+    """Return the headers for the client: those of the connection to the replica and our own left out."""
+    dropped = _drop_named(headers, _NEVER_RETURNED)
+    return CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if (lower := name.lower()) not in dropped and not lower.startswith(_OWN)
+    )
 
 
-def _without(headers: Mapping[str, str], dropped: frozenset[str]) -> CIMultiDict[str]:
+def may_be_sent(name: str) -> bool:
+    """Whether the platform can add a header of this name to the list."""
+    lower = name.lower()
+    return bool(_NAME.fullmatch(name)) and lower not in _NEVER_SENT and not lower.startswith(_OWN)
+
+
+def _drop_named(headers: Mapping[str, str], dropped: frozenset[str]) -> frozenset[str]:
+    """Return what is dropped, with what `Connection` names."""
     named = headers.get("Connection")
-    if named:
-        dropped = dropped | {name.strip().lower() for name in named.split(",")}
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)
+    return dropped | {name.strip().lower() for name in named.split(",")} if named else dropped

@@ -30,7 +30,7 @@ from millrace_gateway.errors import (
     UnsupportedEncodingError,
     UpstreamFailedError,
 )
-from millrace_gateway.headers import request_headers
+from millrace_gateway.headers import RequestHeaders
 from millrace_gateway.holding import Awaited, Holder
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import Metrics, Outcome
@@ -76,6 +76,7 @@ class Proxy:
         self._holder = holder
         self._settings = settings
         self._host_policy = settings.host_policy
+        self._headers = RequestHeaders(settings.forward_headers)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -134,7 +135,7 @@ class Proxy:
         counted = self._activity.count_request(key) if is_work else nullcontext()
         with counted, self._metrics.count_request(key) as ending:
             try:
-                upstream_request = _readdress(request, addressed.body)
+                upstream_request = self._readdress(request, addressed.body)
                 served = await self._exchange(request, upstream_request, addressed.route, replica)
             except (NoReplicaError, ModelNotFoundError):
                 ending.outcome = Outcome.NO_REPLICA
@@ -229,6 +230,10 @@ class Proxy:
             return ModelNotFoundError(describe_unknown(route.served_name))
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
+    def _readdress(self, request: web.Request, body: bytes) -> UpstreamRequest:
+        headers = self._headers.choose(request.headers)
+        return UpstreamRequest(request.method, request.rel_url.raw_path_qs, headers, body)
+
     def _suspect(self, replica: Replica) -> None:
         self._balancer.suspect(replica, time.monotonic())
 
@@ -269,9 +274,3 @@ def _count_held_bytes(request: web.Request, upstream_request: UpstreamRequest) -
     """Return what a request has in memory: a body that was written again is there as it came, too."""
     size = len(upstream_request.body)
     return size if request.content_length in (None, size) else size + (request.content_length or 0)
-
-
-def _readdress(request: web.Request, body: bytes) -> UpstreamRequest:
-    return UpstreamRequest(
-        request.method, request.rel_url.raw_path_qs, request_headers(request.headers), body
-    )

@@ -32,6 +32,8 @@ class Settings:
     """Whether the Host `<name>.<namespace>` names a service, without `.svc`, too."""
     list_all_models: bool = False
     """Whether `/v1/models` lists every service's model where the Host names none; else the pinned names."""
+    forward_headers: tuple[str, ...] = ()
+    """Headers of clients that replicas get beside those of the list in `headers`."""
     own_namespace: str | None = None
     """Where the gateway runs in a cluster: a Host there may be its own Service, whatever that is called."""
     operator_namespace: str = DEFAULT_NAMESPACE

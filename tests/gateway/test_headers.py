@@ -1,0 +1,70 @@
+"""Which headers cross the gateway."""
+
+import pytest
+from multidict import CIMultiDict
+
+from millrace_gateway.headers import RequestHeaders, may_be_sent, response_headers
+
+SENT = [
+    "Accept",
+    "Accept-Encoding",
+    "Accept-Language",
+    "Content-Type",
+    "Content-Encoding",
+    "User-Agent",
+    "X-Request-Id",
+    "traceparent",
+    "tracestate",
+    "b3",
+    "X-B3-TraceId",
+    "Anthropic-Version",
+    "openai-beta",
+    "Sec-WebSocket-Protocol",
+]
+KEPT = [
+    "Authorization",
+    "Proxy-Authorization",
+    "Cookie",
+    "X-Api-Key",
+    "X-Forwarded-For",
+    "X-Forwarded-Access-Token",
+    "X-Auth-Request-User",
+    "Forwarded",
+    "baggage",
+    "X-Millrace-Draining",
+    "Host",
+    "Content-Length",
+    "Transfer-Encoding",
+    "Expect",
+    "TE",
+    "Upgrade",
+    "Connection",
+    "X-Any",
+]
+
+
+def choose(*names: str, more: tuple[str, ...] = (), connection: str = "") -> list[str]:
+    headers = CIMultiDict(dict.fromkeys(names, "1") | ({"Connection": connection} if connection else {}))
+    return list(RequestHeaders(more).choose(headers))
+
+
+def test_replicas_get_what_they_may_need_and_nothing_else() -> None:
+    assert choose(*SENT, *KEPT) == SENT
+    assert choose("accept", "ACCEPT") == ["accept"]
+    repeated = CIMultiDict([("Accept", "a"), ("accept", "b")])
+    assert RequestHeaders().choose(repeated).getall("Accept") == ["a", "b"]
+
+
+def test_the_platform_adds_to_the_list_but_nothing_of_the_connection() -> None:
+    assert choose("Baggage", "X-Any", more=("baggage",)) == ["Baggage"]
+    assert choose("Baggage", more=("baggage",), connection="close, Baggage") == []
+    assert choose("Accept", connection="accept") == []
+    assert may_be_sent("baggage")
+    for name in ("Host", "content-length", "Transfer-Encoding", "X-Millrace-Draining", "a b", ""):
+        assert not may_be_sent(name)
+
+
+@pytest.mark.parametrize("name", ["Set-Cookie", "Keep-Alive", "X-Millrace-Draining", "Upgrade"])
+def test_a_replica_does_not_speak_for_the_gateways_host(name: str) -> None:
+    answered = CIMultiDict({"Content-Type": "text/plain", "X-Any": "1", name: "1"})
+    assert list(response_headers(answered)) == ["Content-Type", "X-Any"]
